@@ -1,0 +1,91 @@
+"""Unitary matrices by the scaled Cayley transform with trained phases."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cayley.parametrizations.cayley import scaled_cayley
+from cayley.parametrizations.parametrization import (
+    Parametrization,
+    check_orthogonal,
+    check_square,
+)
+from cayley.parametrizations.signature import small_cayley
+from cayley.parametrizations.skew import SkewHermitian, bandwidth_repr
+
+__all__ = ["ComplexScaledCayley", "phases_to_diagonal"]
+
+
+def phases_to_diagonal(theta: Tensor) -> Tensor:
+    r"""Complex numbers of modulus one, :math:`d_j = e^{i \theta_j}`.
+
+    Example:
+        >>> phases_to_diagonal(torch.tensor([0.0]))
+        tensor([1.+0.j])
+    """
+    return torch.complex(theta.cos(), theta.sin())
+
+
+class ComplexScaledCayley(Parametrization):
+    r"""Unitary matrices :math:`W = (I + A)^{-1}(I - A) D`, :math:`D = \mathrm{diag}(e^{i\theta})`.
+
+    A is skew-Hermitian; A and θ are trained. For every unitary W there is a θ such that all
+    :math:`|a_{ij}| \le 1`; ``right_inverse`` finds it.
+
+    Note:
+        With :math:`C = (I+A)^{-\top} \frac{\partial L}{\partial W} (D + W^\top)` the reference
+        states :math:`\partial L/\partial A = C^\top - \bar C` and
+        :math:`\partial L/\partial \theta = 2 \mathrm{Re}(i\, \mathrm{diag}(\frac{\partial L}
+        {\partial W}^\top K) \odot d)`. The gradient here is that of the n² real numbers behind A,
+        hence twice the former off the diagonal, and equal to it on the diagonal.
+
+    References:
+        Complex Unitary Recurrent Neural Networks using Scaled Cayley Transform, Maduranga,
+        Helfrich, Ye, 2019, theorem 1.
+
+    Arguments:
+        n: The size of W.
+        bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
+
+    Shapes:
+        A's free entries (n²), θ (n) ↦ W complex (n, n).
+
+    Example:
+        >>> cayley = ComplexScaledCayley(4)
+        >>> W = cayley(*cayley.sample())
+        >>> W.dtype, bool(cayley.defect(W) < 1e-6)
+        (torch.complex64, True)
+    """
+
+    names = ("A", "theta")
+    phases = ("theta",)
+    is_complex = True
+
+    def __init__(self, n: int, *, bandwidth: int | None = None) -> None:
+        super().__init__(n)
+        self.skew = SkewHermitian(n, bandwidth=bandwidth)
+
+    def forward(self, A: Tensor, theta: Tensor) -> Tensor:
+        """The unitary matrix of the free entries ``A`` and the phases ``theta``."""
+        return scaled_cayley(self.skew(A), phases_to_diagonal(theta))
+
+    def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
+        """Free entries of at most 1 in modulus, and phases, that give ``W``."""
+        check_square(W, self.n, is_complex=True)
+        W = W.to(torch.promote_types(W.dtype, torch.complex64))
+        check_orthogonal(W, self.defect(W))
+        A, D = small_cayley(W)
+        return self.skew.right_inverse(A), D.angle()
+
+    def sample(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Sequence[Tensor]:
+        """Plane rotations as for the real transform, and θ ~ U[0, 2π)."""
+        theta = torch.rand(self.n, device=device, dtype=dtype) * (2 * math.pi)
+        return *self.skew.sample(device=device, dtype=dtype), theta
+
+    def extra_repr(self) -> str:
+        """The size and, where there is one, the bandwidth."""
+        return f"{self.n}{bandwidth_repr(self.skew.bandwidth)}"

@@ -1,0 +1,117 @@
+"""What every structured matrix of this package has in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Parametrization", "full_precision"]
+
+PRECISIONS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+class Parametrization(nn.Module, ABC):
+    r"""Map from free tensors :math:`X` to a structured matrix :math:`W` of shape (n, n).
+
+    It follows the protocol of :mod:`torch.nn.utils.parametrize`: ``forward(*X)`` gives the matrix,
+    ``right_inverse(W)`` gives free tensors that are mapped to ``W``. The module owns only what is
+    *not* trained (signs, permutations, a base point), as buffers; the free tensors belong to the
+    layer that uses it.
+
+    Arguments:
+        n: The size of the matrix.
+
+    Attributes:
+        names: The names of the free tensors, in the order of ``forward``'s arguments.
+        phases: Those of ``names`` that are angles of complex numbers of modulus one.
+        is_complex: Whether W is complex.
+        on_manifold: Whether the free tensor *is* W, so that only an optimiser of the Stiefel
+            manifold keeps it in place.
+    """
+
+    names: ClassVar[tuple[str, ...]]
+    phases: ClassVar[tuple[str, ...]] = ()
+    is_complex: ClassVar[bool] = False
+    on_manifold: ClassVar[bool] = False
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        if n < 1:
+            raise ValueError(f"{type(self).__name__}: expected a size n of at least 1, got {n}")
+        self.n = n
+
+    @abstractmethod
+    def sample(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Sequence[Tensor]:
+        """Free tensors drawn as the method's authors do, one for each of ``names``.
+
+        It also refills the buffers, so that a module made on the meta device comes to life.
+        """
+
+    def right_inverse(self, W: Tensor) -> Tensor | Sequence[Tensor]:
+        """Free tensors that are mapped to ``W`` (one tensor, or as many as there are ``names``)."""
+        raise NotImplementedError(
+            f"{type(self).__name__} reaches only a subset of the matrices and knows no inverse: "
+            "draw a matrix with sample(), or use a map that reaches every matrix, such as "
+            "ScaledCayley"
+        )
+
+    def defect(self, W: Tensor) -> Tensor:
+        r"""Distance from the set, here :math:`\|W^* W - I\|_F`, computed in double precision."""
+        W = W.detach().to(torch.complex128 if W.is_complex() else torch.float64)
+        return torch.linalg.matrix_norm(W.mH @ W - torch.eye(self.n, device=W.device))
+
+    def extra_repr(self) -> str:
+        """The size, as it stands in ``repr``."""
+        return f"{self.n}"
+
+
+def full_precision(*tensors: Tensor) -> AbstractContextManager[object]:
+    """Context in which autocast is off, for tensors that must be float32 or float64.
+
+    A structured matrix formed in half precision is off its set by 1e-3, and a recurrence applies
+    that error hundreds of times.
+
+    Example:
+        >>> A = torch.eye(2)
+        >>> with torch.autocast("cpu"), full_precision(A):
+        ...     (A @ A).dtype
+        torch.float32
+    """
+    for tensor in tensors:
+        if tensor.dtype not in PRECISIONS:
+            raise TypeError(
+                "a structured matrix is formed in float32 or float64 (complex64 or complex128), "
+                f"got {tensor.dtype}: keep its free entries in float32 and use torch.autocast for "
+                "the rest of the model"
+            )
+    kind = tensors[0].device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
+def check_square(W: Tensor, n: int, *, is_complex: bool) -> None:
+    """Raise unless ``W`` is an (n, n) matrix, complex where asked."""
+    if W.shape != (n, n):
+        raise ValueError(f"expected a matrix of shape ({n}, {n}), got {tuple(W.shape)}")
+    if W.is_complex() and not is_complex:
+        raise TypeError(f"expected a real matrix, got {W.dtype}")
+
+
+def check_orthogonal(W: Tensor, defect: Tensor) -> None:
+    """Raise unless ``defect`` is what rounding explains for a matrix like ``W``."""
+    tolerance = 1e3 * torch.finfo(W.dtype).eps * W.shape[-1] ** 0.5
+    # written so that NaN fails too
+    if not defect <= tolerance:
+        kind = "unitary" if W.is_complex() else "orthogonal"
+        raise ValueError(
+            f"expected an {kind} matrix (‖W*W − I‖ ≤ {tolerance:.1e}), got ‖W*W − I‖ = "
+            f"{float(defect):.3g}: cayley.parametrizations.polar(W) gives the nearest one".replace(
+                "an unitary", "a unitary"
+            )
+        )

@@ -1,0 +1,207 @@
+"""Skew-symmetric and skew-Hermitian matrices from their free entries."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cayley.initializers import rotation_angles
+from cayley.parametrizations.parametrization import Parametrization, check_square
+
+__all__ = ["Skew", "SkewHermitian", "skew_hermitian", "skew_symmetric"]
+
+
+def diagonals(n: int, first: int, last: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the entries on the diagonals ``first`` to ``last``, one after another.
+
+    Example:
+        >>> diagonals(3, 1, 2, torch.device("cpu"))
+        (tensor([0, 1, 0]), tensor([1, 2, 2]))
+    """
+    offset = torch.arange(first, last + 1, device=device)
+    length = n - offset
+    # the size of the result is told, so that a GPU need not be asked for it
+    total = diagonal_entries(n, first, last)
+    start = length.cumsum(0) - length
+    row = torch.arange(total, device=device) - start.repeat_interleave(length, output_size=total)
+    return row, row + offset.repeat_interleave(length, output_size=total)
+
+
+def diagonal_entries(n: int, first: int, last: int) -> int:
+    """How many entries the diagonals ``first`` to ``last`` of an (n, n) matrix have."""
+    return sum(n - offset for offset in range(first, last + 1))
+
+
+def skew_symmetric(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
+    r"""Skew-symmetric matrix :math:`A = -A^\top` from the entries above its diagonal.
+
+    Arguments:
+        x: The free entries, one diagonal after another from the one next to the main diagonal;
+            (n(n−1)/2) numbers, or fewer with a bandwidth.
+        n: The size of A.
+        bandwidth: How many diagonals above the main one may be non-zero; None for all.
+
+    Returns:
+        A, (n, n).
+
+    Example:
+        >>> skew_symmetric(torch.tensor([1.0, 2.0, 3.0]), 3)
+        tensor([[ 0.,  1.,  3.],
+                [-1.,  0.,  2.],
+                [-3., -2.,  0.]])
+    """
+    i, j = diagonals(n, 1, _last(n, bandwidth), x.device)
+    U = x.new_zeros(n, n).index_put((i, j), x)
+    return U - U.mT
+
+
+def skew_hermitian(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
+    r"""Skew-Hermitian matrix :math:`A = -A^*` from real numbers.
+
+    Arguments:
+        x: The free entries: real parts above the diagonal, ordered as in :func:`skew_symmetric`,
+            then imaginary parts on and above it; n² numbers, or fewer with a bandwidth.
+        n: The size of A.
+        bandwidth: How many diagonals above the main one may be non-zero; None for all.
+
+    Returns:
+        A, complex, (n, n).
+
+    Example:
+        >>> skew_hermitian(torch.tensor([1.0, 2.0, 3.0, 4.0]), 2)
+        tensor([[ 0.+2.j,  1.+4.j],
+                [-1.+4.j,  0.+3.j]])
+    """
+    last = _last(n, bandwidth)
+    real, imaginary = x.split([diagonal_entries(n, 1, last), diagonal_entries(n, 0, last)])
+    i, j = diagonals(n, 0, last, x.device)
+    upper = x.new_zeros(n, n).index_put((i, j), imaginary)
+    symmetric = upper + upper.triu(1).mT
+    return torch.complex(skew_symmetric(real, n, bandwidth), symmetric)
+
+
+class Banded(Parametrization):
+    """What skew-symmetric and skew-Hermitian matrices share: a bandwidth and a defect."""
+
+    def __init__(self, n: int, *, bandwidth: int | None = None) -> None:
+        super().__init__(n)
+        if bandwidth is not None and bandwidth < 1:
+            raise ValueError(f"expected a bandwidth of at least 1, got {bandwidth}")
+        self.bandwidth = bandwidth
+
+    def defect(self, W: Tensor) -> Tensor:
+        """Distance from the skew matrices, ‖A + A*‖_F."""
+        return torch.linalg.matrix_norm(W.detach() + W.detach().mH)
+
+    def extra_repr(self) -> str:
+        """The size and, where there is one, the bandwidth."""
+        return f"{self.n}" + bandwidth_repr(self.bandwidth)
+
+
+class Skew(Banded):
+    r"""Skew-symmetric matrices :math:`A = -A^\top`, by their entries above the diagonal.
+
+    Arguments:
+        n: The size of A.
+        bandwidth: How many diagonals above the main one may be non-zero; None for all.
+
+    Shapes:
+        A's free entries (n(n−1)/2) ↦ A (n, n).
+
+    Example:
+        >>> skew = Skew(4)
+        >>> A = skew(*skew.sample())
+        >>> bool((A == -A.mT).all())
+        True
+    """
+
+    names = ("A",)
+
+    def forward(self, A: Tensor) -> Tensor:
+        """The matrix with the free entries ``A``."""
+        return skew_symmetric(A, self.n, self.bandwidth)
+
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """The free entries of a skew-symmetric matrix."""
+        check_square(W, self.n, is_complex=False)
+        check_skew(W, self.defect(W), self.n, self.bandwidth)
+        return W[diagonals(self.n, 1, _last(self.n, self.bandwidth), W.device)]
+
+    def sample(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Sequence[Tensor]:
+        """Blocks [[0, s], [−s, 0]] with s = tan(t/2), t ~ U[0, π/2), whose Cayley is e^{±it}."""
+        entries = diagonal_entries(self.n, 1, _last(self.n, self.bandwidth))
+        x = torch.zeros(entries, device=device, dtype=dtype)
+        # on the diagonal next to the main one, every second entry begins a block
+        x[: self.n - 1 : 2] = (rotation_angles(self.n, device=device, dtype=dtype) / 2).tan()
+        return (x,)
+
+
+class SkewHermitian(Banded):
+    r"""Skew-Hermitian matrices :math:`A = -A^*`, by n² real numbers.
+
+    Arguments:
+        n: The size of A.
+        bandwidth: How many diagonals above the main one may be non-zero; None for all.
+
+    Shapes:
+        A's free entries (n²) ↦ A complex (n, n).
+
+    Example:
+        >>> skew = SkewHermitian(4)
+        >>> A = skew(*skew.sample())
+        >>> bool((A == -A.mH).all())
+        True
+    """
+
+    names = ("A",)
+    is_complex = True
+
+    def forward(self, A: Tensor) -> Tensor:
+        """The matrix with the free entries ``A``."""
+        return skew_hermitian(A, self.n, self.bandwidth)
+
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """The free entries of a skew-Hermitian matrix."""
+        check_square(W, self.n, is_complex=True)
+        check_skew(W, self.defect(W), self.n, self.bandwidth)
+        last = _last(self.n, self.bandwidth)
+        imaginary = W.imag if W.is_complex() else torch.zeros_like(W)
+        return torch.cat(
+            (
+                W.real[diagonals(self.n, 1, last, W.device)],
+                imaginary[diagonals(self.n, 0, last, W.device)],
+            )
+        )
+
+    def sample(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Sequence[Tensor]:
+        """The blocks of :class:`Skew` as real part, no imaginary part."""
+        (real,) = Skew(self.n, bandwidth=self.bandwidth).sample(device=device, dtype=dtype)
+        last = _last(self.n, self.bandwidth)
+        return (torch.cat((real, real.new_zeros(diagonal_entries(self.n, 0, last)))),)
+
+
+def _last(n: int, bandwidth: int | None) -> int:
+    return n - 1 if bandwidth is None else min(bandwidth, n - 1)
+
+
+def bandwidth_repr(bandwidth: int | None) -> str:
+    """The bandwidth as it stands in ``repr``."""
+    return "" if bandwidth is None else f", bandwidth={bandwidth}"
+
+
+def check_skew(A: Tensor, defect: Tensor, n: int, bandwidth: int | None) -> None:
+    """Raise unless A is skew and vanishes outside its band, up to rounding."""
+    scale = torch.linalg.matrix_norm(A) + 1
+    tolerance = 1e3 * torch.finfo(A.dtype).eps * scale
+    if not defect <= tolerance:
+        raise ValueError(f"expected a skew matrix, A* = −A, got ‖A + A*‖ = {float(defect):.3g}")
+    outside = torch.linalg.matrix_norm(A.triu(_last(n, bandwidth) + 1))
+    if not outside <= tolerance:
+        raise ValueError(
+            f"expected zeros beyond {bandwidth} diagonals, got a norm of {float(outside):.3g} "
+            "there: use bandwidth=None for a full matrix"
+        )

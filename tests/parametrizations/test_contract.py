@@ -1,0 +1,151 @@
+"""What holds for every parametrisation."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from cayley.parametrizations import (
+    ComplexScaledCayley,
+    Parametrization,
+    ScaledCayley,
+    Skew,
+    SkewHermitian,
+    StructuredMatrix,
+)
+
+Factory = Callable[[int], Parametrization]
+
+# those that reach every orthogonal (unitary, skew) matrix, so that right_inverse takes any of them
+ONTO: dict[str, Factory] = {
+    "skew": Skew,
+    "skew-hermitian": SkewHermitian,
+    "cayley": ScaledCayley,
+    "cayley-no-signs": lambda n: ScaledCayley(n, negative_ones=0),
+    "cayley-all-signs": lambda n: ScaledCayley(n, negative_ones=n),
+    "cayley-complex": ComplexScaledCayley,
+}
+# those with an inverse only on the matrices that they reach
+PARTIAL: dict[str, Factory] = {
+    "skew-banded": lambda n: Skew(n, bandwidth=2),
+    "skew-hermitian-banded": lambda n: SkewHermitian(n, bandwidth=2),
+}
+# those without an inverse
+ONE_WAY: dict[str, Factory] = {
+    "cayley-banded": lambda n: ScaledCayley(n, bandwidth=2),
+    "cayley-complex-banded": lambda n: ComplexScaledCayley(n, bandwidth=2),
+}
+ALL = {**ONTO, **PARTIAL, **ONE_WAY}
+UNITARY = {name: make for name, make in ALL.items() if not name.startswith("skew")}
+
+every = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+sizes = pytest.mark.parametrize("n", [1, 2, 5, 8])
+
+
+def free(map: Parametrization, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """Generic free tensors: the sample, moved a little, so that no entry is special."""
+    return [(X + 0.1 * torch.randn_like(X)).requires_grad_() for X in map.sample(dtype=dtype)]
+
+
+@every
+@sizes
+def test_lies_on_the_set(make: Factory, n: int) -> None:
+    map = make(n)
+    for X in (map.sample(), free(map)):
+        W = map(*X)
+        assert W.shape == (n, n)
+        assert W.is_complex() == map.is_complex
+        assert map.defect(W) <= 1e-13 * n**0.5
+
+
+@pytest.mark.parametrize("make", ONTO.values(), ids=ONTO)
+@sizes
+def test_right_inverse_of_a_map_that_reaches_everything(make: Factory, n: int) -> None:
+    map, other = make(n), make(n)
+    W = other(*free(other)).detach()
+    X = map.right_inverse(W)
+    torch.testing.assert_close(map(*((X,) if isinstance(X, Tensor) else X)), W)
+
+
+@pytest.mark.parametrize("make", PARTIAL.values(), ids=PARTIAL)
+def test_right_inverse_on_the_image(make: Factory) -> None:
+    map = make(6)
+    W = map(*free(map)).detach()
+    X = map.right_inverse(W)
+    torch.testing.assert_close(map(*((X,) if isinstance(X, Tensor) else X)), W)
+
+
+@every
+def test_right_inverse_refuses_what_is_not_on_the_set(make: Factory) -> None:
+    map = make(6)
+    W = torch.randn(6, 6, dtype=torch.complex128 if map.is_complex else torch.float64)
+    with pytest.raises((ValueError, NotImplementedError)):
+        map.right_inverse(W)
+    with pytest.raises((ValueError, NotImplementedError)):
+        map.right_inverse(W * torch.nan)
+    with pytest.raises((ValueError, NotImplementedError)):
+        map.right_inverse(W[:5])
+
+
+@every
+@pytest.mark.parametrize("n", [4, 5])
+def test_gradients(make: Factory, n: int) -> None:
+    map = make(n)
+    X = free(map)
+    assert gradcheck(map, X)
+    assert gradgradcheck(map, X)
+
+
+@pytest.mark.parametrize("make", UNITARY.values(), ids=UNITARY)
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop", "AdamW"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_stays_on_the_set_for_a_thousand_steps(
+    make: Factory, optimizer: str, dtype: torch.dtype
+) -> None:
+    n = 16
+    matrix = StructuredMatrix(make(n), dtype=dtype)
+    stepper = getattr(torch.optim, optimizer)(matrix.parameters(), lr=1e-2)
+    complex_dtype = dtype.to_complex() if matrix.map.is_complex else dtype
+    for _ in range(1000):
+        loss = (torch.randn(n, n, dtype=complex_dtype) * matrix()).sum().abs()
+        stepper.zero_grad()
+        loss.backward()
+        stepper.step()
+    bound = {torch.float32: 1e-6, torch.float64: 1e-13}[dtype]
+    assert matrix.map.defect(matrix()) <= bound * n**0.5
+
+
+@every
+def test_autocast_and_half_precision(make: Factory) -> None:
+    map = make(6)
+    X = [x.float() for x in map.sample()]
+    map.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        W = map(*X)
+    assert W.dtype in (torch.float32, torch.complex64)
+    assert torch.equal(W, map(*X))
+
+
+@every
+def test_meta_device_deepcopy_and_pickle(make: Factory) -> None:
+    with torch.device("meta"):
+        matrix = StructuredMatrix(make(6))
+        assert matrix().device.type == "meta"
+    matrix.to_empty(device="cpu")
+    matrix.reset_parameters()
+    assert matrix.map.defect(matrix()) <= 1e-12
+    for twin in (copy.deepcopy(matrix), pickle.loads(pickle.dumps(matrix))):
+        assert torch.equal(twin(), matrix())
+        assert twin.state_dict().keys() == matrix.state_dict().keys()
+
+
+@every
+def test_compiles_in_one_graph(make: Factory) -> None:
+    map = make(6)
+    X = map.sample()
+    compiled = torch.compile(map, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*X), map(*X))
