@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from cayley.parametrizations.polar import polar
+
 __all__ = ["Parametrization", "full_precision"]
 
 PRECISIONS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -39,8 +41,8 @@ class Parametrization(nn.Module, ABC):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        if n < 1:
-            raise ValueError(f"{type(self).__name__}: expected a size n of at least 1, got {n}")
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"{type(self).__name__}: expected an int of at least 1, got {n}")
         self.n = n
 
     @abstractmethod
@@ -59,6 +61,10 @@ class Parametrization(nn.Module, ABC):
             "draw a matrix with sample(), or use a map that reaches every matrix, such as "
             "ScaledCayley"
         )
+
+    def project(self, W: Tensor) -> Tensor:
+        """The matrix nearest to ``W`` that a map onto the whole set can reach."""
+        return polar(W)
 
     def defect(self, W: Tensor) -> Tensor:
         r"""Distance from the set, here :math:`\|W^* W - I\|_F`, computed in double precision."""

@@ -89,6 +89,12 @@ class Banded(Parametrization):
             raise ValueError(f"expected a bandwidth of at least 1, got {bandwidth}")
         self.bandwidth = bandwidth
 
+    def project(self, W: Tensor) -> Tensor:
+        """The skew part of W, inside the band."""
+        A = (W - W.mH) / 2
+        last = _last(self.n, self.bandwidth)
+        return A.triu(-last).tril(last)
+
     def defect(self, W: Tensor) -> Tensor:
         """Distance from the skew matrices, ‖A + A*‖_F."""
         return torch.linalg.matrix_norm(W.detach() + W.detach().mH)

@@ -88,7 +88,7 @@ class StructuredMatrix(nn.Module):
         self._kept = None
         return super().train(mode)
 
-    def _apply(self, fn, recurse: bool = True):  # noqa: ANN001, ANN202
+    def _apply(self, fn, recurse: bool = True):
         self._kept = None
         return super()._apply(fn, recurse)
 

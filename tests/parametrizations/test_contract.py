@@ -11,14 +11,26 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from cayley.parametrizations import (
     ComplexScaledCayley,
+    GivensLayers,
+    HouseholderProduct,
+    MatrixExponential,
     Parametrization,
     ScaledCayley,
     Skew,
     SkewHermitian,
+    SpectralSVD,
+    StiefelPoint,
     StructuredMatrix,
+    UnitaryComposition,
 )
 
+# makes a map of the size asked for, or of the next that it can have: the tests read map.n
 Factory = Callable[[int], Parametrization]
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
 
 # those that reach every orthogonal (unitary, skew) matrix, so that right_inverse takes any of them
 ONTO: dict[str, Factory] = {
@@ -28,27 +40,41 @@ ONTO: dict[str, Factory] = {
     "cayley-no-signs": lambda n: ScaledCayley(n, negative_ones=0),
     "cayley-all-signs": lambda n: ScaledCayley(n, negative_ones=n),
     "cayley-complex": ComplexScaledCayley,
+    "exponential": MatrixExponential,
+    "householder": HouseholderProduct,
+    "svd": SpectralSVD,
+    "svd-wide": lambda n: SpectralSVD(n, margin=0.5),
+    "svd-no-margin": lambda n: SpectralSVD(n, margin=0.0),
+    "givens-all": lambda n: GivensLayers(n, layers=n + 2),
+    "stiefel": StiefelPoint,
 }
 # those with an inverse only on the matrices that they reach
 PARTIAL: dict[str, Factory] = {
     "skew-banded": lambda n: Skew(n, bandwidth=2),
     "skew-hermitian-banded": lambda n: SkewHermitian(n, bandwidth=2),
+    "householder-few": lambda n: HouseholderProduct(n, reflections=min(n, 3)),
 }
 # those without an inverse
 ONE_WAY: dict[str, Factory] = {
     "cayley-banded": lambda n: ScaledCayley(n, bandwidth=2),
     "cayley-complex-banded": lambda n: ComplexScaledCayley(n, bandwidth=2),
+    "svd-few": lambda n: SpectralSVD(n, reflections=min(n, 3)),
+    "givens": GivensLayers,
+    "givens-fft": lambda n: GivensLayers(next_power_of_two(n), layers="fft"),
+    "composition": UnitaryComposition,
 }
 ALL = {**ONTO, **PARTIAL, **ONE_WAY}
-UNITARY = {name: make for name, make in ALL.items() if not name.startswith("skew")}
+# those that any optimiser keeps on a set that rounding can leave
+KEPT = {name: make for name, make in ALL.items() if not name.startswith(("skew", "stiefel"))}
 
 every = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 sizes = pytest.mark.parametrize("n", [1, 2, 5, 8])
 
 
 def free(map: Parametrization, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """Generic free tensors: the sample, moved a little, so that no entry is special."""
-    return [(X + 0.1 * torch.randn_like(X)).requires_grad_() for X in map.sample(dtype=dtype)]
+    """Generic free tensors: the sample, moved a little where it may, so that none is special."""
+    step = 0.0 if map.on_manifold else 0.1
+    return [(X + step * torch.randn_like(X)).requires_grad_() for X in map.sample(dtype=dtype)]
 
 
 @every
@@ -57,9 +83,9 @@ def test_lies_on_the_set(make: Factory, n: int) -> None:
     map = make(n)
     for X in (map.sample(), free(map)):
         W = map(*X)
-        assert W.shape == (n, n)
+        assert W.shape == (map.n, map.n)
         assert W.is_complex() == map.is_complex
-        assert map.defect(W) <= 1e-13 * n**0.5
+        assert map.defect(W) <= 1e-13 * map.n**0.5
 
 
 @pytest.mark.parametrize("make", ONTO.values(), ids=ONTO)
@@ -82,13 +108,13 @@ def test_right_inverse_on_the_image(make: Factory) -> None:
 @every
 def test_right_inverse_refuses_what_is_not_on_the_set(make: Factory) -> None:
     map = make(6)
-    W = torch.randn(6, 6, dtype=torch.complex128 if map.is_complex else torch.float64)
+    W = torch.randn(map.n, map.n, dtype=torch.complex128 if map.is_complex else torch.float64)
     with pytest.raises((ValueError, NotImplementedError)):
         map.right_inverse(W)
     with pytest.raises((ValueError, NotImplementedError)):
         map.right_inverse(W * torch.nan)
     with pytest.raises((ValueError, NotImplementedError)):
-        map.right_inverse(W[:5])
+        map.right_inverse(W[1:])
 
 
 @every
@@ -100,14 +126,14 @@ def test_gradients(make: Factory, n: int) -> None:
     assert gradgradcheck(map, X)
 
 
-@pytest.mark.parametrize("make", UNITARY.values(), ids=UNITARY)
+@pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop", "AdamW"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stays_on_the_set_for_a_thousand_steps(
     make: Factory, optimizer: str, dtype: torch.dtype
 ) -> None:
-    n = 16
-    matrix = StructuredMatrix(make(n), dtype=dtype)
+    matrix = StructuredMatrix(make(16), dtype=dtype)
+    n = matrix.map.n
     stepper = getattr(torch.optim, optimizer)(matrix.parameters(), lr=1e-2)
     complex_dtype = dtype.to_complex() if matrix.map.is_complex else dtype
     for _ in range(1000):
@@ -121,9 +147,8 @@ def test_stays_on_the_set_for_a_thousand_steps(
 
 @every
 def test_autocast_and_half_precision(make: Factory) -> None:
-    map = make(6)
-    X = [x.float() for x in map.sample()]
-    map.float()
+    map = make(6).float()
+    X = map.sample(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         W = map(*X)
     assert W.dtype in (torch.float32, torch.complex64)

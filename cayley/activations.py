@@ -1,0 +1,168 @@
+"""modReLU, and the activations of the Elman recurrence with their derivatives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ACTIVATIONS", "Activation", "ModReLU", "modrelu", "modrelu_stacked"]
+
+EPSILON = 1e-5
+NEGATIVE_SLOPE = 0.01
+
+
+def modrelu(z: Tensor, b: Tensor) -> Tensor:
+    r"""ReLU of the modulus, with a trained bias; sign or phase stay as they are.
+
+    .. math::
+        \sigma(z) = \mathrm{sgn}(z) \max(|z| + b, 0) \quad (z \in \mathbb{R}), \qquad
+        \sigma_\epsilon(z) = z\, \frac{\max(\hat z + b, 0)}{\hat z + \epsilon}, \;
+        \hat z = \sqrt{|z|^2 + \epsilon} \quad (z \in \mathbb{C}).
+
+    Note:
+        The complex form with ε = 1e-5 has a finite derivative at 0, where the exact one
+        :math:`\frac{z}{|z|} \max(|z| + b, 0)` has none for b > 0. Its gain there still is
+        large (158 for b = 0.5), and a state that stays at 0 for many steps grows by it.
+
+    References:
+        Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, equation 8.
+        Complex Unitary Recurrent Neural Networks using Scaled Cayley Transform, Maduranga,
+        Helfrich, Ye, 2019, section 3.3.
+
+    Arguments:
+        z: Real or complex, (..., n).
+        b: Real, (n).
+
+    Returns:
+        σ(z), (..., n).
+
+    Example:
+        >>> modrelu(torch.tensor([-2.0, 0.5, 0.0]), torch.tensor([-1.0, -1.0, 1.0]))
+        tensor([-1.,  0.,  0.])
+    """
+    if z.is_complex():
+        return z * _scale(z.real.square() + z.imag.square(), b)
+    return z.sign() * (z.abs() + b).relu()
+
+
+def modrelu_stacked(z: Tensor, b: Tensor) -> Tensor:
+    r"""Complex modReLU of numbers whose real parts come first, then their imaginary parts.
+
+    Arguments:
+        z: :math:`[\mathrm{Re}\, z, \mathrm{Im}\, z]`, (..., 2n).
+        b: Real, (n).
+
+    Returns:
+        :math:`[\mathrm{Re}\, \sigma_\epsilon(z), \mathrm{Im}\, \sigma_\epsilon(z)]`, (..., 2n).
+
+    Example:
+        >>> z = torch.tensor([3.0, 4.0])
+        >>> torch.testing.assert_close(
+        ...     torch.complex(*modrelu_stacked(z, torch.tensor([-1.0]))),
+        ...     modrelu(torch.complex(*z), torch.tensor(-1.0)),
+        ... )
+    """
+    scale = _scale(_squared_modulus(z), b)
+    return z * torch.cat((scale, scale), -1)
+
+
+def _squared_modulus(z: Tensor) -> Tensor:
+    x, y = z.chunk(2, -1)
+    return x.square() + y.square()
+
+
+def _scale(squared_modulus: Tensor, b: Tensor) -> Tensor:
+    r = (squared_modulus + EPSILON).sqrt()
+    return (r + b).relu() / (r + EPSILON)
+
+
+class ModReLU(nn.Module):
+    r"""The activation :func:`modrelu` with its trained bias b, which starts at 0.
+
+    Arguments:
+        features: The number n of units.
+        device, dtype: Of b, real also for complex input.
+
+    Shapes:
+        (..., n) ↦ (..., n).
+
+    Example:
+        >>> ModReLU(3)(torch.randn(5, 3)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(features, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the bias to 0, which makes the activation the identity."""
+        nn.init.zeros_(self.bias)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """σ(z)."""
+        return modrelu(z, self.bias)
+
+    def extra_repr(self) -> str:
+        """The number of units."""
+        return f"{len(self.bias)}"
+
+
+@dataclass(frozen=True)
+class Activation:
+    r"""An activation :math:`h = \phi(z; b)` and its transposed derivative.
+
+    Attributes:
+        apply: φ, a function of z and b.
+        pullback: From a gradient g with respect to h, and h, z, b: the gradients with respect to z
+            and, summed over no axis, to b (None without a threshold). It is made of differentiable
+            operations, so that it can be differentiated again.
+        threshold: Whether b is an argument of φ; otherwise a bias is simply added to z before.
+        saves_z: Whether ``pullback`` needs z; otherwise h is enough and z is None.
+    """
+
+    apply: Callable[[Tensor, Tensor | None], Tensor]
+    pullback: Callable[[Tensor, Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
+    threshold: bool = False
+    saves_z: bool = False
+
+
+def _modrelu_pullback(
+    g: Tensor, h: Tensor, z: Tensor | None, b: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    # h ≠ 0 exactly where |z| + b > 0 and z ≠ 0, and sgn(h) = sgn(z) there
+    dz = g * (h != 0)
+    return dz, dz * h.sign()
+
+
+def _modrelu_stacked_pullback(g: Tensor, h: Tensor, z: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    r = (_squared_modulus(z) + EPSILON).sqrt()
+    active = (r + b > 0).to(g.dtype)
+    # ⟨z, g⟩ / (r + ε): what the gradient says about the modulus
+    radial = active * sum((z * g).chunk(2, -1)) / (r + EPSILON)
+    scale = active * (r + b) / (r + EPSILON)
+    curvature = radial * (EPSILON - b) / (r * (r + EPSILON))
+    return g * torch.cat((scale, scale), -1) + z * torch.cat((curvature, curvature), -1), radial
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "modrelu": Activation(modrelu, _modrelu_pullback, threshold=True),
+    "modrelu_stacked": Activation(
+        modrelu_stacked, _modrelu_stacked_pullback, threshold=True, saves_z=True
+    ),
+    "relu": Activation(lambda z, b: z.relu(), lambda g, h, z, b: (g * (h > 0), None)),
+    "leaky_relu": Activation(
+        lambda z, b: nn.functional.leaky_relu(z, NEGATIVE_SLOPE),
+        lambda g, h, z, b: (torch.where(h > 0, g, NEGATIVE_SLOPE * g), None),
+    ),
+    "tanh": Activation(lambda z, b: z.tanh(), lambda g, h, z, b: (g * (1 - h * h), None)),
+    "identity": Activation(lambda z, b: z, lambda g, h, z, b: (g, None)),
+}

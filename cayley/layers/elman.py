@@ -1,0 +1,237 @@
+"""The layer of the Elman recurrence, with a free or a structured recurrent matrix."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from cayley.activations import ACTIVATIONS
+from cayley.layers.recurrent import Recurrent, check_positive
+from cayley.parametrizations import Parametrization, StructuredMatrix
+from cayley.parametrizations.orthogonal import named_map
+from cayley.parametrizations.parametrization import full_precision
+from cayley.recurrences import elman
+from cayley.recurrences.steps import last_states
+
+__all__ = ["RNN", "Options"]
+
+Initializer = Callable[[Tensor], object]
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments that every network passes on to :class:`RNN`."""
+
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    trainable_h0: bool
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class RNN(Recurrent):
+    r"""Elman network whose recurrent matrix may have structure; a drop-in for ``nn.RNN``.
+
+    .. math:: h_t = \phi(U x_t + W h_{t-1}; b)
+
+    It equals, for one layer and one direction::
+
+        W = layer.weight_hh_l0                                # formed once
+        for x_t in input:
+            h = activation(x_t @ layer.weight_ih_l0.T + h @ W.T)
+
+    with the bias added inside, or taken as the threshold of modReLU.
+
+    With ``recurrent=None`` and tanh or ReLU the layer *is* ``nn.RNN``: the same parameters, numbers
+    and initialisation, two biases included. Otherwise there is one bias a layer, ``bias_l0``.
+    A structured matrix is stored by its free tensors (``structured.weight_hh_l0.A``, …);
+    ``layer.weight_hh_l0`` reads the matrix, and assigning a matrix to it sets the free tensors.
+
+    Note:
+        A *complex* recurrent matrix acts on states of n complex units, which the layer holds as 2n
+        real features [Re h, Im h]: its output has 2n features, and W acts as [[R, −C], [C, R]].
+
+        The matrix is formed in float32 or float64 and the recurrence runs in that precision also
+        under autocast, which rounds the input's contribution only: an orthogonal recurrence never
+        forgets a rounding error. The output then is float32, as that of ``layer_norm`` is.
+
+    Arguments:
+        input_size: The number I of features of the input.
+        hidden_size: The number n of units.
+        num_layers: The number of layers stacked.
+        recurrent: A parametrisation of the recurrent matrix (each layer and direction gets a copy),
+            its name, a key of
+            :data:`cayley.parametrizations.MAPS`, or None for a free matrix.
+        nonlinearity: ``"tanh"``, ``"relu"``, ``"leaky_relu"``, ``"modrelu"`` or ``"identity"``;
+            with a complex matrix ``"modrelu"`` or ``"identity"``.
+        bias: Whether there is a bias (a threshold, with modReLU).
+        batch_first: Whether input and output are (B, T, ·).
+        dropout: Probability of dropout on the output of each layer but the last.
+        bidirectional: Whether a second set of weights reads the sequence from its end.
+        trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
+            ``h0_l0``; otherwise it is 0.
+        initializers: Functions that fill a tensor in place, under ``"weight_ih"``,
+            ``"weight_hh"``, ``"bias"`` and ``"h0"``.
+        device, dtype: Of the parameters, real also with a complex matrix.
+
+    Shapes:
+        As ``nn.RNN``: input (T, B, I), ``hx`` (layers · directions, B, H) ↦ output
+        (T, B, directions · H), ``h_n`` (layers · directions, B, H), where H is n, or 2n with a
+        complex matrix.
+
+    Example:
+        >>> layer = RNN(3, 8, recurrent="cayley", nonlinearity="modrelu", batch_first=True)
+        >>> output, h_n = layer(torch.randn(5, 100, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([5, 100, 8]), torch.Size([1, 5, 8]))
+        >>> W = layer.weight_hh_l0
+        >>> torch.testing.assert_close(W.T @ W, torch.eye(8))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        recurrent: Parametrization | str | None = None,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        trainable_h0: bool = False,
+        initializers: Mapping[str, Initializer] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_positive("hidden_size", hidden_size)
+        template = None if recurrent is None else named_map(recurrent, hidden_size)
+        is_complex = template is not None and template.is_complex
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            state_sizes=(2 * hidden_size if is_complex else hidden_size,),
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+        )
+        check_nonlinearity(nonlinearity, is_complex)
+        self.nonlinearity = nonlinearity
+        self.is_complex = is_complex
+        self.trainable_h0 = trainable_h0
+        self._activation = (
+            "modrelu_stacked" if is_complex and nonlinearity == "modrelu" else (nonlinearity)
+        )
+        bound = hidden_size**-0.5
+        uniform = partial(nn.init.uniform_, a=-bound, b=bound)
+        self._threshold = ACTIVATIONS[self._activation].threshold
+        self._initializers: dict[str, Initializer] = {
+            "weight_ih": uniform,
+            "weight_hh": uniform,
+            "bias": nn.init.zeros_ if self._threshold else uniform,
+            "h0": nn.init.zeros_,
+        }
+        if unknown := set(initializers or ()) - set(self._initializers):
+            raise ValueError(
+                f"unknown initializers {sorted(unknown)}: expected some of "
+                f"{sorted(self._initializers)}"
+            )
+        self._initializers |= initializers or {}
+        (H,) = self.state_sizes
+        # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
+        two_biases = template is None and not self._threshold
+        bias_names = ("bias_ih", "bias_hh") if two_biases else ("bias",)
+        for suffix, size, _ in self.suffixes():
+            shapes = {"weight_ih": (H, size), "weight_hh": (H, H)}
+            if template is not None:
+                del shapes["weight_hh"]
+                self.structured[f"weight_hh_{suffix}"] = StructuredMatrix(
+                    template, device=device, dtype=dtype
+                )
+            if bias:
+                shapes |= dict.fromkeys(bias_names, (hidden_size if self._threshold else H,))
+            if trainable_h0:
+                shapes["h0"] = (H,)
+            for name, shape in shapes.items():
+                parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+                self.register_parameter(f"{name}_{suffix}", parameter)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, as when the layer was made."""
+        for name, parameter in self.named_parameters(recurse=False):
+            kind = name.partition("_l")[0]
+            self._initializers["bias" if kind.startswith("bias") else kind](parameter)
+        for matrix in self.structured.values():
+            matrix.reset_parameters()
+
+    def run(
+        self,
+        suffix: str,
+        x: Tensor,
+        state: tuple[Tensor, ...] | None,
+        batch_sizes: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, tuple[Tensor]]:
+        """One layer in one direction; see :meth:`Recurrent.run`."""
+        U = self.get_parameter(f"weight_ih_{suffix}")
+        additive, threshold = self._biases(suffix)
+        x = nn.functional.linear(x, U, additive)
+        with full_precision(U):
+            W = self.matrix(f"weight_hh_{suffix}")
+            if self.is_complex:
+                W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
+            B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
+            h = elman(
+                x.to(W.dtype),
+                self._initial_state(suffix, B) if state is None else state[0].to(W.dtype),
+                W,
+                threshold,
+                nonlinearity=self._activation,
+                batch_sizes=batch_sizes,
+                reverse=reverse,
+            )
+        return h, (last_states(h, batch_sizes, reverse),)
+
+    def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:
+        """The bias to add to z and the threshold of the activation; at most one is there."""
+        if not self.bias:
+            U = self.get_parameter(f"weight_ih_{suffix}")
+            return None, U.new_zeros(self.hidden_size) if self._threshold else None
+        if f"bias_{suffix}" in self._parameters:
+            b = self.get_parameter(f"bias_{suffix}")
+            return (None, b) if self._threshold else (b, None)
+        b_ih, b_hh = (self.get_parameter(f"{name}_{suffix}") for name in ("bias_ih", "bias_hh"))
+        return b_ih + b_hh, None
+
+    def _initial_state(self, suffix: str, B: int) -> Tensor:
+        if self.trainable_h0:
+            return self.get_parameter(f"h0_{suffix}").expand(B, -1)
+        return self.get_parameter(f"weight_ih_{suffix}").new_zeros(B, self.state_sizes[0])
+
+    def extra_repr(self) -> str:
+        """As ``nn.RNN`` prints it, with the nonlinearity."""
+        parts = [super().extra_repr()]
+        if self.nonlinearity != "tanh":
+            parts.append(f"nonlinearity={self.nonlinearity!r}")
+        if self.trainable_h0:
+            parts.append("trainable_h0=True")
+        return ", ".join(parts)
+
+
+def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:
+    """Raise unless the activation exists for states of this kind."""
+    known = {"modrelu", "identity"} if is_complex else set(ACTIVATIONS) - {"modrelu_stacked"}
+    if nonlinearity not in known:
+        kind = "a complex" if is_complex else "a real"
+        raise ValueError(
+            f"expected the nonlinearity of {kind} recurrence to be one of {sorted(known)}, got "
+            f"{nonlinearity!r}"
+        )

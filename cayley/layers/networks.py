@@ -1,0 +1,436 @@
+"""The networks of the papers: each the layer :class:`~cayley.RNN` with a recurrent matrix."""
+
+from functools import partial
+from typing import Literal, Unpack
+
+from torch import nn
+
+from cayley.layers.elman import RNN, Options
+from cayley.parametrizations import (
+    ComplexScaledCayley,
+    GivensLayers,
+    HouseholderProduct,
+    MatrixExponential,
+    ScaledCayley,
+    SpectralSVD,
+    StiefelPoint,
+    UnitaryComposition,
+)
+
+__all__ = ["EURNN", "ORNN", "URNN", "ExpRNN", "FullURNN", "ScoRNN", "ScuRNN", "SpectralRNN"]
+
+_small = partial(nn.init.uniform_, a=-0.01, b=0.01)
+
+
+class ScoRNN(RNN):
+    r"""Orthogonal network by the scaled Cayley transform (scoRNN).
+
+    .. math:: h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad W = (I + A)^{-1} (I - A) D
+
+    A is skew-symmetric, given by its n(n−1)/2 free entries; D is a diagonal of ±1, fixed.
+    :math:`U \sim U[-0.01, 0.01]`, b = 0, :math:`h_0 = 0` at the start.
+
+    References:
+        Orthogonal Recurrent Neural Networks with Scaled Cayley Transform, Helfrich, Willmott, Ye,
+        2018, section 3.
+
+    Arguments:
+        input_size: The number of features of the input.
+        hidden_size: The number n of units.
+        num_layers: The number of layers stacked.
+        negative_ones: How many entries of D are −1, the last ones: the paper's ρ, which it tunes
+            between n/10 and 7n/10. None for n // 2.
+        nonlinearity: See :class:`~cayley.RNN`.
+        bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
+        options: Further keyword arguments of :class:`~cayley.RNN`.
+
+    Example:
+        >>> import torch
+        >>> layer = ScoRNN(2, 170, negative_ones=85)
+        >>> output, h_n = layer(torch.randn(200, 50, 2))
+        >>> output.shape, sum(p.numel() for p in layer.parameters())
+        (torch.Size([200, 50, 170]), 14875)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        negative_ones: int | None = None,
+        nonlinearity: str = "modrelu",
+        bandwidth: int | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=ScaledCayley(hidden_size, negative_ones=negative_ones, bandwidth=bandwidth),
+            nonlinearity=nonlinearity,
+            initializers={"weight_ih": _small, "bias": nn.init.zeros_},
+            **options,
+        )
+
+
+class ScuRNN(RNN):
+    r"""Unitary network by the scaled Cayley transform (scuRNN).
+
+    .. math::
+        h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad
+        W = (I + A)^{-1} (I - A)\, \mathrm{diag}(e^{i\theta})
+
+    over n complex units; A is skew-Hermitian, given by n² real numbers, and θ is trained too.
+    :math:`\theta \sim U[0, 2\pi)`; b and the trained :math:`h_0` are :math:`U[-0.01, 0.01]`, U is
+    Glorot uniform.
+
+    References:
+        Complex Unitary Recurrent Neural Networks using Scaled Cayley Transform, Maduranga,
+        Helfrich, Ye, 2019, section 3.
+
+    Arguments:
+        input_size: The number of features of the input.
+        hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
+        num_layers: The number of layers stacked.
+        bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
+        options: Further keyword arguments of :class:`~cayley.RNN`.
+
+    Example:
+        >>> import torch
+        >>> output, h_n = ScuRNN(1, 116)(torch.randn(100, 50, 1))
+        >>> output.shape
+        torch.Size([100, 50, 232])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        bandwidth: int | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        options.setdefault("trainable_h0", True)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=ComplexScaledCayley(hidden_size, bandwidth=bandwidth),
+            nonlinearity="modrelu",
+            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": _small, "h0": _small},
+            **options,
+        )
+
+
+class URNN(RNN):
+    r"""Unitary network of restricted capacity (uRNN).
+
+    .. math::
+        h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad
+        W = D_3 R_2 F^{-1} D_2 \Pi R_1 F D_1
+
+    over n complex units, with diagonal phases :math:`D_k`, reflections :math:`R_k`, the Fourier
+    transform F and a fixed permutation Π: 7n real parameters, which reach all unitary matrices
+    only up to n = 7.
+
+    Note:
+        The paper applies the factors one by one, in O(n log n). This layer forms W once per forward
+        pass, as it does for every network, and applies it as a matrix.
+
+    References:
+        Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, section 4.
+
+    Arguments:
+        input_size: The number of features of the input.
+        hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
+        num_layers: The number of layers stacked.
+        options: Further keyword arguments of :class:`~cayley.RNN`.
+
+    Example:
+        >>> import torch
+        >>> output, h_n = URNN(1, 64)(torch.randn(100, 50, 1))
+        >>> output.shape
+        torch.Size([100, 50, 128])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        **options: Unpack[Options],
+    ) -> None:
+        options.setdefault("trainable_h0", True)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=UnitaryComposition(hidden_size),
+            nonlinearity="modrelu",
+            initializers=_urnn_initializers(hidden_size),
+            **options,
+        )
+
+
+class FullURNN(RNN):
+    r"""Unitary network of full capacity, whose matrix itself is the parameter.
+
+    .. math:: h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad W^* W = I
+
+    over n complex units. W starts as that of :class:`URNN`.
+
+    Note:
+        An optimiser of ``torch.optim`` would take W off the unitary matrices at the first step.
+        Train it with :class:`cayley.optim.StiefelRMSprop` or :class:`cayley.optim.StiefelSGD`,
+        over the groups that :func:`cayley.parameter_groups` makes.
+
+    References:
+        Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
+        2016, section 4.
+
+    Arguments:
+        input_size: The number of features of the input.
+        hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
+        num_layers: The number of layers stacked.
+        options: Further keyword arguments of :class:`~cayley.RNN`.
+
+    Example:
+        >>> from cayley.optim import StiefelRMSprop, parameter_groups
+        >>> layer = FullURNN(1, 32)
+        >>> optimizer = StiefelRMSprop(parameter_groups(layer, lr=1e-3, recurrent_lr=1e-6))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        **options: Unpack[Options],
+    ) -> None:
+        options.setdefault("trainable_h0", True)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=StiefelPoint(hidden_size),
+            nonlinearity="modrelu",
+            initializers=_urnn_initializers(hidden_size),
+            **options,
+        )
+
+
+class EURNN(RNN):
+    r"""Unitary network of layers of plane rotations (EURNN).
+
+    .. math::
+        h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad W = D F^{(1)} F^{(2)} \cdots F^{(L)}
+
+    over n complex units; each layer :math:`F^{(l)}` rotates disjoint pairs of units.
+
+    References:
+        Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs, Jing, Shen,
+        Dubček, Peurifoy, Skirlo, LeCun, Tegmark, Soljačić, 2017, section 3.
+
+    Arguments:
+        input_size: The number of features of the input.
+        hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
+        num_layers: The number of recurrent layers stacked.
+        layers: The number L of layers of rotations of neighbours; n of them reach every unitary
+            matrix. Or ``"fft"``: log₂ n layers in the pattern of the fast Fourier transform.
+        options: Further keyword arguments of :class:`~cayley.RNN`.
+
+    Example:
+        >>> import torch
+        >>> output, h_n = EURNN(1, 64, layers="fft")(torch.randn(100, 50, 1))
+        >>> output.shape
+        torch.Size([100, 50, 128])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        layers: int | Literal["fft"] = 2,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=GivensLayers(hidden_size, layers=layers),
+            nonlinearity="modrelu",
+            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": nn.init.zeros_},
+            **options,
+        )
+
+
+class ORNN(RNN):
+    r"""Orthogonal network by Householder reflections (oRNN).
+
+    .. math::
+        h_t = \mathrm{LeakyReLU}(U x_t + W h_{t-1} + b), \qquad W = H_n H_{n-1} \cdots H_{n-l+1}
+
+    :math:`H_k` reflects the last k coordinates; :math:`h_0` is trained and starts at 0.
+
+    References:
+        Efficient Orthogonal Parametrisation of Recurrent Neural Networks Using Householder
+        Reflections, Mhammedi, Hellicar, Rahman, Bailey, 2017, section 3.
+
+    Arguments:
+        input_size: The number of features of the input.
+        hidden_size: The number n of units.
+        num_layers: The number of layers stacked.
+        reflections: The number l of reflections, or n if that is fewer.
+        nonlinearity: See :class:`~cayley.RNN`.
+        options: Further keyword arguments of :class:`~cayley.RNN`.
+
+    Example:
+        >>> import torch
+        >>> output, h_n = ORNN(1, 128, reflections=16)(torch.randn(100, 50, 1))
+        >>> output.shape
+        torch.Size([100, 50, 128])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        reflections: int = 16,
+        nonlinearity: str = "leaky_relu",
+        **options: Unpack[Options],
+    ) -> None:
+        options.setdefault("trainable_h0", True)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=HouseholderProduct(hidden_size, reflections=min(reflections, hidden_size)),
+            nonlinearity=nonlinearity,
+            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": nn.init.zeros_},
+            **options,
+        )
+
+
+class ExpRNN(RNN):
+    r"""Orthogonal network by the matrix exponential (expRNN).
+
+    .. math:: h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad W = B \exp(K)
+
+    K is skew-symmetric, given by its n(n−1)/2 free entries; the base B is fixed, the identity
+    at first. :meth:`rebase_` moves it, as dynamic trivialisation does.
+
+    References:
+        Cheap Orthogonal Constraints in Neural Networks: A Simple Parametrization of the Orthogonal
+        and Unitary Group, Lezcano-Casado, Martínez-Rubio, 2019, section 4.
+        Trivializations for Gradient-Based Optimization on Manifolds, Lezcano-Casado, 2019.
+
+    Arguments:
+        input_size: The number of features of the input.
+        hidden_size: The number n of units.
+        num_layers: The number of layers stacked.
+        nonlinearity: See :class:`~cayley.RNN`.
+        options: Further keyword arguments of :class:`~cayley.RNN`.
+
+    Example:
+        >>> import torch
+        >>> output, h_n = ExpRNN(1, 64)(torch.randn(100, 50, 1))
+        >>> output.shape
+        torch.Size([100, 50, 64])
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        nonlinearity: str = "modrelu",
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=MatrixExponential(hidden_size),
+            nonlinearity=nonlinearity,
+            initializers={"weight_ih": _small, "bias": nn.init.zeros_},
+            **options,
+        )
+
+    def rebase_(self) -> None:
+        """Move every base B to the present W, which keeps its value, and set K to 0.
+
+        Call it after ``optimizer.step()``, every hundred steps or so: the exponential is then
+        only ever used near 0, where it distorts gradients least.
+        """
+        for matrix in self.structured.values():
+            matrix.map.rebase_(*matrix.free)
+
+
+class SpectralRNN(RNN):
+    r"""Network whose singular values stay near 1 (Spectral RNN).
+
+    .. math::
+        h_t = \mathrm{LeakyReLU}(U x_t + W h_{t-1} + b), \qquad
+        W = P \Sigma Q^\top, \quad 1 - r \le \sigma_j \le 1 + r
+
+    P and Q are products of Householder reflections; b and :math:`h_0` start at 0.
+
+    References:
+        Stabilizing Gradients for Deep Neural Networks via Efficient SVD Parameterization, Zhang,
+        Lei, Dhillon, 2018, section 4.
+
+    Arguments:
+        input_size: The number of features of the input.
+        hidden_size: The number n of units.
+        num_layers: The number of layers stacked.
+        reflections: The number of reflections of P and of Q, or n if that is fewer.
+        margin: The r above.
+        nonlinearity: See :class:`~cayley.RNN`.
+        options: Further keyword arguments of :class:`~cayley.RNN`.
+
+    Example:
+        >>> import torch
+        >>> layer = SpectralRNN(1, 64, margin=0.01)
+        >>> sigma = torch.linalg.svdvals(layer.weight_hh_l0)
+        >>> bool(((sigma - 1).abs() <= 0.01 + 1e-5).all())
+        True
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        reflections: int = 16,
+        margin: float = 0.01,
+        nonlinearity: str = "leaky_relu",
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            recurrent=SpectralSVD(
+                hidden_size, reflections=min(reflections, hidden_size), margin=margin
+            ),
+            nonlinearity=nonlinearity,
+            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": nn.init.zeros_},
+            **options,
+        )
+
+
+def _urnn_initializers(n: int) -> dict[str, partial]:
+    bound = (3 / (2 * n)) ** 0.5
+    return {
+        "weight_ih": partial(nn.init.xavier_uniform_),
+        "bias": _small,
+        "h0": partial(nn.init.uniform_, a=-bound, b=bound),
+    }

@@ -1,0 +1,303 @@
+"""The contract of ``torch.nn.RNN``, once, for every recurrent layer."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from cayley.parametrizations import StructuredMatrix
+
+__all__ = ["Recurrent", "State"]
+
+State = Tensor | tuple[Tensor, ...]
+
+
+class Recurrent(nn.Module, ABC):
+    """Recurrent layers stacked on one another, in one or two directions.
+
+    A subclass says with :meth:`run` what one layer does in one direction; shapes, order of the
+    batch, packed sequences, dropout and the states of all layers are the business of this class,
+    and are those of :class:`torch.nn.RNN`.
+
+    Arguments:
+        input_size: The number I of features of the input.
+        hidden_size: The number of units.
+        num_layers: The number of layers stacked.
+        state_sizes: The number of features of each tensor of the state; the first is the output.
+        bias: Whether there are biases.
+        batch_first: Whether input and output are (B, T, ·).
+        dropout: Probability of dropout on the output of each layer but the last.
+        bidirectional: Whether a second set of weights reads the sequence from its end.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        *,
+        state_sizes: tuple[int, ...],
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+    ) -> None:
+        super().__init__()
+        sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
+        for name, size in sizes.items():
+            check_positive(name, size)
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"expected a dropout probability from 0 to 1, got {dropout}")
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                f"dropout={dropout} has no effect with num_layers=1: it acts between layers, not "
+                "after the last",
+                stacklevel=3,
+            )
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.state_sizes = state_sizes
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bidirectional
+        self.structured = nn.ModuleDict()
+
+    @abstractmethod
+    def run(
+        self,
+        suffix: str,
+        x: Tensor,
+        state: tuple[Tensor, ...] | None,
+        batch_sizes: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """One layer in one direction.
+
+        Arguments:
+            suffix: The end of its parameters' names, such as ``"l0"`` or ``"l1_reverse"``.
+            x: The input, (T, B, I), or (N, I) with ``batch_sizes``.
+            state: Each tensor of the initial state, (B, ·); None for the layer's own.
+            batch_sizes: Of a packed sequence, (T).
+            reverse: Whether time runs backwards.
+
+        Returns:
+            The output in the layout of x, and each tensor of the last state, (B, ·).
+        """
+
+    @property
+    def num_directions(self) -> int:
+        """1, or 2 if bidirectional."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def output_size(self) -> int:
+        """The number of features of the output: of both directions together."""
+        return self.state_sizes[0] * self.num_directions
+
+    def suffixes(self) -> Iterator[tuple[str, int, bool]]:
+        """Name, input size and direction of every recurrence, in the order of their states."""
+        for layer in range(self.num_layers):
+            size = self.input_size if layer == 0 else self.output_size
+            yield f"l{layer}", size, False
+            if self.bidirectional:
+                yield f"l{layer}_reverse", size, True
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: State | None = None
+    ) -> tuple[Tensor | PackedSequence, State]:
+        """Run over a sequence.
+
+        Arguments:
+            input: (T, B, I), (B, T, I) with ``batch_first``, (T, I) without a batch, or packed.
+            hx: The initial state, (num_layers · directions, B, H), without B if the input is;
+                None for zeros, or the trained state of layers that have one.
+
+        Returns:
+            The output of the last layer, shaped as the input with directions · H features, and the
+            last state, shaped as ``hx``.
+        """
+        if isinstance(input, PackedSequence):
+            x, batch_sizes, order, back = input
+            self._check_input(x, rank=2)
+            B = int(batch_sizes[0]) if len(batch_sizes) else 0
+            if B == 0 or int(batch_sizes[-1]) == 0:
+                raise RuntimeError("expected a packed sequence of at least one step, got none")
+            states = self._split(hx, B, unbatched=False)
+            if order is not None and states is not None:
+                states = [tuple(h.index_select(0, order) for h in state) for state in states]
+            y, last = self._layers(x, states, batch_sizes)
+            if back is not None:
+                last = [tuple(h.index_select(0, back) for h in state) for state in last]
+            return PackedSequence(y, batch_sizes, order, back), self._join(last)
+
+        if input.dim() not in (2, 3):
+            raise ValueError(
+                f"{type(self).__name__}: expected input of 2 dimensions (T, I) or 3 dimensions "
+                f"(T, B, I), got {input.dim()}"
+            )
+        unbatched = input.dim() == 2
+        time = 1 if self.batch_first else 0
+        x = input.unsqueeze(1) if unbatched else input.movedim(time, 0)
+        self._check_input(x, rank=3)
+        if x.shape[0] == 0:
+            raise RuntimeError(
+                f"{type(self).__name__}: expected a sequence of at least one step, got none"
+            )
+        y, last = self._layers(x, self._split(hx, x.shape[1], unbatched), None)
+        if unbatched:
+            return y.squeeze(1), self._join([tuple(h[0] for h in state) for state in last])
+        return y.movedim(0, time), self._join(last)
+
+    def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One step of :meth:`forward`, for streams.
+
+        Arguments:
+            x_t: The input of one step, (B, I), or (I) without a batch.
+            state: The state that the step before returned, shaped as ``hx``; None at the start.
+
+        Returns:
+            The output of the step, (B, H) or (H), and the state after it.
+        """
+        if self.bidirectional:
+            raise ValueError(
+                "a bidirectional layer needs the whole sequence: call forward instead of step"
+            )
+        if x_t.dim() not in (1, 2):
+            raise ValueError(
+                f"{type(self).__name__}.step: expected the input of one step, (I) or (B, I), got "
+                f"{x_t.dim()} dimensions"
+            )
+        time = 1 if self.batch_first and x_t.dim() == 2 else 0
+        y, state = self(x_t.unsqueeze(time), state)
+        return y.squeeze(time), state
+
+    def _layers(
+        self, x: Tensor, states: list[tuple[Tensor, ...]] | None, batch_sizes: Tensor | None
+    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        last: list[tuple[Tensor, ...]] = []
+        outputs: list[Tensor] = []
+        for suffix, _, reverse in self.suffixes():
+            state = None if states is None else states[len(last)]
+            y, state = self.run(suffix, x, state, batch_sizes, reverse)
+            last.append(state)
+            outputs.append(y)
+            if len(outputs) == self.num_directions:
+                x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+                outputs = []
+                if self.dropout and len(last) < self.num_layers * self.num_directions:
+                    x = nn.functional.dropout(x, self.dropout, self.training)
+        return x, last
+
+    def _split(self, hx: State | None, B: int, unbatched: bool) -> list[tuple[Tensor, ...]] | None:
+        """The states of all recurrences, one tuple of (B, ·) tensors for each."""
+        if hx is None:
+            return None
+        tensors = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        if len(tensors) != len(self.state_sizes):
+            raise RuntimeError(
+                f"{type(self).__name__}: expected hx to hold {len(self.state_sizes)} tensor(s), "
+                f"got {len(tensors)}"
+            )
+        count = self.num_layers * self.num_directions
+        for h, size in zip(tensors, self.state_sizes, strict=True):
+            shape = (count, size) if unbatched else (count, B, size)
+            if h.shape != shape:
+                raise RuntimeError(
+                    f"{type(self).__name__}: expected hidden size {shape}, got {tuple(h.shape)}"
+                )
+            self._check_dtype("hx", h)
+        if unbatched:
+            tensors = tuple(h.unsqueeze(1) for h in tensors)
+        return list(zip(*(h.unbind(0) for h in tensors), strict=True))
+
+    def _join(self, states: list[tuple[Tensor, ...]]) -> State:
+        tensors = tuple(torch.stack(h) for h in zip(*states, strict=True))
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    def _check_input(self, x: Tensor, rank: int) -> None:
+        if x.dim() != rank:
+            raise RuntimeError(
+                f"{type(self).__name__}: expected packed data of {rank} dimensions (N, I), got "
+                f"{x.dim()}"
+            )
+        if x.shape[-1] != self.input_size:
+            raise RuntimeError(
+                f"{type(self).__name__}: input.size(-1) must be equal to input_size. Expected "
+                f"{self.input_size}, got {x.shape[-1]}"
+            )
+        self._check_dtype("input", x)
+
+    def _check_dtype(self, what: str, tensor: Tensor) -> None:
+        dtype = self.weight_ih_l0.dtype
+        autocast = torch.is_autocast_enabled(tensor.device.type) and tensor.is_floating_point()
+        if tensor.dtype != dtype and not autocast:
+            raise ValueError(
+                f"{type(self).__name__}: {what} dtype ({tensor.dtype}) does not match weight "
+                f"dtype ({dtype}). Convert it: {what}.to({dtype}), or the layer: layer.to("
+                f"{tensor.dtype})"
+            )
+
+    def flatten_parameters(self) -> None:
+        """Do nothing: there is no cuDNN buffer to flatten into; ``nn.RNN`` has this method."""
+
+    def matrix(self, name: str) -> Tensor:
+        """A weight by its name, formed from its free tensors where it is structured."""
+        return self.structured[name]() if name in self.structured else self.get_parameter(name)
+
+    def __getattr__(self, name: str) -> Any:
+        modules = self.__dict__.get("_modules", {})
+        if name in modules.get("structured", ()):
+            return modules["structured"][name]()
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        structured = self.__dict__.get("_modules", {}).get("structured", ())
+        if name in structured:
+            structured[name].assign(value)
+        else:
+            super().__setattr__(name, value)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        error_msgs: list[str] = args[-1]
+        for name, matrix in self.structured.items():
+            if f"{prefix}{name}" in state_dict:
+                expected = ", ".join(
+                    f"{prefix}structured.{name}.{key} {tuple(X.shape)}"
+                    for key, X in matrix.named_parameters()
+                )
+                got = tuple(state_dict[f"{prefix}{name}"].shape)
+                error_msgs.append(
+                    f"{prefix}{name}: expected the free tensors of a structured matrix "
+                    f"({expected}), got the matrix itself {got}. If it is on the matrix's set, "
+                    f"assign it: layer.{name} = state_dict[{prefix + name!r}]"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """The sizes and whatever differs from the defaults, as ``nn.RNN`` prints it."""
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        if self.num_layers != 1:
+            parts.append(f"num_layers={self.num_layers}")
+        if not self.bias:
+            parts.append("bias=False")
+        if self.batch_first:
+            parts.append("batch_first=True")
+        if self.dropout:
+            parts.append(f"dropout={self.dropout}")
+        if self.bidirectional:
+            parts.append("bidirectional=True")
+        return ", ".join(parts)
+
+
+def check_positive(name: str, size: int) -> None:
+    """Raise unless a size is a positive integer."""
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise TypeError(f"expected {name} to be an int, got {type(size).__name__}")
+    if size < 1:
+        raise ValueError(f"expected {name} to be at least 1, got {size}")

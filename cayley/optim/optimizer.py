@@ -1,0 +1,107 @@
+"""What the optimizers of this package have in common."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["DenseOptimizer", "as_real", "check_number"]
+
+
+class DenseOptimizer(Optimizer, ABC):
+    """Optimizer that moves one parameter after the other, each by its dense gradient.
+
+    A subclass says what it demands of a group (``check``) and how a parameter moves (``update``).
+    A parameter without a gradient stays where it is, and its state too.
+    """
+
+    @abstractmethod
+    def check(self, group: dict[str, Any]) -> None:
+        """Raise unless the optimizer can work with the parameters and options of ``group``."""
+
+    @abstractmethod
+    def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
+        """Move the parameter ``p`` by its gradient ``g``, in place.
+
+        Arguments:
+            p: A parameter of any shape, real or complex.
+            g: Its gradient, of the same shape.
+            state: What is kept for the parameter between steps; empty at the first.
+            group: The options.
+        """
+
+    @torch.no_grad()
+    # pyrefly: ignore[bad-override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Move every parameter that has a gradient.
+
+        Arguments:
+            closure: Evaluates the model, calls ``backward`` and returns the loss.
+
+        Returns:
+            The loss of the closure; None without one.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if p.grad.layout != torch.strided:
+                    raise RuntimeError(
+                        f"{type(self).__name__}: expected a dense gradient, got one of layout "
+                        f"{p.grad.layout} for a parameter of shape {tuple(p.shape)}: build the "
+                        "embedding with sparse=False, or give it to torch.optim.SparseAdam"
+                    )
+                # a gradient may be a lazy conjugate, of which there is no real view
+                self.update(p, p.grad.resolve_conj(), self.state[p], group)
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters with its own options, once they have been checked."""
+        super().add_param_group(param_group)
+        try:
+            self.check(self.param_groups[-1])
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+
+def as_real(x: Tensor) -> Tensor:
+    """The tensor itself if real, otherwise a view of its real and imaginary parts, (..., 2).
+
+    An elementwise optimizer treats the two parts as separate numbers: squares of complex numbers
+    would turn the imaginary diagonal of a skew-Hermitian gradient into a real step.
+
+    Example:
+        >>> as_real(torch.tensor([1.0 + 2.0j]))
+        tensor([[1., 2.]])
+    """
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+def check_number(
+    owner: object, name: str, value: object, *, below: float = math.inf, closed: bool = False
+) -> None:
+    """Raise unless ``value`` is a number from 0 to ``below`` (itself included where ``closed``).
+
+    Example:
+        >>> check_number("SGD", "lr", -1.0)
+        Traceback (most recent call last):
+        ValueError: SGD: expected a finite lr of at least 0, got -1.0
+    """
+    owner = owner if isinstance(owner, str) else type(owner).__name__
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{owner}: expected {name} as a float, got {value!r}: write float({name})")
+    # written so that NaN fails too
+    if not (0 <= value < below or (closed and value == below)):
+        expected = f"a finite {name} of at least 0"
+        if below < math.inf:
+            expected = f"{name} from 0 to {below:g}" + ("" if closed else f", {below:g} excluded")
+        raise ValueError(f"{owner}: expected {expected}, got {value}")

@@ -1,0 +1,97 @@
+"""Any structured matrix on a weight of any module."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from cayley.parametrizations.cayley import ScaledCayley
+from cayley.parametrizations.cayley_complex import ComplexScaledCayley
+from cayley.parametrizations.parametrization import Parametrization
+
+__all__ = ["MAPS", "named_map", "orthogonal_"]
+
+MAPS: dict[str, Callable[[int], Parametrization]] = {
+    "cayley": ScaledCayley,
+    "cayley_complex": ComplexScaledCayley,
+}
+
+
+def named_map(map: Parametrization | str, n: int) -> Parametrization:
+    """The parametrisation of an (n, n) matrix that is meant by a name, or the one given.
+
+    Example:
+        >>> named_map("cayley", 4).n
+        4
+    """
+    if isinstance(map, str):
+        if map not in MAPS:
+            raise ValueError(f"expected one of the maps {sorted(MAPS)}, got {map!r}")
+        return MAPS[map](n)
+    if map.n != n:
+        raise ValueError(f"expected a map of size {n}, got one of size {map.n}: {map}")
+    return map
+
+
+@torch.no_grad()
+def orthogonal_(
+    module: nn.Module,
+    name: str = "weight",
+    map: Parametrization | str = "cayley",
+    *,
+    init: str = "project",
+) -> nn.Module:
+    r"""Make a square weight of a module orthogonal (unitary, …) for good, in place.
+
+    From now on ``module.weight`` is formed from free tensors, which are the module's parameters
+    instead of it, and stays on its set whatever the optimiser does. This is
+    :func:`torch.nn.utils.parametrize.register_parametrization` with our maps, and what torch says
+    there holds: ``parametrize.cached()`` spares forming the weight twice, and such a module is
+    saved by its ``state_dict``, not pickled.
+
+    Arguments:
+        module: Any module.
+        name: The name of its weight, (n, n); complex for a complex map.
+        map: A parametrisation of size n, or its name, a key of :data:`MAPS`.
+        init: ``"project"`` starts from the matrix of the set that is nearest to the weight;
+            ``"sample"`` draws one as the method's authors do, and is the only way for maps that
+            reach but a part of the set.
+
+    Returns:
+        The module.
+
+    Example:
+        >>> layer = orthogonal_(nn.Linear(4, 4), map="cayley")
+        >>> torch.testing.assert_close(layer.weight @ layer.weight.T, torch.eye(4))
+    """
+    if init not in ("project", "sample"):
+        raise ValueError(f'expected init to be "project" or "sample", got {init!r}')
+    weight = module._parameters.get(name)
+    if weight is None:
+        raise ValueError(
+            f"expected {name!r} to be a parameter of {type(module).__name__}, got one of "
+            f"{[key for key, _ in module.named_parameters(recurse=False)]}"
+        )
+    if weight.dim() != 2 or weight.shape[0] != weight.shape[1]:
+        raise ValueError(f"expected {name!r} to be a square matrix, got {tuple(weight.shape)}")
+    map = named_map(map, len(weight))
+    if map.is_complex != weight.is_complex():
+        kind = "complex" if map.is_complex else "real"
+        raise TypeError(f"expected a {kind} weight for {map}, got {weight.dtype}")
+    real = weight.dtype.to_real()
+    map.to(device=weight.device, dtype=real)
+    if init == "sample":
+        X = map.sample(device=weight.device, dtype=real)
+    else:
+        X = map.right_inverse(map.project(weight))
+    if not isinstance(X, torch.Tensor) and len(X) == 1:
+        (X,) = X
+    # register_parametrization asks the map for the free tensors that belong to the weight; maps
+    # that have no inverse answer with those that are already there
+    map.right_inverse = lambda W: X
+    try:
+        parametrize.register_parametrization(module, name, map, unsafe=True)
+    finally:
+        del map.right_inverse
+    return module

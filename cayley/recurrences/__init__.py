@@ -1,0 +1,5 @@
+"""The recurrences that the layers run: each the loop that defines it, and an operator."""
+
+from cayley.recurrences.elman import elman, elman_loop
+
+__all__ = ["elman", "elman_loop"]

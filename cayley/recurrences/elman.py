@@ -1,0 +1,177 @@
+r"""The recurrence :math:`h_t = \phi(x_t + W h_{t-1}; b)` and its gradient."""
+
+import torch
+from torch import Tensor
+
+from cayley.activations import ACTIVATIONS
+from cayley.recurrences.steps import previous_states, rows, step_order, step_sizes
+
+__all__ = ["elman", "elman_loop"]
+
+
+def elman_loop(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None = None,
+    *,
+    nonlinearity: str = "tanh",
+    batch_sizes: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    r"""The recurrence as the loop that defines it; :func:`elman` computes the same.
+
+    .. math:: h_t = \phi(x_t + W h_{t-1}; b), \qquad t = 1, \dots, T
+
+    Arguments:
+        x: What the input contributes to each step, (T, B, H); or the steps one after another,
+            (N, H), with ``batch_sizes``.
+        h0: The state before the first step, (B, H).
+        W: The recurrent matrix, (H, H).
+        b: The threshold of modReLU, (H), or (H/2) for ``"modrelu_stacked"``.
+        nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
+        batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU: the
+            layout of :class:`torch.nn.utils.rnn.PackedSequence`.
+        reverse: Whether time runs from the last step to the first.
+
+    Returns:
+        The states of all steps, in the layout of x.
+
+    Example:
+        >>> x, W = torch.ones(3, 1, 1), torch.ones(1, 1)
+        >>> elman_loop(x, torch.zeros(1, 1), W, nonlinearity="identity").flatten()
+        tensor([1., 2., 3.])
+    """
+    return _forward(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
+
+
+def elman(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None = None,
+    *,
+    nonlinearity: str = "tanh",
+    batch_sizes: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    r"""The recurrence of :func:`elman_loop` as one operator with a gradient written by hand.
+
+    With :math:`g_t = \partial L/\partial h_t + W^\top \delta_{t+1}` and
+    :math:`\delta_t = \phi'(z_t)^\top g_t`, the gradients are :math:`\delta_t` for :math:`x_t`,
+    :math:`W^\top \delta_1` for :math:`h_0`, and one product over all steps,
+    :math:`\sum_t \delta_t h_{t-1}^\top`, for W. Only h is kept for it: h tells φ′ (the complex
+    modReLU keeps z too). To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
+
+    Arguments and the result are those of :func:`elman_loop`.
+
+    Example:
+        >>> x, h0, W = torch.randn(5, 2, 3), torch.zeros(2, 3), torch.eye(3)
+        >>> torch.testing.assert_close(elman(x, h0, W), elman_loop(x, h0, W))
+    """
+    return _elman(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
+
+
+def _forward(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+    nonlinearity: str,
+) -> tuple[Tensor, Tensor]:
+    """All h, and all z where the activation's derivative needs them (else an empty tensor)."""
+    activation = ACTIVATIONS[nonlinearity]
+    sizes = step_sizes(x, batch_sizes)
+    xs = x.reshape(-1, x.shape[-1]).split(sizes)
+    hs, zs = list(xs), list(xs)
+    # a contiguous transpose makes every one of the T products faster
+    Wt = W.mT.contiguous()
+    h = h0[:0]
+    for t in step_order(len(sizes), reverse):
+        zs[t] = torch.addmm(xs[t], rows(h, h0, sizes[t]), Wt)
+        h = hs[t] = activation.apply(zs[t], b)
+    z = torch.cat(zs).view_as(x) if activation.saves_z else x.new_empty(0)
+    return torch.cat(hs).view_as(x), z
+
+
+def _backward(
+    grad_h: Tensor,
+    grad_z: Tensor | None,
+    h: Tensor,
+    z: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+    nonlinearity: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients with respect to x (that is δ), h0 and b, by differentiable operations."""
+    activation = ACTIVATIONS[nonlinearity]
+    sizes = step_sizes(h, batch_sizes)
+    gs, hs = (v.reshape(-1, h.shape[-1]).split(sizes) for v in (grad_h, h))
+    zs = z.view(-1, h.shape[-1]).split(sizes) if activation.saves_z else [None] * len(sizes)
+    gzs = None if grad_z is None else grad_z.reshape(-1, h.shape[-1]).split(sizes)
+    deltas = list(hs)
+    grad_b = h.new_zeros(0) if b is None else torch.zeros_like(b)
+    ended: list[Tensor] = []
+    carry = h0[:0]
+    for t in step_order(len(sizes), not reverse):
+        # Time runs backwards here. Sequences that have no step before this one in the order of
+        # the recurrence hand their gradient to h0; those that end here have none to receive.
+        B = min(sizes[t], len(carry))
+        ended.append(carry[B:])
+        g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))
+        deltas[t], db = activation.pullback(g, hs[t], zs[t], b)
+        if db is not None:
+            grad_b = grad_b + db.sum(0)
+        if gzs is not None:
+            deltas[t] = deltas[t] + gzs[t]
+        carry = deltas[t] @ W
+    grad_h0 = torch.cat((carry, *reversed(ended)))
+    return torch.cat(deltas).view_as(h), grad_h0, grad_b
+
+
+_elman = torch.library.custom_op("cayley::elman", _forward, mutates_args=())
+_elman_backward = torch.library.custom_op("cayley::elman_backward", _backward, mutates_args=())
+
+
+@_elman.register_fake
+def _(x, h0, W, b, batch_sizes, reverse, nonlinearity):
+    saves_z = ACTIVATIONS[nonlinearity].saves_z
+    return torch.empty_like(x), torch.empty_like(x) if saves_z else x.new_empty(0)
+
+
+@_elman_backward.register_fake
+def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity):
+    return torch.empty_like(h), torch.empty_like(h0), h.new_empty(0 if b is None else b.shape)
+
+
+def _save(ctx, inputs, output):
+    _, h0, W, b, batch_sizes, ctx.reverse, ctx.nonlinearity = inputs
+    ctx.save_for_backward(*output, h0, W, b, batch_sizes)
+    # z has a gradient only where the gradient itself is differentiated
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, grad_h, grad_z):
+    h, z, h0, W, b, batch_sizes = ctx.saved_tensors
+    if grad_h is None:
+        grad_h = torch.zeros_like(h)
+    if not ACTIVATIONS[ctx.nonlinearity].saves_z:
+        grad_z = None
+    # When the gradient is to be differentiated again, its own operations must be recorded.
+    backward = _backward if torch.is_grad_enabled() else _elman_backward
+    delta, grad_h0, grad_b = backward(
+        grad_h, grad_z, h, z, h0, W, b, batch_sizes, ctx.reverse, ctx.nonlinearity
+    )
+    grad_W = None
+    if ctx.needs_input_grad[2]:
+        before = previous_states(h, h0, batch_sizes, ctx.reverse)
+        grad_W = delta.flatten(0, -2).mT @ before.flatten(0, -2)
+    return delta, grad_h0, grad_W, None if b is None else grad_b, None, None, None
+
+
+_elman.register_autograd(_differentiate, setup_context=_save)

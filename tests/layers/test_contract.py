@@ -1,0 +1,483 @@
+"""The contract of ``nn.RNN``, held by every network."""
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import (
+    PackedSequence,
+    pack_padded_sequence,
+    pack_sequence,
+    pad_packed_sequence,
+)
+
+import cayley
+from cayley.layers.recurrent import Recurrent
+
+Make = Callable[..., Recurrent]
+
+# hidden sizes are 8 throughout, which every pattern can serve
+NETWORKS: dict[str, Make] = {
+    "RNN-tanh": cayley.RNN,
+    "RNN-modrelu": lambda *sizes, **options: cayley.RNN(*sizes, nonlinearity="modrelu", **options),
+    "RNN-cayley-relu": lambda *sizes, **options: cayley.RNN(
+        *sizes, recurrent="cayley", nonlinearity="relu", **options
+    ),
+    "ScoRNN": cayley.ScoRNN,
+    "ScoRNN-banded": lambda *sizes, **options: cayley.ScoRNN(*sizes, bandwidth=2, **options),
+    "ScuRNN": cayley.ScuRNN,
+    "URNN": cayley.URNN,
+    "FullURNN": cayley.FullURNN,
+    "EURNN": cayley.EURNN,
+    "EURNN-fft": lambda *sizes, **options: cayley.EURNN(*sizes, layers="fft", **options),
+    "ORNN": cayley.ORNN,
+    "ExpRNN": cayley.ExpRNN,
+    "SpectralRNN": cayley.SpectralRNN,
+}
+every = pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+
+T, B, I, N = 6, 4, 3, 8
+LENGTHS = [4, 6, 1, 3]
+STACKED = {"num_layers": 2, "bidirectional": True}
+
+
+def layer_of(make: Make, **options: object) -> Recurrent:
+    layer = make(I, N, **options)
+    with torch.no_grad():  # thresholds start at 0, where modReLU is the identity
+        for parameter in layer.parameters(recurse=False):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return layer
+
+
+def state_of(layer: Recurrent, batch: int = B) -> Tensor:
+    return torch.randn(layer.num_layers * layer.num_directions, batch, *layer.state_sizes)
+
+
+@every
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, STACKED])
+def test_shapes_are_those_of_nn_rnn(make: Make, options: dict) -> None:
+    layer = layer_of(make, **options)
+    peer = nn.RNN(I, layer.state_sizes[0], **options)
+    x = torch.randn(T, B, I)
+    for arguments in ((x,), (x[0],), (x, None)):
+        output, h_n = layer(*arguments)
+        expected, expected_h_n = peer(*arguments)
+        assert output.shape == expected.shape
+        assert h_n.shape == expected_h_n.shape
+    assert layer.output_size == peer(x)[0].shape[-1]
+
+
+@every
+def test_is_the_loop_in_its_docstring(make: Make) -> None:
+    layer = layer_of(make)
+    x = torch.randn(T, B, I)
+    h = state_of(layer)
+    output, h_n = layer(x, h)
+    W, h = layer.weight_hh_l0, h[0]
+    if layer.is_complex:
+        h = torch.complex(*h.chunk(2, -1))
+    for t, x_t in enumerate(x):
+        z = x_t @ layer.weight_ih_l0.T
+        if layer.is_complex:
+            z = torch.complex(*z.chunk(2, -1))
+        z = z + h @ W.T
+        if layer.nonlinearity == "modrelu":
+            h = cayley.modrelu(z, layer.bias_l0)
+        else:
+            names = [name for name in layer._parameters if name.startswith("bias")]
+            z = z + sum(getattr(layer, name) for name in names)
+            h = getattr(nn.functional, layer.nonlinearity)(z)
+        state = torch.cat((h.real, h.imag), -1) if layer.is_complex else h
+        torch.testing.assert_close(output[t], state)
+    torch.testing.assert_close(h_n[0], state)
+
+
+@every
+def test_batch_first_moves_the_axes_only(make: Make) -> None:
+    layer = layer_of(make, **STACKED)
+    twin = make(I, N, batch_first=True, **STACKED)
+    twin.load_state_dict(layer.state_dict())
+    x, hx = torch.randn(T, B, I), state_of(layer)
+    output, h_n = layer(x, hx)
+    twin_output, twin_h_n = twin(x.transpose(0, 1), hx)
+    torch.testing.assert_close(twin_output.transpose(0, 1), output)
+    torch.testing.assert_close(twin_h_n, h_n)
+
+
+@every
+def test_unbatched_input_is_a_batch_of_one(make: Make) -> None:
+    for options in (STACKED, {"batch_first": True}):
+        layer = layer_of(make, **options)
+        x, hx = torch.randn(T, I), state_of(layer, 1)
+        output, h_n = layer(x, hx[:, 0])
+        batch_axis = 0 if layer.batch_first else 1
+        batched, batched_h_n = layer(x.unsqueeze(batch_axis), hx)
+        torch.testing.assert_close(output, batched.squeeze(batch_axis))
+        torch.testing.assert_close(h_n, batched_h_n[:, 0])
+
+
+@every
+def test_state_carries_over(make: Make) -> None:
+    layer = layer_of(make, num_layers=2)
+    x = torch.randn(T, B, I)
+    output, h_n = layer(x)
+    first, state = layer(x[:2])
+    second, last = layer(x[2:], state)
+    torch.testing.assert_close(torch.cat((first, second)), output)
+    torch.testing.assert_close(last, h_n)
+
+
+@every
+def test_layers_and_directions_are_single_layers_put_together(make: Make) -> None:
+    layer = layer_of(make, **STACKED)
+    x, hx = torch.randn(T, B, I), state_of(layer)
+    output, h_n = layer(x, hx)
+    for depth in range(2):
+        size = I if depth == 0 else layer.output_size
+        outputs = []
+        for direction, end in enumerate(("", "_reverse")):
+            alone = make(size, N)
+            own = f"_l{depth}{end}"
+            alone.load_state_dict(
+                {
+                    key.replace(own, "_l0"): value
+                    for key, value in layer.state_dict().items()
+                    if own in key and key.endswith(own) or f"{own}." in key
+                }
+            )
+            steps = x.flip(0) if direction else x
+            y, h = alone(steps, hx[2 * depth + direction][None])
+            outputs.append(y.flip(0) if direction else y)
+            torch.testing.assert_close(h_n[2 * depth + direction], h[0])
+        x = torch.cat(outputs, -1)
+    torch.testing.assert_close(output, x)
+
+
+@every
+@pytest.mark.parametrize("given", [True, False])
+def test_packed_sequences_are_each_sequence_alone(make: Make, given: bool) -> None:
+    layer = layer_of(make, **STACKED)
+    x = torch.randn(T, B, I)
+    hx = state_of(layer) if given else None
+    packed = pack_padded_sequence(x, torch.tensor(LENGTHS), enforce_sorted=False)
+    output, h_n = layer(packed, hx)
+    assert isinstance(output, PackedSequence)
+    padded, lengths = pad_packed_sequence(output)
+    assert lengths.tolist() == LENGTHS
+    for b, length in enumerate(LENGTHS):
+        alone, h = layer(x[:length, b : b + 1], None if hx is None else hx[:, b : b + 1])
+        torch.testing.assert_close(padded[:length, b], alone[:, 0])
+        torch.testing.assert_close(h_n[:, b], h[:, 0])
+
+
+@every
+def test_packed_sorted_sequences_keep_their_order(make: Make) -> None:
+    layer = layer_of(make)
+    sequences = [torch.randn(length, I) for length in (5, 3, 3, 1)]
+    output, h_n = layer(pack_sequence(sequences))
+    assert output.unsorted_indices is None
+    for b, sequence in enumerate(sequences):
+        torch.testing.assert_close(h_n[0, b], layer(sequence)[1][0])
+
+
+@every
+def test_gradients_of_every_parameter(make: Make) -> None:
+    layer = layer_of(make, **STACKED)
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    x, hx = torch.randn(3, 2, I, requires_grad=True), state_of(layer, 2).requires_grad_()
+
+    def run(x: Tensor, hx: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
+        named = dict(zip(names, values, strict=True))
+        return torch.func.functional_call(layer, named, (x, hx))
+
+    assert torch.autograd.gradcheck(run, (x, hx, *parameters))
+
+
+@every
+def test_initial_state_has_a_gradient_if_trained(make: Make) -> None:
+    layer = layer_of(make, trainable_h0=True)
+    layer(torch.randn(T, B, I))[0].sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layer.parameters())
+    assert layer.h0_l0.shape == layer.state_sizes
+
+
+@every
+def test_step_is_forward_one_step_at_a_time(make: Make) -> None:
+    for batch_first in (False, True):
+        layer = layer_of(make, num_layers=2, batch_first=batch_first)
+        x = torch.randn(T, B, I)
+        output, h_n = layer(x.transpose(0, 1) if batch_first else x)
+        output = output.transpose(0, 1) if batch_first else output
+        state = None
+        for t, x_t in enumerate(x):
+            y_t, state = layer.step(x_t, state)
+            torch.testing.assert_close(y_t, output[t])
+        torch.testing.assert_close(state, h_n)
+        y, state = layer.step(x[0, 0])
+        torch.testing.assert_close(y, output[0, 0])
+        assert state.shape == h_n[:, 0].shape
+
+
+@every
+def test_dropout_acts_between_layers_while_training(make: Make) -> None:
+    layer = layer_of(make, num_layers=3, dropout=0.5)
+    x = torch.randn(T, B, I)
+    assert not torch.equal(layer(x)[0], layer(x)[0])
+    layer.eval()
+    assert torch.equal(layer(x)[0], layer(x)[0])
+    layer.train()
+    layer.dropout = 1.0  # nothing reaches the last layer, and nothing is dropped after it
+    silent = torch.zeros(T, B, layer.output_size)
+    top = make(layer.output_size, N)
+    top.load_state_dict(
+        {k.replace("_l2", "_l0"): v for k, v in layer.state_dict().items() if "_l2" in k}
+    )
+    torch.testing.assert_close(layer(x)[0], top(silent)[0])
+
+
+@every
+def test_training_resumes_bit_for_bit_in_a_new_process(make: Make, tmp_path: Path) -> None:
+    """Save in the middle, load where nothing is shared, go on: the same numbers."""
+    name = next(name for name, value in NETWORKS.items() if value is make)
+    script = (
+        "import sys, torch; sys.path.insert(0, sys.argv[1])\n"
+        "from test_contract import resume\n"
+        "resume(*sys.argv[2:])\n"
+    )
+    layer, optimizer = network_and_optimizer(name)
+    train(layer, optimizer, range(3))
+    torch.save({"layer": layer.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a")
+    train(layer, optimizer, range(3, 6))
+    arguments = [str(Path(__file__).parent), name, str(tmp_path)]
+    subprocess.run([sys.executable, "-c", script, *arguments], check=True)
+    resumed = torch.load(tmp_path / "b", weights_only=True)
+    for key, value in layer.state_dict().items():
+        assert torch.equal(resumed[key], value), key
+
+
+def network_and_optimizer(name: str) -> tuple[Recurrent, torch.optim.Optimizer]:
+    layer = NETWORKS[name](I, N, **STACKED)
+    groups = cayley.parameter_groups(layer, 1e-2, recurrent_lr=1e-3)
+    return layer, cayley.optim.StiefelRMSprop(groups) if "Full" in name else torch.optim.Adam(
+        groups
+    )
+
+
+def train(layer: Recurrent, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        x = torch.randn(T, B, I, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        layer(x)[0].square().mean().backward()
+        optimizer.step()
+
+
+def resume(name: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    layer, optimizer = network_and_optimizer(name)
+    saved = torch.load(Path(folder) / "a", weights_only=True)
+    layer.load_state_dict(saved["layer"])
+    optimizer.load_state_dict(saved["optimizer"])
+    train(layer, optimizer, range(3, 6))
+    torch.save(layer.state_dict(), Path(folder) / "b")
+
+
+@every
+def test_copies_are_equal_and_independent(make: Make) -> None:
+    layer = layer_of(make, **STACKED)
+    x = torch.randn(T, B, I)
+    with torch.no_grad():
+        expected = layer(x)[0]
+        buffer = io.BytesIO()
+        torch.save(layer, buffer)
+        buffer.seek(0)
+        copies = (
+            copy.deepcopy(layer),
+            pickle.loads(pickle.dumps(layer)),
+            torch.load(buffer, weights_only=False),
+        )
+        for twin in copies:
+            assert torch.equal(twin(x)[0], expected)
+            for parameter in twin.parameters():
+                parameter.mul_(0.5)
+            assert not torch.equal(twin(x)[0], expected)
+        assert torch.equal(layer(x)[0], expected)
+
+
+@every
+def test_meta_device(make: Make) -> None:
+    layer = make(I, N, device="meta", **STACKED)
+    output, h_n = layer(torch.empty(T, B, I, device="meta"))
+    assert output.shape == (T, B, layer.output_size)
+    layer.to_empty(device="cpu")
+    torch.manual_seed(0)
+    layer.reset_parameters()
+    twin = make(I, N, **STACKED)
+    torch.manual_seed(0)
+    twin.reset_parameters()
+    x = torch.randn(T, B, I)
+    assert torch.equal(layer(x)[0], twin(x)[0])
+
+
+@every
+def test_autocast_rounds_only_the_input(make: Make) -> None:
+    layer = make(I, N).float()
+    x = torch.randn(T, B, I, dtype=torch.float32)
+    W = layer.weight_hh_l0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, h_n = layer(x)
+        assert torch.equal(layer.weight_hh_l0, W)
+        half, _ = layer(x.bfloat16(), h_n.bfloat16())
+    assert output.dtype == h_n.dtype == half.dtype == torch.float32
+    torch.testing.assert_close(output, layer(x)[0], rtol=0.05, atol=0.05)
+    output.sum().backward()
+    assert all(
+        p.grad is None or p.grad.dtype.to_real() == torch.float32 for p in layer.parameters()
+    )
+
+
+@every
+def test_dtype_changes_take_the_whole_layer(make: Make) -> None:
+    layer = make(I, N, dtype=torch.float32)
+    x = torch.randn(T, B, I)
+    output = layer.double()(x)[0]
+    torch.testing.assert_close(layer.float()(x.float())[0].double(), output, rtol=1e-3, atol=1e-3)
+
+
+@every
+def test_compiles_in_one_graph(make: Make) -> None:
+    layer = layer_of(make)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = torch.randn(T, B, I)
+    output, h_n = compiled(x)
+    torch.testing.assert_close((output, h_n), layer(x))
+    parameters = tuple(layer.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(output.sum(), parameters),
+        torch.autograd.grad(layer(x)[0].sum(), parameters),
+    )
+
+
+@every
+def test_exports_for_any_length_and_batch(make: Make) -> None:
+    layer = layer_of(make, batch_first=True, **STACKED).eval()
+    sizes = {0: torch.export.Dim("B", max=64), 1: torch.export.Dim("T", max=4096)}
+    program = torch.export.export(layer, (torch.randn(B, T, I),), dynamic_shapes=(sizes,))
+    x = torch.randn(B + 3, T + 9, I)
+    torch.testing.assert_close(program.module()(x), layer(x))
+
+
+@every
+def test_gradients_of_gradients(make: Make) -> None:
+    layer = layer_of(make)
+    x = torch.randn(3, 2, I, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: layer(x)[0], (x,))
+
+
+@every
+def test_matrix_is_kept_while_nothing_changes(make: Make) -> None:
+    layer = make(I, N).eval()
+    if not layer.structured:
+        return
+    with torch.no_grad():
+        W = layer.weight_hh_l0
+        assert layer.weight_hh_l0 is W
+        next(layer.structured.parameters()).mul_(0.9)
+        assert layer.weight_hh_l0 is not W
+
+
+@every
+def test_empty_batch_gives_an_empty_result(make: Make) -> None:
+    layer = layer_of(make, **STACKED)
+    output, h_n = layer(torch.randn(T, 0, I))
+    assert output.shape == (T, 0, layer.output_size)
+    assert h_n.shape == (4, 0, *layer.state_sizes)
+
+
+@every
+def test_nan_in_a_parameter_reaches_the_output(make: Make) -> None:
+    layer = make(I, N)
+    with torch.no_grad():
+        next(layer.structured.parameters(), layer.weight_ih_l0).fill_(torch.nan)
+    assert layer(torch.randn(T, B, I))[0][-1].isnan().any()
+
+
+@every
+def test_bad_input_is_refused_as_nn_rnn_does(make: Make) -> None:
+    layer = make(I, N)
+    (H,) = layer.state_sizes
+    x = torch.randn(T, B, I)
+    with pytest.raises(RuntimeError, match=r"input\.size\(-1\) must be equal to input_size.* 3, "):
+        layer(torch.randn(T, B, I + 1))
+    for shape in ((I,), (1, T, B, I)):
+        with pytest.raises(ValueError, match=f"got {len(shape)}"):
+            layer(torch.randn(shape))
+    with pytest.raises(RuntimeError, match=rf"expected hidden size \(1, 4, {H}\), got \(1, 3, {H}"):
+        layer(x, torch.zeros(1, 3, H))
+    with pytest.raises(RuntimeError, match=r"expected hidden size \(1, "):
+        layer(x[:, 0], torch.zeros(1, B, H))
+    with pytest.raises(RuntimeError, match="1 tensor"):
+        layer(x, (torch.zeros(1, B, H), torch.zeros(1, B, H)))
+    with pytest.raises(ValueError, match=r"hx dtype \(torch.float32\).*torch.float64"):
+        layer(x, torch.zeros(1, B, H, dtype=torch.float32))
+    for dtype in (torch.int64, torch.complex128, torch.float32):
+        with pytest.raises(ValueError, match=rf"input dtype \({dtype}\) does not match"):
+            layer(x.to(dtype) if dtype != torch.int64 else x.long())
+    with pytest.raises(RuntimeError, match="at least one step"):
+        layer(torch.randn(0, B, I))
+    empty = PackedSequence(torch.randn(0, I), torch.zeros(0, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match="at least one step"):
+        layer(empty)
+    with pytest.raises(RuntimeError, match="packed data of 2 dimensions"):
+        layer(PackedSequence(torch.randn(2, 1, I), torch.ones(2, dtype=torch.int64)))
+    with pytest.raises(ValueError, match="one step"):
+        layer.step(x)
+    with pytest.raises(ValueError, match="call forward"):
+        make(I, N, bidirectional=True).step(x[0])
+
+
+@every
+def test_bad_arguments_are_refused(make: Make) -> None:
+    for sizes in ((0, N), (I, 0), (I, -3), (I, N, 0)):
+        with pytest.raises(ValueError, match="at least 1"):
+            make(*sizes)
+    with pytest.raises((TypeError, ValueError), match="int"):
+        make(I, 8.0)
+    with pytest.raises(ValueError, match=r"from 0 to 1, got 1\.5"):
+        make(I, N, num_layers=2, dropout=1.5)
+    with pytest.warns(UserWarning, match="no effect with num_layers=1"):
+        make(I, N, dropout=0.5)
+    with pytest.raises(TypeError, match="nonsense"):
+        make(I, N, nonsense=1)
+    with pytest.raises(TypeError, match=r"float32 or float64.*bfloat16"):
+        make(I, N, dtype=torch.bfloat16)(torch.randn(T, B, I, dtype=torch.bfloat16))
+
+
+@every
+def test_state_dict_errors_name_the_key(make: Make) -> None:
+    layer = make(I, N)
+    state = layer.state_dict()
+    with pytest.raises(RuntimeError, match=r"weight_ih_l0.*\[\d+, 4\].*\[\d+, 3\]"):
+        layer.load_state_dict(make(I + 1, N).state_dict())
+    with pytest.raises(RuntimeError, match=r'Unexpected key\(s\).*"weight_ih_l1"'):
+        layer.load_state_dict(make(I, N, num_layers=2).state_dict())
+    if layer.structured:
+        state["weight_hh_l0"] = torch.eye(N)
+        with pytest.raises(RuntimeError, match=r"structured\.weight_hh_l0\..*got the matrix"):
+            layer.load_state_dict(state)
+
+
+@every
+def test_flatten_parameters_and_repr(make: Make) -> None:
+    layer = make(I, N, num_layers=2, batch_first=True, bidirectional=True, bias=False)
+    layer.flatten_parameters()
+    assert "3, 8, num_layers=2, bias=False, batch_first=True, bidirectional=True" in repr(layer)
+    assert not any("bias" in name for name, _ in layer.named_parameters())
+    assert layer(torch.randn(T, B, I).transpose(0, 1))[0].shape == (B, T, layer.output_size)
