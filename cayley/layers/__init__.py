@@ -1,1 +1,15 @@
-"""Recurrent layers."""
+"""Recurrent layers with the contract of ``torch.nn.RNN``."""
+
+from cayley.layers.elman import RNN
+from cayley.layers.networks import (
+    EURNN,
+    ORNN,
+    URNN,
+    ExpRNN,
+    FullURNN,
+    ScoRNN,
+    ScuRNN,
+    SpectralRNN,
+)
+
+__all__ = ["EURNN", "ORNN", "RNN", "URNN", "ExpRNN", "FullURNN", "ScoRNN", "ScuRNN", "SpectralRNN"]

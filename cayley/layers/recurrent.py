@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from cayley.parametrizations import StructuredMatrix
+from cayley.parametrizations.parametrization import autocast_enabled
 
 __all__ = ["Recurrent", "State"]
 
@@ -235,7 +235,7 @@ class Recurrent(nn.Module, ABC):
 
     def _check_dtype(self, what: str, tensor: Tensor) -> None:
         dtype = self.weight_ih_l0.dtype
-        autocast = torch.is_autocast_enabled(tensor.device.type) and tensor.is_floating_point()
+        autocast = autocast_enabled(tensor.device) and tensor.is_floating_point()
         if tensor.dtype != dtype and not autocast:
             raise ValueError(
                 f"{type(self).__name__}: {what} dtype ({tensor.dtype}) does not match weight "

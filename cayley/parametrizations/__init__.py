@@ -12,6 +12,7 @@ from cayley.parametrizations.givens import (
     tunable_pattern,
 )
 from cayley.parametrizations.householder import HouseholderProduct, householder_product
+from cayley.parametrizations.orthogonal import MAPS, orthogonal_
 from cayley.parametrizations.parametrization import Parametrization
 from cayley.parametrizations.polar import polar, refine
 from cayley.parametrizations.signature import small_cayley
@@ -21,6 +22,7 @@ from cayley.parametrizations.structured import StructuredMatrix
 from cayley.parametrizations.svd import SpectralSVD, spectral_svd
 
 __all__ = [
+    "MAPS",
     "ComplexScaledCayley",
     "GivensLayers",
     "HouseholderProduct",
@@ -38,6 +40,7 @@ __all__ = [
     "fft_pattern",
     "householder_product",
     "matrix_exponential",
+    "orthogonal_",
     "polar",
     "refine",
     "rotate",

@@ -27,7 +27,7 @@ def compose(h: Tensor, w: Tensor, v: Tensor, permutation: Tensor) -> Tensor:
         A reflection along a zero vector drops out: its factor is the identity.
 
     References:
-        Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, equation 6.
+        Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016.
 
     Arguments:
         h: Vectors, real or complex, (..., n).
@@ -69,7 +69,7 @@ class UnitaryComposition(Parametrization):
     are reached.
 
     References:
-        Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, section 4.
+        Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016.
 
     Arguments:
         n: The size of W.

@@ -74,8 +74,7 @@ class MatrixExponential(Parametrization):
     References:
         Cheap Orthogonal Constraints in Neural Networks: A Simple Parametrization of the Orthogonal
         and Unitary Group, Lezcano-Casado, Martínez-Rubio, 2019.
-        Trivializations for Gradient-Based Optimization on Manifolds, Lezcano-Casado, 2019,
-        algorithm 1.
+        Trivializations for Gradient-Based Optimization on Manifolds, Lezcano-Casado, 2019.
 
     Arguments:
         n: The size of W.

@@ -75,7 +75,7 @@ def rotate(h: Tensor, theta: Tensor, phi: Tensor, layer: Layer) -> Tensor:
 
     References:
         Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs, Jing, Shen,
-        Dubček, Peurifoy, Skirlo, LeCun, Tegmark, Soljačić, 2017, equation 5.
+        Dubček, Peurifoy, Skirlo, LeCun, Tegmark, Soljačić, 2017.
 
     Arguments:
         h: Vectors, complex, (..., n).
@@ -114,7 +114,7 @@ def apply_rotations(
 
     References:
         Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs, Jing, Shen,
-        Dubček, Peurifoy, Skirlo, LeCun, Tegmark, Soljačić, 2017, section 4.3.
+        Dubček, Peurifoy, Skirlo, LeCun, Tegmark, Soljačić, 2017.
 
     Arguments:
         h: Vectors, real or complex, (..., n).
@@ -157,7 +157,7 @@ class GivensLayers(Parametrization):
 
     References:
         Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs, Jing, Shen,
-        Dubček, Peurifoy, Skirlo, LeCun, Tegmark, Soljačić, 2017, section 4.
+        Dubček, Peurifoy, Skirlo, LeCun, Tegmark, Soljačić, 2017.
 
     Arguments:
         n: The size of W.
@@ -235,7 +235,7 @@ def _factorize(W: Tensor, layers: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     n = len(W)
     # thousands of operations on a few numbers each: no work for a GPU
-    M = W.to("cpu", torch.complex128, copy=True)
+    M = W.detach().to("cpu", torch.complex128, copy=True)
     # at [layer, first coordinate of the pair]
     theta, phi = torch.zeros(2, layers, n, dtype=torch.float64)
     from_the_right = []
@@ -253,7 +253,7 @@ def _factorize(W: Tensor, layers: int) -> tuple[Tensor, Tensor, Tensor]:
                 x, y = M[n - 1 - j, k : k + 2]
                 theta[layer, k] = torch.atan2(x.abs(), y.abs())
                 phi[layer, k] = (x * y.conj()).angle()
-                # the phase in the first column: the first row has no say in x = 0
+                # a phase in the first row cannot help x to vanish; the next loop moves it there
                 F = _rotation(-theta[layer, k], phi[layer, k]).mT
                 M[:, k : k + 2] = M[:, k : k + 2] @ F.mH
                 from_the_right.append((layer, k))

@@ -89,7 +89,7 @@ class HouseholderProduct(Parametrization):
 
     References:
         Efficient Orthogonal Parametrisation of Recurrent Neural Networks Using Householder
-        Reflections, Mhammedi, Hellicar, Rahman, Bailey, 2017, section 3.
+        Reflections, Mhammedi, Hellicar, Rahman, Bailey, 2017.
 
     Arguments:
         n: The size of W.
@@ -132,7 +132,7 @@ class HouseholderProduct(Parametrization):
         check_square(W, self.n, is_complex=False)
         check_orthogonal(W, self.defect(W))
         eps = torch.finfo(W.dtype).eps * self.n**0.5
-        M = W.to(torch.float64, copy=True)
+        M = W.detach().to(torch.float64, copy=True)
         U, D = torch.zeros_like(M[:, : self.reflections]), torch.ones_like(M[0])
         for j in range(self.reflections):
             u, sign = _reflect_to_first(M[j:, j], 4 * eps)

@@ -8,13 +8,25 @@ from torch.nn.utils import parametrize
 
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.cayley_complex import ComplexScaledCayley
+from cayley.parametrizations.composition import UnitaryComposition
+from cayley.parametrizations.exponential import MatrixExponential
+from cayley.parametrizations.givens import GivensLayers
+from cayley.parametrizations.householder import HouseholderProduct
 from cayley.parametrizations.parametrization import Parametrization
+from cayley.parametrizations.stiefel import StiefelPoint
+from cayley.parametrizations.svd import SpectralSVD
 
 __all__ = ["MAPS", "named_map", "orthogonal_"]
 
 MAPS: dict[str, Callable[[int], Parametrization]] = {
     "cayley": ScaledCayley,
     "cayley_complex": ComplexScaledCayley,
+    "composition": UnitaryComposition,
+    "exponential": MatrixExponential,
+    "givens": GivensLayers,
+    "householder": HouseholderProduct,
+    "stiefel": StiefelPoint,
+    "svd": SpectralSVD,
 }
 
 

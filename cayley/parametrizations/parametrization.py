@@ -95,10 +95,13 @@ def full_precision(*tensors: Tensor) -> AbstractContextManager[object]:
                 f"got {tensor.dtype}: keep its free entries in float32 and use torch.autocast for "
                 "the rest of the model"
             )
-    kind = tensors[0].device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return nullcontext()
+    device = tensors[0].device
+    return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()
+
+
+def autocast_enabled(device: torch.device) -> bool:
+    """Whether autocast is on for a device; devices that have none, such as meta, say no."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def check_square(W: Tensor, n: int, *, is_complex: bool) -> None:

@@ -11,6 +11,7 @@ from cayley.parametrizations.parametrization import (
     check_orthogonal,
     check_square,
 )
+from cayley.parametrizations.polar import refine
 
 __all__ = ["StiefelPoint"]
 
@@ -25,7 +26,7 @@ class StiefelPoint(Parametrization):
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
-        2016, section 4.
+        2016.
 
     Arguments:
         n: The size of W.
@@ -58,11 +59,8 @@ class StiefelPoint(Parametrization):
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        """A matrix of :class:`~cayley.parametrizations.UnitaryComposition`; dtype is the real one.
-
-        References:
-            Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux,
-            Atlas, 2016, whose published code starts so.
-        """
+        """A matrix of :class:`~cayley.parametrizations.UnitaryComposition`; ``dtype`` is real."""
         composition = UnitaryComposition(self.n).to(device=device)
-        return (composition(*composition.sample(device=device, dtype=dtype)),)
+        W = composition(*composition.sample(device=device, dtype=dtype))
+        # what rounding leaves here would stay in W for good
+        return (refine(W),)

@@ -1,7 +1,7 @@
 """A structured matrix as a module: the free tensors together with the map that forms the matrix."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -88,9 +88,18 @@ class StructuredMatrix(nn.Module):
         self._kept = None
         return super().train(mode)
 
-    def _apply(self, fn, recurse: bool = True):
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StructuredMatrix":
+        """Move or cast, as ``to`` does; a complex tensor takes part as its real parts do.
+
+        ``double()`` passes complex tensors over, and ``to(torch.float64)`` would take their
+        imaginary parts away.
+        """
         self._kept = None
-        return super()._apply(fn, recurse)
+
+        def apply(X: Tensor) -> Tensor:
+            return torch.view_as_complex(fn(torch.view_as_real(X))) if X.is_complex() else fn(X)
+
+        return super()._apply(apply, recurse)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_kept": None}

@@ -20,7 +20,7 @@ def spectral_svd(U: Tensor, V: Tensor, s: Tensor, margin: float) -> Tensor:
 
     References:
         Stabilizing Gradients for Deep Neural Networks via Efficient SVD Parameterization, Zhang,
-        Lei, Dhillon, 2018, section 3.
+        Lei, Dhillon, 2018.
 
     Arguments:
         U: The left singular vectors, orthogonal, (n, n).
@@ -48,7 +48,7 @@ class SpectralSVD(Parametrization):
 
     References:
         Stabilizing Gradients for Deep Neural Networks via Efficient SVD Parameterization, Zhang,
-        Lei, Dhillon, 2018, section 3.
+        Lei, Dhillon, 2018.
 
     Arguments:
         n: The size of W.

@@ -40,7 +40,7 @@ def rows(h: Tensor, h0: Tensor, B: int) -> Tensor:
         tensor([[0., 0.],
                 [1., 1.]])
     """
-    if B <= len(h):
+    if len(h) >= B:
         return h[:B]
     return torch.cat((h, h0[len(h) : B]))
 

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 import cayley
 from cayley.parametrizations import ScaledCayley
 
-T, B, I, H = 7, 4, 3, 5
+T, B, I, H = 7, 4, 3, 5  # noqa: E741
 
 
 def pair(**options: object) -> tuple[nn.RNN, cayley.RNN]:
@@ -144,7 +144,7 @@ def test_wrong_recurrences_are_refused() -> None:
         cayley.RNN(I, H, recurrent="nonsense")
     with pytest.raises(ValueError, match="expected a map of size 5, got one of size 4"):
         cayley.RNN(I, H, recurrent=ScaledCayley(4))
-    with pytest.raises(ValueError, match="real recurrence.*got 'modrelu_stacked'"):
+    with pytest.raises(ValueError, match=r"real recurrence.*got 'modrelu_stacked'"):
         cayley.RNN(I, H, nonlinearity="modrelu_stacked")
     with pytest.raises(ValueError, match=r"complex recurrence.*\['identity', 'modrelu'\]"):
         cayley.RNN(I, H, recurrent="cayley_complex", nonlinearity="tanh")

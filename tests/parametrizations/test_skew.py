@@ -47,7 +47,7 @@ def test_refusals_say_what_is_wrong() -> None:
         Skew(3, bandwidth=0)
     with pytest.raises(ValueError, match=r"shape \(3, 3\), got \(2, 2\)"):
         Skew(3).right_inverse(torch.zeros(2, 2))
-    with pytest.raises(TypeError, match="expected a real matrix, got torch.complex128"):
+    with pytest.raises(TypeError, match=r"expected a real matrix, got torch\.complex128"):
         Skew(3).right_inverse(torch.zeros(3, 3, dtype=torch.complex128))
 
 
