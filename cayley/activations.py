@@ -121,7 +121,7 @@ class Activation:
     r"""An activation :math:`h = \phi(z; b)` and its transposed derivative.
 
     Attributes:
-        apply: φ, a function of z and b.
+        apply: φ, a function of z and b (None without a threshold).
         pullback: From a gradient g with respect to h, and h, z, b: the gradients with respect to z
             and, summed over no axis, to b (None without a threshold). It is made of differentiable
             operations, so that it can be differentiated again.
@@ -129,8 +129,8 @@ class Activation:
         saves_z: Whether ``pullback`` needs z; otherwise h is enough and z is None.
     """
 
-    apply: Callable[[Tensor, Tensor | None], Tensor]
-    pullback: Callable[[Tensor, Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor | None]]
+    apply: Callable[..., Tensor]
+    pullback: Callable[..., tuple[Tensor, Tensor | None]]
     threshold: bool = False
     saves_z: bool = False
 

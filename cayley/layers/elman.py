@@ -148,7 +148,7 @@ class RNN(Recurrent):
         two_biases = template is None and not self._threshold
         bias_names = ("bias_ih", "bias_hh") if two_biases else ("bias",)
         for suffix, size, _ in self.suffixes():
-            shapes = {"weight_ih": (H, size), "weight_hh": (H, H)}
+            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (H, size), "weight_hh": (H, H)}
             if template is not None:
                 del shapes["weight_hh"]
                 self.structured[f"weight_hh_{suffix}"] = StructuredMatrix(
@@ -169,7 +169,7 @@ class RNN(Recurrent):
         for name, parameter in self.named_parameters(recurse=False):
             kind = name.partition("_l")[0]
             self._initializers["bias" if kind.startswith("bias") else kind](parameter)
-        for matrix in self.structured.values():
+        for matrix in self.matrices():
             matrix.reset_parameters()
 
     def run(

@@ -1,7 +1,7 @@
 """The networks of the papers: each the layer :class:`~cayley.RNN` with a recurrent matrix."""
 
 from functools import partial
-from typing import Literal, Unpack
+from typing import Literal, Unpack, cast
 
 from torch import nn
 
@@ -237,8 +237,9 @@ class EURNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
         num_layers: The number of recurrent layers stacked.
-        layers: The number L of layers of rotations of neighbours; n of them reach every unitary
-            matrix. Or ``"fft"``: log₂ n layers in the pattern of the fast Fourier transform.
+        layers: The number L of layers of rotations of neighbours; n + 2 of them reach every
+            unitary matrix. Or ``"fft"``: log₂ n layers in the pattern of the fast Fourier
+            transform.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -369,8 +370,8 @@ class ExpRNN(RNN):
         Call it after ``optimizer.step()``, every hundred steps or so: the exponential is then
         only ever used near 0, where it distorts gradients least.
         """
-        for matrix in self.structured.values():
-            matrix.map.rebase_(*matrix.free)
+        for matrix in self.matrices():
+            cast(MatrixExponential, matrix.map).rebase_(*matrix.free)
 
 
 class SpectralRNN(RNN):

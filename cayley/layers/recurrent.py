@@ -3,12 +3,13 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from cayley.parametrizations import StructuredMatrix
 from cayley.parametrizations.parametrization import autocast_enabled
 
 __all__ = ["Recurrent", "State"]
@@ -246,6 +247,10 @@ class Recurrent(nn.Module, ABC):
     def flatten_parameters(self) -> None:
         """Do nothing: there is no cuDNN buffer to flatten into; ``nn.RNN`` has this method."""
 
+    def matrices(self) -> Iterator[StructuredMatrix]:
+        """The structured matrices of all layers and directions."""
+        return cast(Iterator[StructuredMatrix], iter(self.structured.values()))
+
     def matrix(self, name: str) -> Tensor:
         """A weight by its name, formed from its free tensors where it is structured."""
         return self.structured[name]() if name in self.structured else self.get_parameter(name)
@@ -263,6 +268,7 @@ class Recurrent(nn.Module, ABC):
         else:
             super().__setattr__(name, value)
 
+    # pyrefly: ignore[bad-override]
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         error_msgs: list[str] = args[-1]
         for name, matrix in self.structured.items():

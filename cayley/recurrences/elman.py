@@ -117,20 +117,24 @@ def _backward(
     deltas = list(hs)
     grad_b = h.new_zeros(0) if b is None else torch.zeros_like(b)
     ended: list[Tensor] = []
-    carry = h0[:0]
+    delta = h0[:0]
     for t in step_order(len(sizes), not reverse):
-        # Time runs backwards here. Sequences that have no step before this one in the order of
-        # the recurrence hand their gradient to h0; those that end here have none to receive.
-        B = min(sizes[t], len(carry))
-        ended.append(carry[B:])
-        g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))
-        deltas[t], db = activation.pullback(g, hs[t], zs[t], b)
+        if len(delta) == sizes[t]:
+            g = torch.addmm(gs[t], delta, W)
+        else:
+            # Time runs backwards here. Sequences that have no step before this one in the order
+            # of the recurrence hand their gradient to h0; those that end here receive none.
+            carry = delta @ W
+            B = min(sizes[t], len(carry))
+            ended.append(carry[B:])
+            g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))
+        delta, db = activation.pullback(g, hs[t], zs[t], b)
         if db is not None:
             grad_b = grad_b + db.sum(0)
         if gzs is not None:
-            deltas[t] = deltas[t] + gzs[t]
-        carry = deltas[t] @ W
-    grad_h0 = torch.cat((carry, *reversed(ended)))
+            delta = delta + gzs[t]
+        deltas[t] = delta
+    grad_h0 = torch.cat((delta @ W, *reversed(ended)))
     return torch.cat(deltas).view_as(h), grad_h0, grad_b
 
 

@@ -5,7 +5,6 @@ import io
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,29 +17,11 @@ from torch.nn.utils.rnn import (
     pad_packed_sequence,
 )
 
+from networks import NETWORKS, Make
+
 import cayley
 from cayley.layers.recurrent import Recurrent
 
-Make = Callable[..., Recurrent]
-
-# hidden sizes are 8 throughout, which every pattern can serve
-NETWORKS: dict[str, Make] = {
-    "RNN-tanh": cayley.RNN,
-    "RNN-modrelu": lambda *sizes, **options: cayley.RNN(*sizes, nonlinearity="modrelu", **options),
-    "RNN-cayley-relu": lambda *sizes, **options: cayley.RNN(
-        *sizes, recurrent="cayley", nonlinearity="relu", **options
-    ),
-    "ScoRNN": cayley.ScoRNN,
-    "ScoRNN-banded": lambda *sizes, **options: cayley.ScoRNN(*sizes, bandwidth=2, **options),
-    "ScuRNN": cayley.ScuRNN,
-    "URNN": cayley.URNN,
-    "FullURNN": cayley.FullURNN,
-    "EURNN": cayley.EURNN,
-    "EURNN-fft": lambda *sizes, **options: cayley.EURNN(*sizes, layers="fft", **options),
-    "ORNN": cayley.ORNN,
-    "ExpRNN": cayley.ExpRNN,
-    "SpectralRNN": cayley.SpectralRNN,
-}
 every = pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 
 T, B, I, N = 6, 4, 3, 8  # noqa: E741

@@ -1,0 +1,65 @@
+"""The layers on a GPU: the numbers of the CPU, and no waiting where none is promised."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from networks import NETWORKS, Make
+
+from cayley.parametrizations import MAPS, Parametrization, StructuredMatrix
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+# torch.linalg.svd and eig wait for the GPU by themselves, matrix_exp for the norm of its argument
+WAITING = {"exponential"}
+
+
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_networks_give_the_numbers_of_the_cpu(make: Make, dtype: torch.dtype) -> None:
+    layer = make(3, 8, num_layers=2, bidirectional=True, dtype=torch.float64)
+    x = torch.randn(20, 4, 3)
+    output, h_n = layer(x)
+    gradients = torch.autograd.grad(output.square().sum(), tuple(layer.parameters()))
+    layer = layer.to("cuda", dtype)
+    cuda_output, cuda_h_n = layer(x.to("cuda", dtype))
+    assert cuda_output.is_cuda
+    assert cuda_output.dtype == dtype
+    cuda_gradients = torch.autograd.grad(cuda_output.square().sum(), tuple(layer.parameters()))
+    tolerance = {} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
+    for ours, theirs in zip(
+        (cuda_output, cuda_h_n, *cuda_gradients), (output, h_n, *gradients), strict=True
+    ):
+        torch.testing.assert_close(ours.cpu().to(theirs.dtype), theirs, **tolerance)
+
+
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+def test_networks_can_be_made_on_the_gpu(make: Make) -> None:
+    layer = make(3, 8, device="cuda")
+    assert all(t.is_cuda for t in layer.state_dict().values())
+    assert layer(torch.randn(5, 2, 3, device="cuda"))[0].is_cuda
+    layer.reset_parameters()
+
+
+@pytest.mark.parametrize("name", sorted(set(MAPS) - WAITING))
+def test_forming_a_matrix_does_not_wait_for_the_gpu(name: str) -> None:
+    make: Callable[[int], Parametrization] = MAPS[name]
+    matrix = StructuredMatrix(make(64), device="cuda")
+    G = torch.randn_like(matrix())
+    (matrix() * G).abs().sum().backward()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        (matrix() * G).abs().sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+def test_autocast(make: Make) -> None:
+    layer = make(3, 8, device="cuda", dtype=torch.float32)
+    x = torch.randn(5, 2, 3, device="cuda", dtype=torch.float32)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output, _ = layer(x)
+    assert output.dtype == torch.float32
+    torch.testing.assert_close(output, layer(x)[0], rtol=0.05, atol=0.05)
