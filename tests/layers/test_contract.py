@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from networks import NETWORKS, Make
 from torch import Tensor, nn
 from torch.nn.utils.rnn import (
     PackedSequence,
@@ -16,8 +17,6 @@ from torch.nn.utils.rnn import (
     pack_sequence,
     pad_packed_sequence,
 )
-
-from networks import NETWORKS, Make
 
 import cayley
 from cayley.layers.recurrent import Recurrent
@@ -228,7 +227,7 @@ def test_training_resumes_bit_for_bit_in_a_new_process(make: Make, tmp_path: Pat
     """Save in the middle, load where nothing is shared, go on: the same numbers."""
     name = next(name for name, value in NETWORKS.items() if value is make)
     script = (
-        "import sys, torch; sys.path.insert(0, sys.argv[1])\n"
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
         "from test_contract import resume\n"
         "resume(*sys.argv[2:])\n"
     )
