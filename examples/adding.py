@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument(
         "--length", type=int, default=100, help="steps T of a sequence (%(default)s)"
     )
-    parser.add_argument("--steps", type=int, default=2500, help="training steps (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1500, help="training steps (%(default)s)")
     parser.add_argument("--batch", type=int, default=50, help="sequences a step (%(default)s)")
     parser.add_argument("--seed", type=int, default=5544, help="(%(default)s)")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/adding.png"))
@@ -120,7 +120,7 @@ def main() -> None:
         "ScoRNN": train(
             "ScoRNN",
             scornn,
-            torch.optim.Adam(cayley.parameter_groups(scornn, lr=1e-3, recurrent_lr=1e-3)),
+            torch.optim.Adam(cayley.parameter_groups(scornn, lr=1e-2, recurrent_lr=1e-3)),
             options,
         ),
         "nn.LSTM": train("nn.LSTM", lstm, torch.optim.Adam(lstm.parameters(), lr=1e-2), options),

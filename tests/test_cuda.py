@@ -18,6 +18,12 @@ WAITING = {"exponential"}
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_networks_give_the_numbers_of_the_cpu(make: Make, dtype: torch.dtype) -> None:
     layer = make(3, 8, num_layers=2, bidirectional=True, dtype=torch.float64)
+    if layer.is_complex:
+        # for b > 0 the gain of modReLU at 0 is so large that float32 cannot follow float64
+        with torch.no_grad():
+            for name, parameter in layer.named_parameters():
+                if name.startswith("bias"):
+                    parameter.copy_(-parameter.abs())
     x = torch.randn(20, 4, 3)
     output, h_n = layer(x)
     gradients = torch.autograd.grad(output.square().sum(), tuple(layer.parameters()))
@@ -41,6 +47,7 @@ def test_networks_can_be_made_on_the_gpu(make: Make) -> None:
     layer.reset_parameters()
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", sorted(set(MAPS) - WAITING))
 def test_forming_a_matrix_does_not_wait_for_the_gpu(name: str) -> None:
     make: Callable[[int], Parametrization] = MAPS[name]
@@ -48,8 +55,8 @@ def test_forming_a_matrix_does_not_wait_for_the_gpu(name: str) -> None:
     G = torch.randn_like(matrix())
     (matrix() * G).abs().sum().backward()
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         (matrix() * G).abs().sum().backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
