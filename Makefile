@@ -20,7 +20,7 @@ bench: $(READY)  ## time every network against the naive loop and nn.LSTM
 	$(BIN)/python benchmarks/networks.py
 
 clean:
-	rm -rf .venv build dist out *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist out *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first and pinned, so that no other package brings a build of its own.

@@ -240,8 +240,7 @@ class Recurrent(nn.Module, ABC):
         if tensor.dtype != dtype and not autocast:
             raise ValueError(
                 f"{type(self).__name__}: {what} dtype ({tensor.dtype}) does not match weight "
-                f"dtype ({dtype}). Convert it: {what}.to({dtype}), or the layer: layer.to("
-                f"{tensor.dtype})"
+                f"dtype ({dtype}). Convert it: {what}.to({dtype})"
             )
 
     def flatten_parameters(self) -> None:

@@ -1,0 +1,50 @@
+"""The package as a whole: what importing it does, and what the README shows."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cayley
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_public_names_exist_and_are_sorted() -> None:
+    for module in (
+        cayley,
+        cayley.activations,
+        cayley.layers,
+        cayley.optim,
+        cayley.parametrizations,
+        cayley.recurrences,
+    ):
+        assert len(set(module.__all__)) == len(module.__all__)
+        for name in module.__all__:
+            assert hasattr(module, name), f"{module.__name__}.{name}"
+
+
+def test_import_brings_torch_and_nothing_else() -> None:
+    script = (
+        "import sys, torch; before = set(sys.modules); rng = torch.get_rng_state()\n"
+        "import cayley\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "new -= set(sys.stdlib_module_names) | {'cayley', 'torch'}\n"
+        "assert not new, new\n"
+        "assert not torch.cuda.is_initialized()\n"
+        "assert torch.equal(rng, torch.get_rng_state())\n"
+        "assert 'torch._dynamo' not in set(sys.modules) - before\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+@pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="the README is not installed")
+def test_code_of_the_readme_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        # in float32, as a reader's session, whatever this suite's default is
+        script = f"import torch\ntorch.set_default_dtype(torch.float32)\n{block}"
+        exec(compile(script, "README.md", "exec"), {})
