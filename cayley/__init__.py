@@ -4,6 +4,7 @@ from cayley import activations, initializers, optim, parametrizations, recurrenc
 from cayley.activations import ModReLU, modrelu
 from cayley.layers import (
     EURNN,
+    NCGRU,
     ORNN,
     RNN,
     URNN,
@@ -20,6 +21,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "EURNN",
+    "NCGRU",
     "ORNN",
     "RNN",
     "URNN",

@@ -24,4 +24,12 @@ NETWORKS: dict[str, Make] = {
     "ORNN": cayley.ORNN,
     "ExpRNN": cayley.ExpRNN,
     "SpectralRNN": cayley.SpectralRNN,
+    "NCGRU": cayley.NCGRU,
+    "NCGRU-exact-candidate": lambda *sizes, **options: cayley.NCGRU(
+        *sizes, orthogonal=("candidate",), order=None, **options
+    ),
+    "NCGRU-tanh": lambda *sizes, **options: cayley.NCGRU(
+        *sizes, order=1, refresh_every=2, nonlinearity="tanh", **options
+    ),
+    "NCGRU-free": lambda *sizes, **options: cayley.NCGRU(*sizes, orthogonal=(), **options),
 }

@@ -1,6 +1,7 @@
 """Recurrent layers with the contract of ``torch.nn.RNN``."""
 
 from cayley.layers.elman import RNN
+from cayley.layers.gru import NCGRU
 from cayley.layers.networks import (
     EURNN,
     ORNN,
@@ -12,4 +13,15 @@ from cayley.layers.networks import (
     SpectralRNN,
 )
 
-__all__ = ["EURNN", "ORNN", "RNN", "URNN", "ExpRNN", "FullURNN", "ScoRNN", "ScuRNN", "SpectralRNN"]
+__all__ = [
+    "EURNN",
+    "NCGRU",
+    "ORNN",
+    "RNN",
+    "URNN",
+    "ExpRNN",
+    "FullURNN",
+    "ScoRNN",
+    "ScuRNN",
+    "SpectralRNN",
+]

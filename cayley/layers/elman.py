@@ -181,11 +181,11 @@ class RNN(Recurrent):
         reverse: bool,
     ) -> tuple[Tensor, tuple[Tensor]]:
         """One layer in one direction; see :meth:`Recurrent.run`."""
-        U = self.get_parameter(f"weight_ih_{suffix}")
+        U = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
         x = nn.functional.linear(x, U, additive)
         with full_precision(U):
-            W = self.matrix(f"weight_hh_{suffix}")
+            W = getattr(self, f"weight_hh_{suffix}")
             if self.is_complex:
                 W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
@@ -203,18 +203,18 @@ class RNN(Recurrent):
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:
         """The bias to add to z and the threshold of the activation; at most one is there."""
         if not self.bias:
-            U = self.get_parameter(f"weight_ih_{suffix}")
+            U = getattr(self, f"weight_ih_{suffix}")
             return None, U.new_zeros(self.hidden_size) if self._threshold else None
         if f"bias_{suffix}" in self._parameters:
-            b = self.get_parameter(f"bias_{suffix}")
+            b = getattr(self, f"bias_{suffix}")
             return (None, b) if self._threshold else (b, None)
-        b_ih, b_hh = (self.get_parameter(f"{name}_{suffix}") for name in ("bias_ih", "bias_hh"))
+        b_ih, b_hh = (getattr(self, f"{name}_{suffix}") for name in ("bias_ih", "bias_hh"))
         return b_ih + b_hh, None
 
     def _initial_state(self, suffix: str, B: int) -> Tensor:
         if self.trainable_h0:
-            return self.get_parameter(f"h0_{suffix}").expand(B, -1)
-        return self.get_parameter(f"weight_ih_{suffix}").new_zeros(B, self.state_sizes[0])
+            return getattr(self, f"h0_{suffix}").expand(B, -1)
+        return getattr(self, f"weight_ih_{suffix}").new_zeros(B, self.state_sizes[0])
 
     def extra_repr(self) -> str:
         """As ``nn.RNN`` prints it, with the nonlinearity."""

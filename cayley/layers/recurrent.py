@@ -250,10 +250,6 @@ class Recurrent(nn.Module, ABC):
         """The structured matrices of all layers and directions."""
         return cast(Iterator[StructuredMatrix], iter(self.structured.values()))
 
-    def matrix(self, name: str) -> Tensor:
-        """A weight by its name, formed from its free tensors where it is structured."""
-        return self.structured[name]() if name in self.structured else self.get_parameter(name)
-
     def __getattr__(self, name: str) -> Any:
         modules = self.__dict__.get("_modules", {})
         if name in modules.get("structured", ()):

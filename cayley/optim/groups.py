@@ -99,6 +99,8 @@ def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, str]]:
             continue
         # a parametrised buffer has no parameter
         for name, X in zip(map.names, free, strict=False):
+            if name in map.unconstrained:
+                continue
             if name in map.phases:
                 yield X, "phases"
             else:

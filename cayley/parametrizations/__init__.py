@@ -4,6 +4,7 @@ from cayley.parametrizations.cayley import ScaledCayley, scaled_cayley
 from cayley.parametrizations.cayley_complex import ComplexScaledCayley
 from cayley.parametrizations.composition import UnitaryComposition, compose
 from cayley.parametrizations.exponential import MatrixExponential, matrix_exponential
+from cayley.parametrizations.gates import GateMatrices
 from cayley.parametrizations.givens import (
     GivensLayers,
     apply_rotations,
@@ -12,6 +13,7 @@ from cayley.parametrizations.givens import (
     tunable_pattern,
 )
 from cayley.parametrizations.householder import HouseholderProduct, householder_product
+from cayley.parametrizations.neumann import NeumannCayley, neumann_update
 from cayley.parametrizations.orthogonal import MAPS, orthogonal_
 from cayley.parametrizations.parametrization import Parametrization
 from cayley.parametrizations.polar import polar, refine
@@ -24,9 +26,11 @@ from cayley.parametrizations.svd import SpectralSVD, spectral_svd
 __all__ = [
     "MAPS",
     "ComplexScaledCayley",
+    "GateMatrices",
     "GivensLayers",
     "HouseholderProduct",
     "MatrixExponential",
+    "NeumannCayley",
     "Parametrization",
     "ScaledCayley",
     "Skew",
@@ -40,6 +44,7 @@ __all__ = [
     "fft_pattern",
     "householder_product",
     "matrix_exponential",
+    "neumann_update",
     "orthogonal_",
     "polar",
     "refine",

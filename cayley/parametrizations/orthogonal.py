@@ -12,6 +12,7 @@ from cayley.parametrizations.composition import UnitaryComposition
 from cayley.parametrizations.exponential import MatrixExponential
 from cayley.parametrizations.givens import GivensLayers
 from cayley.parametrizations.householder import HouseholderProduct
+from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.parametrization import Parametrization
 from cayley.parametrizations.stiefel import StiefelPoint
 from cayley.parametrizations.svd import SpectralSVD
@@ -25,6 +26,7 @@ MAPS: dict[str, Callable[[int], Parametrization]] = {
     "exponential": MatrixExponential,
     "givens": GivensLayers,
     "householder": HouseholderProduct,
+    "neumann": NeumannCayley,
     "stiefel": StiefelPoint,
     "svd": SpectralSVD,
 }

@@ -29,13 +29,15 @@ class Parametrization(nn.Module, ABC):
     Attributes:
         names: The names of the free tensors, in the order of ``forward``'s arguments.
         phases: Those of ``names`` that are angles of complex numbers of modulus one.
+        unconstrained: Those of ``names`` that are entries of W under no constraint.
         is_complex: Whether W is complex.
         on_manifold: Whether the free tensor *is* W, so that only an optimiser of the Stiefel
             manifold keeps it in place.
     """
 
-    names: ClassVar[tuple[str, ...]]
-    phases: ClassVar[tuple[str, ...]] = ()
+    names: tuple[str, ...]
+    phases: tuple[str, ...] = ()
+    unconstrained: tuple[str, ...] = ()
     is_complex: ClassVar[bool] = False
     on_manifold: ClassVar[bool] = False
 

@@ -50,7 +50,7 @@ class StructuredMatrix(nn.Module):
     @property
     def free(self) -> tuple[Tensor, ...]:
         """The free tensors, in the order of the map's arguments."""
-        return tuple(self.get_parameter(name) for name in self.map.names)
+        return tuple(getattr(self, name) for name in self.map.names)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

@@ -1,5 +1,6 @@
 """The recurrences that the layers run: each the loop that defines it, and an operator."""
 
 from cayley.recurrences.elman import elman, elman_loop
+from cayley.recurrences.gru import gru, gru_loop
 
-__all__ = ["elman", "elman_loop"]
+__all__ = ["elman", "elman_loop", "gru", "gru_loop"]

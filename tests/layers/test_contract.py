@@ -25,6 +25,8 @@ every = pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 
 T, B, I, N = 6, 4, 3, 8  # noqa: E741
 LENGTHS = [4, 6, 1, 3]
+# those whose loop is that of cayley.RNN; the others have a test of it in their own file
+ELMAN = {name: make for name, make in NETWORKS.items() if isinstance(make(I, N), cayley.RNN)}
 STACKED = {"num_layers": 2, "bidirectional": True}
 
 
@@ -54,7 +56,7 @@ def test_shapes_are_those_of_nn_rnn(make: Make, options: dict) -> None:
     assert layer.output_size == peer(x)[0].shape[-1]
 
 
-@every
+@pytest.mark.parametrize("make", ELMAN.values(), ids=ELMAN)
 def test_is_the_loop_in_its_docstring(make: Make) -> None:
     layer = layer_of(make)
     x = torch.randn(T, B, I)
@@ -178,6 +180,18 @@ def test_gradients_of_every_parameter(make: Make) -> None:
         return torch.func.functional_call(layer, named, (x, hx))
 
     assert torch.autograd.gradcheck(run, (x, hx, *parameters))
+
+
+@every
+def test_functional_call_takes_any_tensors(make: Make) -> None:
+    layer = layer_of(make)
+    x = torch.randn(T, B, I)
+    halves = {name: 0.5 * p.detach() for name, p in layer.named_parameters()}
+    output, _ = torch.func.functional_call(layer, halves, (x,))
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(0.5)
+    torch.testing.assert_close(output, layer(x)[0])
 
 
 @every

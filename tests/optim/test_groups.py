@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+import cayley
 from cayley.optim import parameter_groups
 from cayley.parametrizations import (
     ComplexScaledCayley,
@@ -158,3 +159,11 @@ def test_torch_s_optimizers_take_the_groups(optimizer: type) -> None:
 def test_options_out_of_range(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"expected a finite {name}"):
         parameter_groups(nn.Linear(2, 2), **{"lr": 1e-3, name: value})
+
+
+def test_a_free_block_of_a_structured_matrix_belongs_to_the_rest() -> None:
+    layer = cayley.NCGRU(3, 8)
+    groups = {g["name"]: g["params"] for g in parameter_groups(layer, 1e-3, recurrent_lr=1e-4)}
+    matrix = layer.structured["weight_hh_l0"]
+    assert any(matrix.update is p for p in groups["rest"])
+    assert {id(p) for p in groups["recurrent"]} == {id(matrix.reset_A), id(matrix.candidate_A)}

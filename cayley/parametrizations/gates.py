@@ -1,0 +1,129 @@
+"""The recurrent matrices of a gated recurrence as one, some of them structured."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from cayley.parametrizations.parametrization import Parametrization, full_precision
+
+__all__ = ["GATES", "GateMatrices"]
+
+GATES = ("reset", "update", "candidate")
+
+
+class GateMatrices(Parametrization):
+    r"""The matrices of a GRU one above another, :math:`[W_r; W_u; W_c]`, some of them structured.
+
+    Arguments:
+        n: The number of units: each matrix is (n, n).
+        maps: Parametrisations of size n, under ``"reset"``, ``"update"`` and ``"candidate"``; a
+            matrix without one is free, and its own free tensor. They are copied: no two matrices
+            share one.
+
+    Attributes:
+        names: The free tensors' names: ``"reset_A"`` for the free tensor A of the map of the reset
+            gate, ``"reset"`` for the matrix itself where it is free.
+        unconstrained: Those of ``names`` that are the matrices themselves.
+
+    Shapes:
+        The free tensors of each map, or a matrix (n, n) ↦ W (3n, n).
+
+    Example:
+        >>> from cayley.parametrizations import ScaledCayley
+        >>> map = GateMatrices(4, {"candidate": ScaledCayley(4)})
+        >>> map.names
+        ('reset', 'update', 'candidate_A')
+        >>> W = map(*map.sample())
+        >>> W.shape, bool(map.defect(W) < 1e-6)
+        (torch.Size([12, 4]), True)
+    """
+
+    def __init__(self, n: int, maps: Mapping[str, Parametrization]) -> None:
+        super().__init__(n)
+        if unknown := set(maps) - set(GATES):
+            raise ValueError(f"expected maps of some of {GATES}, got {sorted(unknown)}")
+        for gate, map in maps.items():
+            # an optimiser tells the points of a manifold from other tensors by the whole map
+            if map.n != n or map.is_complex or map.on_manifold:
+                raise ValueError(
+                    f"expected for {gate!r} a real map of size {n} that any optimiser can train, "
+                    f"got {map}"
+                )
+        for gate in GATES:
+            self.register_module(gate, copy.deepcopy(maps.get(gate)))
+        self.names = tuple(name for gate in GATES for name in self._names(gate))
+        self.phases = tuple(
+            f"{gate}_{phase}" for gate in GATES if gate in maps for phase in maps[gate].phases
+        )
+        self.unconstrained = tuple(gate for gate in GATES if gate not in maps)
+
+    def _names(self, gate: str) -> tuple[str, ...]:
+        map = self._map(gate)
+        return (gate,) if map is None else tuple(f"{gate}_{name}" for name in map.names)
+
+    def _map(self, gate: str) -> Parametrization | None:
+        return cast(Parametrization | None, self._modules[gate])
+
+    def forward(self, *free: Tensor) -> Tensor:
+        """The matrix [W_r; W_u; W_c] of the free tensors."""
+        named = dict(zip(self.names, free, strict=True))
+        blocks: list[Tensor] = []
+        for gate in GATES:
+            map, X = self._map(gate), [named[name] for name in self._names(gate)]
+            blocks.append(X[0] if map is None else map(*X))
+        with full_precision(*blocks):
+            return torch.cat(blocks)
+
+    def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
+        """Free tensors that give ``W``: those of the maps, and the free matrices themselves."""
+        before = [buffer.clone() for buffer in self.buffers()]
+        free: list[Tensor] = []
+        try:
+            for map, block in self._blocks(W):
+                X = block.clone() if map is None else map.right_inverse(block)
+                free += (X,) if isinstance(X, Tensor) else X
+        except Exception:
+            # a block that is refused must not leave the maps of those before it changed
+            for buffer, value in zip(self.buffers(), before, strict=True):
+                buffer.copy_(value)
+            raise
+        return free
+
+    def project(self, W: Tensor) -> Tensor:
+        """The nearest matrix whose structured blocks are on their sets."""
+        blocks = self._blocks(W)
+        return torch.cat([block if map is None else map.project(block) for map, block in blocks])
+
+    def defect(self, W: Tensor) -> Tensor:
+        """Distance of the structured blocks from their sets, as one norm."""
+        defects = [map.defect(block) for map, block in self._blocks(W) if map is not None]
+        return torch.linalg.vector_norm(torch.stack(defects)) if defects else W.new_zeros(())
+
+    def sample(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Sequence[Tensor]:
+        """As each map draws them; a free matrix from U(−1/√n, 1/√n), as ``nn.GRU`` does."""
+        bound = self.n**-0.5
+        free: list[Tensor] = []
+        for gate in GATES:
+            map = self._map(gate)
+            if map is None:
+                block = torch.empty(self.n, self.n, device=device, dtype=dtype)
+                free.append(block.uniform_(-bound, bound))
+            else:
+                free += map.sample(device=device, dtype=dtype)
+        return free
+
+    def _blocks(self, W: Tensor) -> Sequence[tuple[Parametrization | None, Tensor]]:
+        """Each matrix of W with its map."""
+        if W.shape != (3 * self.n, self.n):
+            raise ValueError(
+                f"expected a matrix of shape ({3 * self.n}, {self.n}), the reset, update and "
+                f"candidate matrices one above another, got {tuple(W.shape)}"
+            )
+        if W.is_complex():
+            raise TypeError(f"expected a real matrix, got {W.dtype}")
+        return [(self._map(gate), block) for gate, block in zip(GATES, W.chunk(3), strict=True)]

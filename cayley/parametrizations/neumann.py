@@ -1,0 +1,330 @@
+"""Orthogonal matrices by the scaled Cayley transform with an inverse that follows the training."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cayley.parametrizations.parametrization import (
+    Parametrization,
+    check_orthogonal,
+    check_square,
+    full_precision,
+)
+from cayley.parametrizations.polar import refine
+from cayley.parametrizations.signature import small_cayley
+from cayley.parametrizations.skew import Skew, diagonal_entries, skew_symmetric
+
+__all__ = ["NeumannCayley", "neumann_update"]
+
+
+def neumann_update(inverse: Tensor, delta: Tensor, order: int) -> Tensor:
+    r"""The inverse of a matrix that took a small step, by a Neumann series.
+
+    .. math::
+        (M - \delta)^{-1} = (I - X)^{-1} M^{-1}
+            \approx (I + X + \dots + X^k)\, M^{-1}, \qquad X = M^{-1} \delta,
+
+    with an error of :math:`O(\|X\|^{k+1})`. For :math:`M = I + A` with A skew-symmetric
+    :math:`\|M^{-1}\|_2 \le 1`, and the series converges for every :math:`\|\delta\|_2 < 1`.
+
+    References:
+        Orthogonal Gated Recurrent Unit with Neumann-Cayley Transformation, Mucllari,
+        Zadorozhnyy, Pospisil, Nguyen, Ye, 2022.
+
+    Arguments:
+        inverse: :math:`M^{-1}`, (n, n).
+        delta: The matrix before the step minus that after it, δ, (n, n).
+        order: The highest power k.
+
+    Returns:
+        The approximate inverse of M − δ, (n, n).
+
+    Example:
+        >>> neumann_update(torch.eye(1), torch.tensor([[0.5]]), order=2)
+        tensor([[1.7500]])
+    """
+    X = inverse @ delta
+    series = inverse
+    for _ in range(order):
+        series = torch.addmm(inverse, X, series)
+    return series
+
+
+class NeumannCayley(Parametrization):
+    r"""Orthogonal matrices :math:`W = \tilde A (I - A) D`, where :math:`\tilde A` follows A.
+
+    A is skew-symmetric and trained, D is a diagonal of ±1 and fixed, as in
+    :class:`~cayley.parametrizations.ScaledCayley`. The inverse
+    :math:`\tilde A \approx (I + A)^{-1}` is not computed anew but moved along by
+    :func:`neumann_update` whenever A has changed, by the step :math:`\delta A` that A *really*
+    took: the A to which :math:`\tilde A` belongs is kept beside it. The gradient is that of the
+    exact transform with :math:`\tilde A` in it,
+
+    .. math::
+        Q = \tilde A^\top \frac{\partial L}{\partial W} (D + W^\top), \qquad
+        \frac{\partial L}{\partial A} = Q^\top - Q.
+
+    A factorisation takes the place of the series for the first matrix, whenever the residual
+    :math:`\|I - \tilde A (I + A)\|_F`, which is measured at every update, is above the tolerance,
+    every ``refresh_every`` updates, and after :meth:`refresh_`.
+
+    Note:
+        W is formed as :math:`(2 \tilde A - I) D`, equal for the exact inverse, and
+        :func:`~cayley.parametrizations.polar.refine` then moves it to an orthogonal matrix. So W is
+        orthogonal to rounding (12 times the square of the tolerance at worst), while it may differ
+        from the exact transform of A by four times the residual. The paper has no such step: its W
+        is off the orthogonal matrices by as much as :math:`\tilde A` is off the inverse.
+
+        Only a forward pass in training mode that records a gradient for A writes the buffers. Every
+        other computes from them what such a pass would, and leaves them alone: an evaluation at any
+        moment, even with other parameters in the place of A, changes nothing about the training,
+        and a ``state_dict`` taken at any moment resumes it exactly. A model that is trained in
+        evaluation mode leaves :math:`\tilde A` behind and pays for a factorisation in every pass.
+
+        What to do is decided by numbers: every pass waits for the GPU once, and once more where A
+        has changed.
+
+    References:
+        Orthogonal Gated Recurrent Unit with Neumann-Cayley Transformation, Mucllari,
+        Zadorozhnyy, Pospisil, Nguyen, Ye, 2022.
+
+    Arguments:
+        n: The size of W.
+        order: The highest power of the series, at least 1.
+        negative_ones: How many of D's entries are −1: the last ones. None for n // 2.
+        tolerance: The largest residual that is left alone, 0 to factorise in every pass; None for
+            the square root of the machine precision, 3.5e-4 in float32.
+        refresh_every: The number of updates of which the last is by factorisation; None to leave
+            that to the tolerance.
+
+    Attributes:
+        inverse: :math:`\tilde A`, (n, n).
+        point: The free entries of the A to which it belongs, (n(n−1)/2).
+        residual: That of ``inverse``; infinite if the next update is to be by factorisation.
+        updates: How often ``inverse`` was renewed.
+        refreshes: How many of these were factorisations.
+
+    Shapes:
+        A's free entries (n(n−1)/2) ↦ W (n, n).
+
+    Example:
+        >>> neumann = NeumannCayley(4, order=2)
+        >>> A = neumann.sample()[0].requires_grad_()
+        >>> for _ in range(3):
+        ...     W = neumann(A + 1e-4 * neumann.updates)
+        >>> bool(neumann.defect(W) < 1e-6), int(neumann.updates), int(neumann.refreshes)
+        (True, 3, 1)
+    """
+
+    names = ("A",)
+    D: Tensor
+    inverse: Tensor
+    point: Tensor
+    residual: Tensor
+    updates: Tensor
+    refreshes: Tensor
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        order: int = 2,
+        negative_ones: int | None = None,
+        tolerance: float | None = None,
+        refresh_every: int | None = None,
+    ) -> None:
+        super().__init__(n)
+        if not isinstance(order, int) or order < 1:
+            raise ValueError(
+                f"expected an order of at least 1, got {order}: ScaledCayley is the exact transform"
+            )
+        if tolerance is not None and not tolerance >= 0:
+            raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
+        if refresh_every is not None and refresh_every < 1:
+            raise ValueError(f"expected refresh_every to be at least 1, got {refresh_every}")
+        self.order = order
+        self.negative_ones = n // 2 if negative_ones is None else negative_ones
+        if not 0 <= self.negative_ones <= n:
+            raise ValueError(f"expected negative_ones from 0 to n = {n}, got {negative_ones}")
+        self.tolerance = tolerance
+        self.refresh_every = refresh_every
+        self.skew = Skew(n)
+        self.register_buffer("D", torch.empty(n))
+        self.register_buffer("inverse", torch.empty(n, n))
+        self.register_buffer("point", torch.empty(diagonal_entries(n, 1, n - 1)))
+        self.register_buffer("residual", torch.empty(()))
+        self.register_buffer("updates", torch.empty((), dtype=torch.int64))
+        self.register_buffer("refreshes", torch.empty((), dtype=torch.int64))
+        self._start()
+
+    def _start(self) -> None:
+        self.D.fill_(1.0)
+        self.D[self.n - self.negative_ones :] = -1.0
+        for buffer in (self.inverse, self.point, self.updates, self.refreshes):
+            buffer.zero_()
+        self.refresh_()
+
+    def refresh_(self) -> None:
+        """Have the next update factorise I + A; every epoch, as the paper does, or at will."""
+        self.residual.fill_(torch.inf)
+
+    def forward(self, A: Tensor) -> Tensor:
+        """The orthogonal matrix of the free entries ``A``."""
+        with full_precision(A, self.inverse):
+            dtype = self.inverse.dtype
+            if A.dtype != dtype:
+                raise TypeError(
+                    f"expected free entries of the dtype of the map's inverse, {dtype}, got "
+                    f"{A.dtype}: convert the map, map.to({A.dtype})"
+                )
+            tolerance = torch.finfo(dtype).eps ** 0.5 if self.tolerance is None else self.tolerance
+            rule = (self.order, tolerance, self.refresh_every or 0)
+            state = (self.inverse, self.point, self.residual, self.updates)
+            entries = A.detach()
+            if self.training and torch.is_grad_enabled() and A.requires_grad:
+                _follow(*state, self.refreshes, entries, *rule)
+                inverse = self.inverse
+            else:
+                inverse = _foresee(*state, entries, *rule)
+            X = _inverse_of(self.skew(A), inverse)
+            eye = torch.eye(self.n, device=X.device, dtype=dtype)
+            return refine(2 * X - eye) * self.D
+
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""
+        check_square(W, self.n, is_complex=False)
+        check_orthogonal(W, self.defect(W))
+        A, D = small_cayley(W)
+        entries = self.skew.right_inverse(A)
+        self.D.copy_(D)
+        self.refresh_()
+        return entries
+
+    def sample(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Sequence[Tensor]:
+        """Plane rotations by angles t ~ U[0, π/2), and −1 in the last entries of D."""
+        self._start()
+        return self.skew.sample(device=device, dtype=dtype)
+
+    def extra_repr(self) -> str:
+        """The size, the order, the number of −1 that D starts with and when to refresh."""
+        parts = [f"{self.n}, order={self.order}, negative_ones={self.negative_ones}"]
+        if self.tolerance is not None:
+            parts.append(f"tolerance={self.tolerance}")
+        if self.refresh_every is not None:
+            parts.append(f"refresh_every={self.refresh_every}")
+        return ", ".join(parts)
+
+
+def _renew(
+    inverse: Tensor,
+    point: Tensor,
+    residual: Tensor,
+    updates: Tensor,
+    entries: Tensor,
+    order: int,
+    tolerance: float,
+    refresh_every: int,
+) -> tuple[Tensor, Tensor, bool] | None:
+    """The inverse at ``entries``, its residual, and whether it is exact; None if all is well."""
+    changed = (point != entries).any()
+    # one transfer for both
+    last, moved = torch.stack((residual, changed.to(residual.dtype))).tolist()
+    # it is not after refresh_(), nor after a change from float32 to float64
+    sound = _within(last, tolerance)
+    if sound and not moved:
+        return None
+    n = len(inverse)
+    eye = torch.eye(n, device=inverse.device, dtype=inverse.dtype)
+    M = eye + skew_symmetric(entries, n)
+    due = refresh_every > 0 and (int(updates) + 1) % refresh_every == 0
+    if sound and not due:
+        series = neumann_update(inverse, skew_symmetric(point - entries, n), order)
+        residual = torch.linalg.matrix_norm(torch.addmm(eye, series, M, alpha=-1))
+        if _within(float(residual), tolerance):
+            return series, residual, False
+    exact = torch.linalg.inv_ex(M).inverse.contiguous()
+    return exact, torch.linalg.matrix_norm(torch.addmm(eye, exact, M, alpha=-1)), True
+
+
+def _within(residual: float, tolerance: float) -> bool:
+    """Whether a residual is no larger than the tolerance; one that is not finite never is."""
+    return residual <= tolerance and residual < math.inf
+
+
+@torch.library.custom_op(
+    "cayley::neumann_follow",
+    mutates_args=("inverse", "point", "residual", "updates", "refreshes"),
+)
+def _follow(
+    inverse: Tensor,
+    point: Tensor,
+    residual: Tensor,
+    updates: Tensor,
+    refreshes: Tensor,
+    entries: Tensor,
+    order: int,
+    tolerance: float,
+    refresh_every: int,
+) -> None:
+    """Bring the buffers to ``entries``; what depends on numbers is hidden from compilers."""
+    renewed = _renew(inverse, point, residual, updates, entries, order, tolerance, refresh_every)
+    if renewed is not None:
+        inverse.copy_(renewed[0])
+        point.copy_(entries)
+        residual.copy_(renewed[1])
+        updates.add_(1)
+        refreshes.add_(int(renewed[2]))
+
+
+@torch.library.custom_op("cayley::neumann_foresee", mutates_args=())
+def _foresee(
+    inverse: Tensor,
+    point: Tensor,
+    residual: Tensor,
+    updates: Tensor,
+    entries: Tensor,
+    order: int,
+    tolerance: float,
+    refresh_every: int,
+) -> Tensor:
+    """The inverse to which ``_follow`` would bring the buffers."""
+    renewed = _renew(inverse, point, residual, updates, entries, order, tolerance, refresh_every)
+    return inverse.clone() if renewed is None else renewed[0]
+
+
+@torch.library.custom_op("cayley::inverse_of", mutates_args=())
+def _inverse_of(A: Tensor, inverse: Tensor) -> Tensor:
+    """``inverse`` as a function of A: its derivative is that of (I + A)⁻¹."""
+    return inverse.clone()
+
+
+@_follow.register_fake
+def _(*_) -> None:
+    return None
+
+
+@_foresee.register_fake
+def _(inverse, *_):
+    return torch.empty_like(inverse)
+
+
+@_inverse_of.register_fake
+def _(A, inverse):
+    return torch.empty_like(inverse)
+
+
+def _save(ctx, inputs, output):
+    # the result itself, so that the gradient can be differentiated again
+    ctx.save_for_backward(output)
+
+
+def _differentiate(ctx, grad):
+    (X,) = ctx.saved_tensors
+    return -(X.mT @ grad @ X.mT), None
+
+
+_inverse_of.register_autograd(_differentiate, setup_context=_save)

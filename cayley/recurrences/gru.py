@@ -1,0 +1,224 @@
+"""The gated recurrence (GRU) with the reset gate before the product, and its gradient."""
+
+import torch
+from torch import Tensor
+
+from cayley.activations import ACTIVATIONS, Activation
+from cayley.recurrences.steps import previous_states, rows, step_order, step_sizes
+
+__all__ = ["gru", "gru_loop"]
+
+
+def gru_loop(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None = None,
+    *,
+    batch_sizes: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    r"""The recurrence as the loop that defines it; :func:`gru` computes the same.
+
+    .. math::
+        r_t &= \sigma(x^r_t + W_r h_{t-1}), \qquad u_t = \sigma(x^u_t + W_u h_{t-1}), \\
+        c_t &= \phi(x^c_t + W_c (r_t \odot h_{t-1}); b), \\
+        h_t &= (1 - u_t) \odot h_{t-1} + u_t \odot c_t, \qquad t = 1, \dots, T
+
+    Note:
+        u = 1 takes the candidate. In the other convention, that of cuDNN and :class:`torch.nn.GRU`,
+        the gate is z = 1 − u: negate its weights. cuDNN also forms
+        :math:`r \odot (W_c h)` where we form :math:`W_c (r \odot h)`, and no choice of weights
+        makes the two equal.
+
+    References:
+        Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
+        Translation, Cho, van Merriënboer, Gulcehre, Bahdanau, Bougares, Schwenk, Bengio, 2014.
+        Orthogonal Gated Recurrent Unit with Neumann-Cayley Transformation, Mucllari,
+        Zadorozhnyy, Pospisil, Nguyen, Ye, 2022.
+
+    Arguments:
+        x: What the input contributes to each step, biases included, as
+            :math:`[x^r, x^u, x^c]`, (T, B, 3H); or the steps one after another, (N, 3H), with
+            ``batch_sizes``.
+        h0: The state before the first step, (B, H).
+        W: The recurrent matrices one above another, :math:`[W_r; W_u; W_c]`, (3H, H).
+        b: The threshold of φ = modReLU, (H); None for φ = tanh.
+        batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU: the
+            layout of :class:`torch.nn.utils.rnn.PackedSequence`.
+        reverse: Whether time runs from the last step to the first.
+
+    Returns:
+        The states of all steps, (T, B, H) or (N, H).
+
+    Example:
+        With all gates half open and the candidate 1, every step goes half of the way to 1.
+
+        >>> x = torch.tensor([0.0, 0.0, 1.0]).expand(3, 1, 3)
+        >>> gru_loop(x, torch.zeros(1, 1), torch.zeros(3, 1), b=torch.zeros(1)).flatten()
+        tensor([0.5000, 0.7500, 0.8750])
+    """
+    return _forward(x, h0, W, b, batch_sizes, reverse)[0]
+
+
+def gru(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None = None,
+    *,
+    batch_sizes: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    r"""The recurrence of :func:`gru_loop` as one operator with a gradient written by hand.
+
+    With :math:`g_t` the gradient of :math:`h_t`, that of later steps included,
+
+    .. math::
+        \delta^c_t &= \phi'(c_t)^\top (u_t \odot g_t), \qquad
+        \delta^u_t = u_t (1 - u_t) \odot (c_t - h_{t-1}) \odot g_t, \\
+        v_t &= W_c^\top \delta^c_t, \qquad
+        \delta^r_t = r_t (1 - r_t) \odot h_{t-1} \odot v_t, \\
+        \partial L / \partial h_{t-1} &\mathrel{+}= (1 - u_t) \odot g_t + r_t \odot v_t
+            + W_r^\top \delta^r_t + W_u^\top \delta^u_t
+
+    and :math:`\delta_t` is the gradient of :math:`x_t`. The gradients of W are products over all
+    steps: :math:`\sum_t [\delta^r_t; \delta^u_t] h_{t-1}^\top` and
+    :math:`\sum_t \delta^c_t (r_t \odot h_{t-1})^\top`. For all this h, r, u and c are kept; c tells
+    φ′. To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
+
+    Arguments and the result are those of :func:`gru_loop`.
+
+    Example:
+        >>> x, h0, W = torch.randn(5, 2, 9), torch.zeros(2, 3), torch.randn(9, 3)
+        >>> torch.testing.assert_close(gru(x, h0, W), gru_loop(x, h0, W))
+    """
+    return _gru(x, h0, W, b, batch_sizes, reverse)[0]
+
+
+def _activation(b: Tensor | None) -> Activation:
+    return ACTIVATIONS["tanh" if b is None else "modrelu"]
+
+
+def _forward(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor]:
+    """All h, and all [r, u, c] in the layout of x."""
+    H = h0.shape[-1]
+    activation = _activation(b)
+    sizes = step_sizes(x, batch_sizes)
+    xs = x.reshape(-1, 3 * H).split(sizes)
+    hs, gates, cs = list(xs), list(xs), list(xs)
+    # contiguous transposes make every one of the 2T products faster
+    Wt_gates, Wt_c = W[: 2 * H].mT.contiguous(), W[2 * H :].mT.contiguous()
+    h = h0[:0]
+    for t in step_order(len(sizes), reverse):
+        x_gates, x_c = xs[t].split((2 * H, H), -1)
+        before = rows(h, h0, sizes[t])
+        gates[t] = torch.addmm(x_gates, before, Wt_gates).sigmoid()
+        r, u = gates[t].chunk(2, -1)
+        cs[t] = activation.apply(torch.addmm(x_c, r * before, Wt_c), b)
+        # (1 − u) h + u c, exactly h for u = 0 and exactly c for u = 1
+        h = hs[t] = torch.lerp(before, cs[t], u)
+    saved = torch.cat((torch.cat(gates), torch.cat(cs)), -1).view(x.shape)
+    return torch.cat(hs).view(*x.shape[:-1], H), saved
+
+
+def _backward(
+    grad_h: Tensor,
+    grad_saved: Tensor | None,
+    before: Tensor,
+    saved: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients with respect to x (that is δ), h0 and b, by differentiable operations."""
+    H = h0.shape[-1]
+    activation = _activation(b)
+    sizes = step_sizes(before, batch_sizes)
+    gs, hs = (v.reshape(-1, H).split(sizes) for v in (grad_h, before))
+    saves = saved.reshape(-1, 3 * H).split(sizes)
+    grads = None if grad_saved is None else grad_saved.reshape(-1, 3 * H).split(sizes)
+    W_gates, W_c = W.split((2 * H, H))
+    delta_gates, delta_c = list(gs), list(gs)
+    grad_b = h0.new_zeros(0) if b is None else torch.zeros_like(b)
+    ended: list[Tensor] = []
+    carry = h0[:0]
+    for t in step_order(len(sizes), not reverse):
+        # Time runs backwards here. Sequences that have no step before this one in the order of
+        # the recurrence hand their gradient to h0; those that end here have none to receive.
+        B = min(sizes[t], len(carry))
+        ended.append(carry[B:])
+        g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))
+        r, u, c = saves[t].chunk(3, -1)
+        du, dc = g * (c - hs[t]), g * u
+        if grads is not None:
+            du, dc = du + grads[t][:, H : 2 * H], dc + grads[t][:, 2 * H :]
+        delta_c[t], db = activation.pullback(dc, c, None, b)
+        if db is not None:
+            grad_b = grad_b + db.sum(0)
+        v = delta_c[t] @ W_c
+        dr = v * hs[t]
+        if grads is not None:
+            dr = dr + grads[t][:, :H]
+        delta_gates[t] = torch.cat((dr * (r * (1 - r)), du * (u * (1 - u))), -1)
+        carry = torch.addmm(g * (1 - u) + v * r, delta_gates[t], W_gates)
+    grad_h0 = torch.cat((carry, *reversed(ended)))
+    delta = torch.cat((torch.cat(delta_gates), torch.cat(delta_c)), -1)
+    return delta.view(saved.shape), grad_h0, grad_b
+
+
+_gru = torch.library.custom_op("cayley::gru", _forward, mutates_args=())
+_gru_backward = torch.library.custom_op("cayley::gru_backward", _backward, mutates_args=())
+
+
+@_gru.register_fake
+def _(x, h0, W, b, batch_sizes, reverse):
+    return x.new_empty(*x.shape[:-1], h0.shape[-1]), x.new_empty(x.shape)
+
+
+@_gru_backward.register_fake
+def _(grad_h, grad_saved, before, saved, h0, W, b, batch_sizes, reverse):
+    return (
+        saved.new_empty(saved.shape),
+        h0.new_empty(h0.shape),
+        h0.new_empty(0 if b is None else b.shape),
+    )
+
+
+def _save(ctx, inputs, output):
+    _, h0, W, b, batch_sizes, ctx.reverse = inputs
+    ctx.save_for_backward(*output, h0, W, b, batch_sizes)
+    # the gates have a gradient only where the gradient itself is differentiated
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, grad_h, grad_saved):
+    h, saved, h0, W, b, batch_sizes = ctx.saved_tensors
+    if grad_h is None:
+        grad_h = torch.zeros_like(h)
+    before = previous_states(h, h0, batch_sizes, ctx.reverse)
+    # When the gradient is to be differentiated again, its own operations must be recorded.
+    backward = _backward if torch.is_grad_enabled() else _gru_backward
+    delta, grad_h0, grad_b = backward(
+        grad_h, grad_saved, before, saved, h0, W, b, batch_sizes, ctx.reverse
+    )
+    grad_W = None
+    if ctx.needs_input_grad[2]:
+        H = h0.shape[-1]
+        delta_gates, delta_c = delta.flatten(0, -2).split((2 * H, H), -1)
+        before = before.flatten(0, -2)
+        reset = saved.flatten(0, -2)[:, :H] * before
+        grad_W = torch.cat((delta_gates.mT @ before, delta_c.mT @ reset))
+    return delta, grad_h0, grad_W, None if b is None else grad_b, None, None
+
+
+_gru.register_autograd(_differentiate, setup_context=_save)
