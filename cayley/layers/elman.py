@@ -145,8 +145,8 @@ class RNN(Recurrent):
         self._initializers |= initializers or {}
         (H,) = self.state_sizes
         # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
-        two_biases = template is None and not self._threshold
-        bias_names = ("bias_ih", "bias_hh") if two_biases else ("bias",)
+        self._two_biases = template is None and not self._threshold
+        bias_names = ("bias_ih", "bias_hh") if self._two_biases else ("bias",)
         for suffix, size, _ in self.suffixes():
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (H, size), "weight_hh": (H, H)}
             if template is not None:
@@ -205,11 +205,10 @@ class RNN(Recurrent):
         if not self.bias:
             U = getattr(self, f"weight_ih_{suffix}")
             return None, U.new_zeros(self.hidden_size) if self._threshold else None
-        if f"bias_{suffix}" in self._parameters:
-            b = getattr(self, f"bias_{suffix}")
-            return (None, b) if self._threshold else (b, None)
-        b_ih, b_hh = (getattr(self, f"{name}_{suffix}") for name in ("bias_ih", "bias_hh"))
-        return b_ih + b_hh, None
+        if self._two_biases:
+            return getattr(self, f"bias_ih_{suffix}") + getattr(self, f"bias_hh_{suffix}"), None
+        b = getattr(self, f"bias_{suffix}")
+        return (None, b) if self._threshold else (b, None)
 
     def _initial_state(self, suffix: str, B: int) -> Tensor:
         if self.trainable_h0:

@@ -5,7 +5,7 @@ from typing import Literal, Unpack, cast
 
 from torch import nn
 
-from cayley.layers.elman import RNN, Options
+from cayley.layers.elman import RNN, Initializer, Options
 from cayley.parametrizations import (
     ComplexScaledCayley,
     GivensLayers,
@@ -184,7 +184,9 @@ class FullURNN(RNN):
     Note:
         An optimiser of ``torch.optim`` would take W off the unitary matrices at the first step.
         Train it with :class:`cayley.optim.StiefelRMSprop` or :class:`cayley.optim.StiefelSGD`,
-        over the groups that :func:`cayley.parameter_groups` makes.
+        over the groups that :func:`cayley.parameter_groups` makes; ``train()`` and ``eval()`` warn
+        when W has left. torch's ``GradScaler``, ``clip_grad_value_`` and fused optimizers refuse
+        complex parameters such as W: for mixed precision use bfloat16, which needs no scaler.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -428,10 +430,10 @@ class SpectralRNN(RNN):
         )
 
 
-def _urnn_initializers(n: int) -> dict[str, partial]:
+def _urnn_initializers(n: int) -> dict[str, Initializer]:
     bound = (3 / (2 * n)) ** 0.5
     return {
-        "weight_ih": partial(nn.init.xavier_uniform_),
+        "weight_ih": nn.init.xavier_uniform_,
         "bias": _small,
         "h0": partial(nn.init.uniform_, a=-bound, b=bound),
     }

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from cayley.parametrizations import StructuredMatrix
-from cayley.parametrizations.parametrization import autocast_enabled
+from cayley.tracing import autocast_enabled
 
 __all__ = ["Recurrent", "State"]
 
@@ -51,7 +51,7 @@ class Recurrent(nn.Module, ABC):
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
         for name, size in sizes.items():
             check_positive(name, size)
-        if not 0 <= dropout <= 1:
+        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ValueError(f"expected a dropout probability from 0 to 1, got {dropout}")
         if dropout > 0 and num_layers == 1:
             warnings.warn(
@@ -143,8 +143,8 @@ class Recurrent(nn.Module, ABC):
                 f"(T, B, I), got {input.dim()}"
             )
         unbatched = input.dim() == 2
-        time = 1 if self.batch_first else 0
-        x = input.unsqueeze(1) if unbatched else input.movedim(time, 0)
+        x = input.transpose(0, 1) if self.batch_first and not unbatched else input
+        x = x.unsqueeze(1) if unbatched else x
         self._check_input(x, rank=3)
         if x.shape[0] == 0:
             raise RuntimeError(
@@ -153,7 +153,7 @@ class Recurrent(nn.Module, ABC):
         y, last = self._layers(x, self._split(hx, x.shape[1], unbatched), None)
         if unbatched:
             return y.squeeze(1), self._join([tuple(h[0] for h in state) for state in last])
-        return y.movedim(0, time), self._join(last)
+        return y.transpose(0, 1) if self.batch_first else y, self._join(last)
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step of :meth:`forward`, for streams.

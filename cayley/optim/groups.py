@@ -18,7 +18,7 @@ def parameter_groups(
     *,
     recurrent_lr: float | None = None,
     phase_lr: float | None = None,
-    weight_decay: float = 0.0,
+    weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     """Parameter groups of a model, for any torch optimizer.
 
@@ -46,7 +46,7 @@ def parameter_groups(
         lr: The learning rate.
         recurrent_lr: That of the free tensors of structured matrices; None for ``lr``.
         phase_lr: That of the phases; None for ``lr``.
-        weight_decay: The weight decay of the rest.
+        weight_decay: The weight decay of the rest; None for the optimizer's own.
 
     Returns:
         The groups, in the order of the table.
@@ -61,7 +61,8 @@ def parameter_groups(
     for name, rate in (("lr", lr), ("recurrent_lr", recurrent_lr), ("phase_lr", phase_lr)):
         if rate is not None:
             check_number("parameter_groups", name, rate)
-    check_number("parameter_groups", "weight_decay", weight_decay)
+    if weight_decay is not None:
+        check_number("parameter_groups", "weight_decay", weight_decay)
     kinds = dict(_kinds(model))
     rest, recurrent, stiefel, phases = [], [], [], []
     members = {"rest": rest, "recurrent": recurrent, "stiefel": stiefel, "phases": phases}
@@ -74,11 +75,13 @@ def parameter_groups(
     phase_lr = lr if phase_lr is None else phase_lr
     manifold = "stiefel" if recurrent else "recurrent"
     groups: list[dict[str, Any]] = [
-        {"params": rest, "name": "rest", "lr": lr, "weight_decay": weight_decay},
+        {"params": rest, "name": "rest", "lr": lr},
         {"params": recurrent, "name": "recurrent", "lr": recurrent_lr, "weight_decay": 0.0},
         {"params": stiefel, "name": manifold, "lr": recurrent_lr, "weight_decay": 0.0},
         {"params": phases, "name": "phases", "lr": phase_lr, "weight_decay": 0.0},
     ]
+    if weight_decay is not None:
+        groups[0]["weight_decay"] = weight_decay
     if stiefel:
         for group in groups:
             group["stiefel"] = group["params"] is stiefel

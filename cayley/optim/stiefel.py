@@ -233,7 +233,7 @@ class StiefelRMSprop(DenseOptimizer):
 
 
 def check_matrices(owner: object, group: dict[str, Any]) -> None:
-    """Raise unless a group with ``stiefel`` holds square matrices only."""
+    """Raise unless a group with ``stiefel`` holds orthogonal (unitary) matrices only."""
     if not group["stiefel"]:
         return
     for p in group["params"]:
@@ -242,4 +242,15 @@ def check_matrices(owner: object, group: dict[str, Any]) -> None:
                 f"{type(owner).__name__}: expected square matrices in a group with stiefel=True, "
                 f"got a parameter of shape {tuple(p.shape)}: put it in a group with stiefel=False, "
                 "or make the groups with cayley.parameter_groups"
+            )
+        if p.is_meta:
+            continue
+        with torch.no_grad():
+            defect = torch.linalg.matrix_norm(p.mH @ p - torch.eye(len(p), device=p.device))
+        if not defect <= 0.1:
+            raise ValueError(
+                f"{type(owner).__name__}: expected orthogonal (unitary) matrices in a group with "
+                f"stiefel=True, got ‖W*W − I‖ = {float(defect):.2g} for a parameter of shape "
+                f"{tuple(p.shape)}: put it in a group with stiefel=False, or start from "
+                "cayley.parametrizations.polar(W)"
             )

@@ -94,8 +94,8 @@ class ScaledCayley(Parametrization):
     ) -> None:
         super().__init__(n)
         self.negative_ones = n // 2 if negative_ones is None else negative_ones
-        if not 0 <= self.negative_ones <= n:
-            raise ValueError(f"expected negative_ones from 0 to n = {n}, got {negative_ones}")
+        if not isinstance(self.negative_ones, int) or not 0 <= self.negative_ones <= n:
+            raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones}")
         self.skew = Skew(n, bandwidth=bandwidth)
         self.register_buffer("D", torch.empty(n))
         self._place_signs()

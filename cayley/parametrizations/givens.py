@@ -203,8 +203,8 @@ class GivensLayers(Parametrization):
         if self.layers == "fft" or self.layers < self.n + 2:
             raise NotImplementedError(
                 f"{self.layers} layers reach only a subset of the unitary matrices of size "
-                f"{self.n} and know no inverse: draw a matrix with sample(), or use "
-                f"layers={self.n + 2}"
+                f"{self.n} and know no inverse: draw a matrix with sample(), or "
+                f'init="sample", or use layers={self.n + 2}'
             )
         theta, phi, omega = _factorize(W, self.layers)
         real = W.dtype.to_real()

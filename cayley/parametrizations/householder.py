@@ -112,7 +112,7 @@ class HouseholderProduct(Parametrization):
     def __init__(self, n: int, *, reflections: int | None = None) -> None:
         super().__init__(n)
         self.reflections = n if reflections is None else reflections
-        if not 1 <= self.reflections <= n:
+        if not isinstance(self.reflections, int) or not 1 <= self.reflections <= n:
             raise ValueError(
                 f"expected reflections from 1 to n = {n}, got {reflections}: n of them reach "
                 "every orthogonal matrix"

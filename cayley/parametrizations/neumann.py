@@ -146,8 +146,8 @@ class NeumannCayley(Parametrization):
             raise ValueError(f"expected refresh_every to be at least 1, got {refresh_every}")
         self.order = order
         self.negative_ones = n // 2 if negative_ones is None else negative_ones
-        if not 0 <= self.negative_ones <= n:
-            raise ValueError(f"expected negative_ones from 0 to n = {n}, got {negative_ones}")
+        if not isinstance(self.negative_ones, int) or not 0 <= self.negative_ones <= n:
+            raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones}")
         self.tolerance = tolerance
         self.refresh_every = refresh_every
         self.skew = Skew(n)

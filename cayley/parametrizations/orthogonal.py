@@ -1,5 +1,6 @@
 """Any structured matrix on a weight of any module."""
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -43,6 +44,10 @@ def named_map(map: Parametrization | str, n: int) -> Parametrization:
         if map not in MAPS:
             raise ValueError(f"expected one of the maps {sorted(MAPS)}, got {map!r}")
         return MAPS[map](n)
+    if not isinstance(map, Parametrization):
+        raise TypeError(
+            f"expected a parametrisation or the name of one of {sorted(MAPS)}, got {map!r}"
+        )
     if map.n != n:
         raise ValueError(f"expected a map of size {n}, got one of size {map.n}: {map}")
     return map
@@ -89,7 +94,8 @@ def orthogonal_(
         )
     if weight.dim() != 2 or weight.shape[0] != weight.shape[1]:
         raise ValueError(f"expected {name!r} to be a square matrix, got {tuple(weight.shape)}")
-    map = named_map(map, len(weight))
+    # a copy: two weights must not share the signs or the base that belong to one of them
+    map = copy.deepcopy(named_map(map, len(weight)))
     if map.is_complex != weight.is_complex():
         kind = "complex" if map.is_complex else "real"
         raise TypeError(f"expected a {kind} weight for {map}, got {weight.dtype}")

@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from cayley.parametrizations.polar import polar
+from cayley.tracing import no_autocast
 
 __all__ = ["Parametrization", "full_precision"]
 
@@ -60,8 +61,8 @@ class Parametrization(nn.Module, ABC):
         """Free tensors that are mapped to ``W`` (one tensor, or as many as there are ``names``)."""
         raise NotImplementedError(
             f"{type(self).__name__} reaches only a subset of the matrices and knows no inverse: "
-            "draw a matrix with sample(), or use a map that reaches every matrix, such as "
-            "ScaledCayley"
+            'draw a matrix with sample(), or init="sample", or use a map that reaches every '
+            "matrix, such as ScaledCayley"
         )
 
     def project(self, W: Tensor) -> Tensor:
@@ -97,13 +98,7 @@ def full_precision(*tensors: Tensor) -> AbstractContextManager[object]:
                 f"got {tensor.dtype}: keep its free entries in float32 and use torch.autocast for "
                 "the rest of the model"
             )
-    device = tensors[0].device
-    return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()
-
-
-def autocast_enabled(device: torch.device) -> bool:
-    """Whether autocast is on for a device; the meta device has none."""
-    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+    return no_autocast(tensors[0].device)
 
 
 def check_square(W: Tensor, n: int, *, is_complex: bool) -> None:

@@ -85,7 +85,7 @@ class Banded(Parametrization):
 
     def __init__(self, n: int, *, bandwidth: int | None = None) -> None:
         super().__init__(n)
-        if bandwidth is not None and bandwidth < 1:
+        if bandwidth is not None and (not isinstance(bandwidth, int) or bandwidth < 1):
             raise ValueError(f"expected a bandwidth of at least 1, got {bandwidth}")
         self.bandwidth = bandwidth
 

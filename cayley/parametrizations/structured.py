@@ -1,12 +1,14 @@
 """A structured matrix as a module: the free tensors together with the map that forms the matrix."""
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from cayley.parametrizations.parametrization import Parametrization
+from cayley.tracing import computes_now
 
 __all__ = ["StructuredMatrix"]
 
@@ -19,9 +21,9 @@ class StructuredMatrix(nn.Module):
 
     Note:
         W is formed at every call that must record a gradient, and otherwise kept until a free
-        tensor or a buffer changes. Changes are noticed as autograd notices them, by a tensor's
-        version and storage; a write through ``tensor.data`` escapes both. ``train()`` and
-        ``eval()`` forget what was kept.
+        tensor or a buffer changes. Changes are noticed by comparing values: a fused optimizer, a
+        broadcast or a write through ``tensor.data`` leaves no other trace. What is returned is a
+        copy of what is kept.
 
     Arguments:
         map: The parametrisation. It is copied: two matrices never share one.
@@ -74,18 +76,32 @@ class StructuredMatrix(nn.Module):
         free = self.free
         if torch.is_grad_enabled() and any(X.requires_grad for X in free):
             return self.map(*free)
-        if torch.compiler.is_compiling():
+        if not computes_now(free[0]):
             return self.map(*free)
-        sources = (*free, *self.map.buffers())
-        if any(source.is_inference() for source in sources):
-            return self.map(*free)
-        if self._kept is None or not self._kept.holds(sources):
-            self._kept = _Kept(self.map(*free), sources)
-        return self._kept.W
+        kept = self._kept
+        if kept is None or not kept.holds(self._sources()):
+            # after the map has run: some maps write their buffers
+            W = self.map(*free)
+            self._kept = kept = _Kept(W.detach().clone(), self._sources())
+        return kept.W.clone()
+
+    def _sources(self) -> list[Tensor]:
+        """Everything that W is a function of."""
+        return [X.detach() for X in (*self.free, *self.map.buffers())]
 
     def train(self, mode: bool = True) -> "StructuredMatrix":
-        """Set the mode, as every module does, and forget the matrix that was kept."""
+        """Set the mode, as every module does; warn if W has left its manifold."""
         self._kept = None
+        W = self.free[0]
+        if self.map.on_manifold and not W.is_meta:
+            defect = float(self.map.defect(W))
+            if not defect <= 0.1:
+                warnings.warn(
+                    f"W is off the unitary matrices by ‖W*W − I‖ = {defect:.2g}: train it with "
+                    "cayley.optim.StiefelRMSprop or StiefelSGD over the groups that "
+                    "cayley.parameter_groups makes",
+                    stacklevel=2,
+                )
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StructuredMatrix":
@@ -106,18 +122,15 @@ class StructuredMatrix(nn.Module):
 
 
 class _Kept:
-    """A matrix, and what tells whether its sources, or itself, were changed since."""
+    """A matrix, and the values that it was formed from."""
 
     def __init__(self, W: Tensor, sources: Sequence[Tensor]) -> None:
         self.W = W
-        # aliases keep the storages alive, so that no other tensor takes over their addresses
-        self.aliases = [source.detach() for source in sources]
-        self.mark = self._mark(sources)
-
-    def _mark(self, sources: Sequence[Tensor]) -> tuple[object, ...]:
-        inference = torch.is_inference_mode_enabled()
-        own = None if self.W.is_inference() else self.W._version
-        return inference, own, *((x.data_ptr(), x._version, x.dtype) for x in sources)
+        self.values = [source.clone() for source in sources]
 
     def holds(self, sources: Sequence[Tensor]) -> bool:
-        return self.mark == self._mark(sources)
+        """Whether the sources still have these values."""
+        return len(sources) == len(self.values) and all(
+            x.dtype == y.dtype and x.device == y.device and torch.equal(x, y)
+            for x, y in zip(sources, self.values, strict=True)
+        )

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
 from cayley.recurrences.steps import previous_states, rows, step_order, step_sizes
+from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["elman", "elman_loop"]
 
@@ -42,6 +43,7 @@ def elman_loop(
         >>> elman_loop(x, torch.zeros(1, 1), W, nonlinearity="identity").flatten()
         tensor([1., 2., 3.])
     """
+    check_elman(x, h0, W, b, batch_sizes, nonlinearity)
     return _forward(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
 
 
@@ -62,6 +64,7 @@ def elman(
     :math:`W^\top \delta_1` for :math:`h_0`, and one product over all steps,
     :math:`\sum_t \delta_t h_{t-1}^\top`, for W. Only h is kept for it: h tells φ′ (the complex
     modReLU keeps z too). To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
+    Transforms of :mod:`torch.func` see the loop, which they know how to differentiate and batch.
 
     Arguments and the result are those of :func:`elman_loop`.
 
@@ -69,7 +72,41 @@ def elman(
         >>> x, h0, W = torch.randn(5, 2, 3), torch.zeros(2, 3), torch.eye(3)
         >>> torch.testing.assert_close(elman(x, h0, W), elman_loop(x, h0, W))
     """
-    return _elman(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
+    check_elman(x, h0, W, b, batch_sizes, nonlinearity)
+    run = _forward if transforms_active() else _elman
+    return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
+
+
+def check_elman(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    nonlinearity: str,
+) -> None:
+    """Raise unless the arguments of :func:`elman` fit together."""
+    if nonlinearity not in ACTIVATIONS:
+        raise ValueError(f"expected a nonlinearity of {sorted(ACTIVATIONS)}, got {nonlinearity!r}")
+    threshold = ACTIVATIONS[nonlinearity].threshold
+    if (b is not None) != threshold:
+        raise ValueError(
+            f"{nonlinearity} expected {'a threshold b' if threshold else 'no b: add it to x'}, got "
+            f"{'none' if b is None else tuple(b.shape)}"
+        )
+    H = W.shape[-1]
+    if W.shape != (H, H) or x.shape[-1] != H or h0.shape[-1] != H:
+        raise ValueError(
+            "expected x (..., H), h0 (B, H) and W (H, H), got "
+            f"{tuple(x.shape)}, {tuple(h0.shape)} and {tuple(W.shape)}"
+        )
+    if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
+        raise ValueError(
+            "expected x of shape (T, B, H), or (N, H) with batch_sizes, of at least one step, got "
+            f"{tuple(x.shape)}"
+        )
+    if batch_sizes is None and h0.shape[0] != x.shape[1]:
+        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
 
 
 def _forward(
@@ -145,12 +182,12 @@ _elman_backward = torch.library.custom_op("cayley::elman_backward", _backward, m
 @_elman.register_fake
 def _(x, h0, W, b, batch_sizes, reverse, nonlinearity):
     saves_z = ACTIVATIONS[nonlinearity].saves_z
-    return torch.empty_like(x), torch.empty_like(x) if saves_z else x.new_empty(0)
+    return x.new_empty(x.shape), x.new_empty(x.shape if saves_z else 0)
 
 
 @_elman_backward.register_fake
 def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity):
-    return torch.empty_like(h), torch.empty_like(h0), h.new_empty(0 if b is None else b.shape)
+    return h.new_empty(h.shape), h0.new_empty(h0.shape), h.new_empty(0 if b is None else b.shape)
 
 
 def _save(ctx, inputs, output):
@@ -161,6 +198,11 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad_h, grad_z):
+    with no_autocast(ctx.saved_tensors[0].device):
+        return _gradients(ctx, grad_h, grad_z)
+
+
+def _gradients(ctx, grad_h, grad_z):
     h, z, h0, W, b, batch_sizes = ctx.saved_tensors
     if grad_h is None:
         grad_h = torch.zeros_like(h)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from cayley.activations import ACTIVATIONS, Activation
 from cayley.recurrences.steps import previous_states, rows, step_order, step_sizes
+from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["gru", "gru_loop"]
 
@@ -93,7 +94,8 @@ def gru(
         >>> x, h0, W = torch.randn(5, 2, 9), torch.zeros(2, 3), torch.randn(9, 3)
         >>> torch.testing.assert_close(gru(x, h0, W), gru_loop(x, h0, W))
     """
-    return _gru(x, h0, W, b, batch_sizes, reverse)[0]
+    run = _forward if transforms_active() else _gru
+    return run(x, h0, W, b, batch_sizes, reverse)[0]
 
 
 def _activation(b: Tensor | None) -> Activation:
@@ -202,6 +204,11 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad_h, grad_saved):
+    with no_autocast(ctx.saved_tensors[0].device):
+        return _gradients(ctx, grad_h, grad_saved)
+
+
+def _gradients(ctx, grad_h, grad_saved):
     h, saved, h0, W, b, batch_sizes = ctx.saved_tensors
     if grad_h is None:
         grad_h = torch.zeros_like(h)

@@ -65,6 +65,14 @@ def test_takes_a_map_of_any_kind() -> None:
     torch.testing.assert_close(layer.weight, -layer.weight.T)
 
 
+def test_copies_the_map_that_it_is_given() -> None:
+    map = ScaledCayley(6)
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+    W = cayley.orthogonal_(first, map=map).weight.detach().clone()
+    cayley.orthogonal_(second, map=map)
+    assert torch.equal(first.weight, W)
+
+
 def test_weight_can_be_assigned_and_saved() -> None:
     layer = cayley.orthogonal_(nn.Linear(5, 5))
     W = torch.linalg.qr(torch.randn(5, 5))[0]
@@ -97,6 +105,8 @@ def test_refusals_say_what_to_do() -> None:
         cayley.orthogonal_(nn.Linear(5, 4))
     with pytest.raises(ValueError, match="one of the maps"):
         cayley.orthogonal_(nn.Linear(4, 4), map="nonsense")
+    with pytest.raises(TypeError, match=r"expected a parametrisation or the name.*got <class"):
+        cayley.orthogonal_(nn.Linear(4, 4), map=ScaledCayley)
     with pytest.raises(ValueError, match="size 4, got one of size 5"):
         cayley.orthogonal_(nn.Linear(4, 4), map=ScaledCayley(5))
     with pytest.raises(TypeError, match="expected a complex weight"):

@@ -1,18 +1,36 @@
 """When the matrix is formed anew, and when it is not."""
 
-import torch
+from unittest.mock import patch
 
-from cayley.parametrizations import ScaledCayley, StructuredMatrix
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from cayley.optim import StiefelSGD, parameter_groups
+from cayley.parametrizations import ScaledCayley, StiefelPoint, StructuredMatrix
 
 
 def matrix() -> StructuredMatrix:
     return StructuredMatrix(ScaledCayley(6))
 
 
+def formed(W: StructuredMatrix, calls: int) -> int:
+    """How many of some calls form the matrix."""
+    with patch.object(W.map, "forward", wraps=W.map.forward) as forward:
+        for _ in range(calls):
+            W()
+    return forward.call_count
+
+
+def check_fresh(W: StructuredMatrix) -> None:
+    torch.testing.assert_close(W(), W.map(*W.free), rtol=0, atol=0)
+
+
 def test_is_formed_at_every_call_that_records_a_gradient() -> None:
     W = matrix()
+    assert formed(W, 2) == 2
     first, second = W(), W()
-    assert first is not second
     first.sum().backward()
     second.sum().backward()  # neither graph was shared
 
@@ -20,70 +38,98 @@ def test_is_formed_at_every_call_that_records_a_gradient() -> None:
 def test_is_kept_without_gradients() -> None:
     W = matrix()
     with torch.no_grad():
-        assert W() is W()
+        assert formed(W, 5) == 1
     W.requires_grad_(False)
-    assert W() is W()
+    assert formed(W, 5) == 0
 
 
+@torch.no_grad()
 def test_is_formed_anew_after_any_change() -> None:
     W = matrix()
-    with torch.no_grad():
-        for change in (
-            lambda: W.A.add_(0.1),
-            lambda: W.map.D.neg_(),
-            lambda: W.load_state_dict(matrix().state_dict()),
-            lambda: setattr(W.A, "data", W.A.data * 2),
-            lambda: setattr(W, "A", torch.nn.Parameter(W.A * 0.5)),
-            lambda: W.reset_parameters(),
-            lambda: W.assign(torch.linalg.qr(torch.randn(6, 6))[0]),
-            lambda: W().mul_(2),
-        ):
-            W()
-            change()
-            torch.testing.assert_close(W(), W.map(W.A), rtol=0, atol=0)
-
-
-def test_address_of_a_freed_tensor_is_not_mistaken_for_the_old_one() -> None:
-    W = matrix()
-    with torch.no_grad():
-        for _ in range(50):
-            before = W()
-            W.A.data = torch.randn(15)
-            W.A.data = torch.randn(15)
-            assert W() is not before
-            torch.testing.assert_close(W(), W.map(W.A), rtol=0, atol=0)
-
-
-def test_forgets_on_train_eval_and_moves() -> None:
-    W = matrix()
-    with torch.no_grad():
+    vector = nn.utils.parameters_to_vector(W.parameters())
+    nn.utils.vector_to_parameters(vector, W.parameters())
+    changes = {
+        "in place": lambda: W.A.add_(0.1),
+        "buffer": lambda: W.map.D.neg_(),
+        "state_dict": lambda: W.load_state_dict(matrix().state_dict()),
+        "state_dict, assigned": lambda: W.load_state_dict(matrix().state_dict(), assign=True),
+        "data replaced": lambda: setattr(W.A, "data", W.A.data * 2),
+        "parameter replaced": lambda: setattr(W, "A", nn.Parameter(W.A * 0.5)),
+        "drawn anew": lambda: W.reset_parameters(),
+        "assigned": lambda: W.assign(torch.linalg.qr(torch.randn(6, 6))[0]),
+        "data in place": lambda: W.A.data.mul_(0.5),
+        "numpy": lambda: W.A.detach().numpy().__imul__(0.5),
+        "shared vector": lambda: vector.add_(0.1),
+        "result changed": lambda: W().data.zero_(),
+    }
+    for name, change in changes.items():
         before = W()
-        W.A.data.mul_(0.5)  # unseen by autograd's counters, and so by ours
-        W.eval()
-        assert W() is not before
-        single = W.float()()
-        assert single.dtype == torch.float32
+        change()
+        check_fresh(W)
+        if name != "result changed":
+            assert not torch.equal(W(), before) or name == "shared vector", name
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_is_formed_anew_after_a_step(kind: type[torch.optim.Optimizer], fused: bool) -> None:
+    W = matrix()
+    optimizer = kind(W.parameters(), lr=0.1, fused=fused)
+    for _ in range(3):
+        optimizer.zero_grad()
+        W().trace().backward()
+        optimizer.step()
+        with torch.no_grad():
+            check_fresh(W)
+
+
+def test_forgets_moves() -> None:
+    W = matrix()
+    with torch.no_grad():
+        W()
+        assert W.float()().dtype == torch.float32
 
 
 def test_inference_mode_leaves_no_inference_tensor_behind() -> None:
     W = matrix().requires_grad_(False)
     with torch.inference_mode():
-        inside = W()
-        assert W() is inside
+        assert formed(W, 2) == 1
     x = torch.randn(6, requires_grad=True)
     (x @ W()).sum().backward()
     with torch.inference_mode():
-        born_there = matrix()
-        torch.testing.assert_close(born_there(), born_there.map(born_there.A))
+        check_fresh(matrix())
 
 
-def test_training_sees_each_step() -> None:
-    W = matrix()
-    optimizer = torch.optim.SGD(W.parameters(), lr=0.1)
-    W().square().sum().backward()
+def test_tracers_leave_nothing_behind() -> None:
+    W = matrix().requires_grad_(False)
+    x = torch.randn(6)
+    make_fx(lambda x: W() @ x, tracing_mode="fake", _allow_non_fake_inputs=True)(x)
+    assert type(W()) is Tensor
+    torch.func.functionalize(lambda x: W() @ x)(x)
+    check_fresh(W)
+
+
+def test_ensembles_under_vmap() -> None:
+    members = [matrix() for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(members)
+
+    def call(parameters: dict, buffers: dict) -> Tensor:
+        return torch.func.functional_call(members[0], (parameters, buffers), ())
+
     with torch.no_grad():
-        before = W().clone()
-    W().trace().backward()
-    optimizer.step()
-    with torch.no_grad():
-        assert not torch.equal(W(), before)
+        stacked = torch.func.vmap(call)(parameters, buffers)
+        torch.testing.assert_close(stacked, torch.stack([member() for member in members]))
+
+
+def test_warns_when_a_point_of_the_manifold_has_left_it() -> None:
+    W = StructuredMatrix(StiefelPoint(6))
+    W.eval()
+    optimizer = torch.optim.Adam(parameter_groups(W, lr=0.1))
+    for _ in range(5):
+        optimizer.zero_grad()
+        W().abs().square().sum().backward()
+        optimizer.step()
+    with pytest.warns(UserWarning, match=r"off the unitary matrices.*StiefelRMSprop"):
+        W.train()
+    with pytest.raises(ValueError, match="expected orthogonal"):
+        StiefelSGD(parameter_groups(W, lr=0.1))

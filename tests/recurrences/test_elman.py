@@ -140,6 +140,8 @@ def test_operator_is_registered_soundly(nonlinearity: str, batch_sizes: Tensor |
     x, h0, W, *b = inputs(3, 3, 4, nonlinearity)
     if batch_sizes is not None:
         x = x.detach().reshape(9, 4).requires_grad_()
+    else:
+        x = x.detach().permute(2, 0, 1).contiguous().permute(1, 2, 0).requires_grad_()
     arguments = (x, h0, W, b[0] if b else None, batch_sizes, False, nonlinearity)
     # a packed sequence's sizes are data, which no tracer can read
     checks = ["test_schema", "test_autograd_registration"]
@@ -167,3 +169,19 @@ def test_float32_drifts_little_in_two_thousand_steps() -> None:
     out = elman(*tensors, nonlinearity="modrelu").double()
     exact = elman_loop(*(t.double() for t in tensors), nonlinearity="modrelu")
     assert torch.linalg.norm(out[-1] - exact[-1]) <= 1e-4 * torch.linalg.norm(exact[-1])
+
+
+def test_arguments_that_do_not_fit_are_refused() -> None:
+    x, h0, W = torch.randn(3, 2, 4), torch.randn(2, 4), torch.randn(4, 4)
+    with pytest.raises(ValueError, match=r"expected a nonlinearity of .*got 'nonsense'"):
+        elman(x, h0, W, nonlinearity="nonsense")
+    with pytest.raises(ValueError, match="modrelu expected a threshold b, got none"):
+        elman(x, h0, W, nonlinearity="modrelu")
+    with pytest.raises(ValueError, match=r"tanh expected no b: add it to x, got \(4,\)"):
+        elman(x, h0, W, torch.zeros(4))
+    with pytest.raises(ValueError, match=r"W \(H, H\), got .*\(4, 5\)"):
+        elman(x, h0, torch.randn(4, 5))
+    with pytest.raises(ValueError, match="at least one step"):
+        elman(x[:0], h0, W)
+    with pytest.raises(ValueError, match="expected h0 of 2 rows"):
+        elman(x, torch.randn(3, 4), W)

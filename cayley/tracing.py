@@ -1,0 +1,56 @@
+"""What torch is doing with our operations: computing them, or something else."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+__all__ = ["autocast_enabled", "computes_now", "no_autocast", "transforms_active"]
+
+
+def autocast_enabled(device: torch.device) -> bool:
+    """Whether autocast is on for a device; the meta device has none."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Context in which autocast is off for a device.
+
+    Example:
+        >>> A = torch.eye(2)
+        >>> with torch.autocast("cpu"), no_autocast(A.device):
+        ...     (A @ A).dtype
+        torch.float32
+    """
+    return torch.autocast(device.type, enabled=False) if autocast_enabled(device) else nullcontext()
+
+
+def transforms_active() -> bool:
+    """Whether a transform of :mod:`torch.func`, such as ``grad`` or ``vmap``, is running.
+
+    Such a transform sees through torch's own operations, not through ours.
+
+    Example:
+        >>> torch.func.vmap(lambda x: x + transforms_active())(torch.zeros(2))
+        tensor([1., 1.])
+    """
+    return torch._C._are_functorch_transforms_active()
+
+
+def computes_now(tensor: Tensor) -> bool:
+    """Whether operations on a tensor compute numbers now, rather than be recorded for later.
+
+    They do not under ``torch.compile`` and ``torch.export``, in the capture of a CUDA graph, on the
+    meta device, under :mod:`torch.func` and inside dispatch modes such as that of fake tensors.
+
+    Example:
+        >>> computes_now(torch.zeros(1)), computes_now(torch.zeros(1, device="meta"))
+        (True, False)
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or tensor.is_meta
+        or transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
