@@ -3,9 +3,9 @@
     python benchmarks/networks.py [--threads 1] [--repeat 5] [--shape B,n,T ...] [-o FILE.json]
 
 "Naive" is what users write by hand: a Python loop over the steps under autograd, with W formed and
-the input multiplied once per forward pass. Every network's output and gradients are compared with its naive loop before
-anything is timed. Gradients arrive at every step, and denormals are flushed for everybody, since
-vanishing gradients would slow the LSTM down.
+the input multiplied once per forward pass. Every network's output and gradients are compared with
+its naive loop before anything is timed. Gradients arrive at every step, and denormals are flushed
+for everybody, since vanishing gradients would slow the LSTM down.
 """
 
 import argparse

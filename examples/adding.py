@@ -114,7 +114,8 @@ def main() -> None:
 
     torch.manual_seed(options.seed)
     # about 15,000 parameters each, as in the papers
-    scornn = Adder(cayley.ScoRNN(2, 170, negative_ones=85), 170)
+    orthogonal = cayley.ScoRNN(2, 170, negative_ones=85)
+    scornn = Adder(orthogonal, 170)
     lstm = Adder(nn.LSTM(2, 60), 60)
     curves = {
         "ScoRNN": train(
@@ -126,7 +127,7 @@ def main() -> None:
         "nn.LSTM": train("nn.LSTM", lstm, torch.optim.Adam(lstm.parameters(), lr=1e-2), options),
     }
     draw(curves, options)
-    W = scornn.recurrent.weight_hh_l0.detach().double()
+    W = orthogonal.weight_hh_l0.detach().double()
     defect = torch.linalg.matrix_norm(W.T @ W - torch.eye(len(W), dtype=W.dtype))
     for name, losses in curves.items():
         print(f"{name:8} mean squared error of the last 50 steps: {mean_of_last(losses):.5f}")

@@ -167,3 +167,9 @@ def test_a_free_block_of_a_structured_matrix_belongs_to_the_rest() -> None:
     matrix = layer.structured["weight_hh_l0"]
     assert any(matrix.update is p for p in groups["rest"])
     assert {id(p) for p in groups["recurrent"]} == {id(matrix.reset_A), id(matrix.candidate_A)}
+
+
+def test_weight_decay_of_the_optimizer_stays_unless_given() -> None:
+    optimizer = torch.optim.AdamW(parameter_groups(cayley.ScoRNN(2, 8), 1e-3), weight_decay=0.5)
+    decays = {group["name"]: group["weight_decay"] for group in optimizer.param_groups}
+    assert decays == {"rest": 0.5, "recurrent": 0.0}
