@@ -1,9 +1,10 @@
 """Recurrent networks with orthogonal and unitary weights, as drop-in ``torch.nn`` layers."""
 
-from cayley import activations, initializers, optim, parametrizations, recurrences
+from cayley import activations, initializers, norms, optim, parametrizations, recurrences
 from cayley.activations import ModReLU, modrelu
 from cayley.layers import (
     EURNN,
+    LSTM,
     NCGRU,
     ORNN,
     RNN,
@@ -14,6 +15,7 @@ from cayley.layers import (
     ScuRNN,
     SpectralRNN,
 )
+from cayley.norms import AssortedTimeNorm
 from cayley.optim import parameter_groups
 from cayley.parametrizations import orthogonal_
 
@@ -21,10 +23,12 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "EURNN",
+    "LSTM",
     "NCGRU",
     "ORNN",
     "RNN",
     "URNN",
+    "AssortedTimeNorm",
     "ExpRNN",
     "FullURNN",
     "ModReLU",
@@ -34,6 +38,7 @@ __all__ = [
     "activations",
     "initializers",
     "modrelu",
+    "norms",
     "optim",
     "orthogonal_",
     "parameter_groups",

@@ -2,10 +2,27 @@
 
 from collections.abc import Callable
 
+import torch
+
 import cayley
 from cayley.layers.recurrent import Recurrent
 
 Make = Callable[..., Recurrent]
+
+
+def lstm(*, evaluate: bool = False, **own: object) -> Make:
+    """LSTMs; those over the batch in evaluation, where examples do not depend on one another."""
+
+    def make(*sizes: int, **options: object) -> Recurrent:
+        layer = cayley.LSTM(*sizes, **own, **options).train(not evaluate)
+        with torch.no_grad():  # over the batch γ starts at 0.1, which leaves little to compare
+            for name, parameter in layer.named_parameters():
+                if name.startswith("gamma"):
+                    parameter.fill_(1.0)
+        return layer
+
+    return make
+
 
 # hidden sizes are 8 throughout, which every pattern can serve
 NETWORKS: dict[str, Make] = {
@@ -32,4 +49,10 @@ NETWORKS: dict[str, Make] = {
         *sizes, order=1, refresh_every=2, nonlinearity="tanh", **options
     ),
     "NCGRU-free": lambda *sizes, **options: cayley.NCGRU(*sizes, orthogonal=(), **options),
+    "LSTM": cayley.LSTM,
+    "LSTM-layer": lstm(norm="layer"),
+    "LSTM-atn": lstm(norm="atn", window=3),
+    "LSTM-atn-outside": lstm(norm="atn", window=9, norm_cell=False, bias_inside=False),
+    "LSTM-batch": lstm(norm="batch", evaluate=True),
+    "LSTM-atn-batch": lstm(norm="atn", window=3, over="batch", evaluate=True),
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from networks import NETWORKS, Make
+from torch.utils._pytree import tree_leaves
 
 from cayley.parametrizations import MAPS, Parametrization, StructuredMatrix
 
@@ -18,7 +19,7 @@ WAITING = {"exponential"}
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_networks_give_the_numbers_of_the_cpu(make: Make, dtype: torch.dtype) -> None:
     layer = make(3, 8, num_layers=2, bidirectional=True, dtype=torch.float64)
-    if layer.is_complex:
+    if getattr(layer, "is_complex", False):
         # for b > 0 the gain of modReLU at 0 is so large that float32 cannot follow float64
         with torch.no_grad():
             for name, parameter in layer.named_parameters():
@@ -34,7 +35,9 @@ def test_networks_give_the_numbers_of_the_cpu(make: Make, dtype: torch.dtype) ->
     cuda_gradients = torch.autograd.grad(cuda_output.square().sum(), tuple(layer.parameters()))
     tolerance = {} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
     for ours, theirs in zip(
-        (cuda_output, cuda_h_n, *cuda_gradients), (output, h_n, *gradients), strict=True
+        (cuda_output, *tree_leaves(cuda_h_n), *cuda_gradients),
+        (output, *tree_leaves(h_n), *gradients),
+        strict=True,
     ):
         torch.testing.assert_close(ours.cpu().to(theirs.dtype), theirs, **tolerance)
 

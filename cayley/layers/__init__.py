@@ -2,6 +2,7 @@
 
 from cayley.layers.elman import RNN
 from cayley.layers.gru import NCGRU
+from cayley.layers.lstm import LSTM
 from cayley.layers.networks import (
     EURNN,
     ORNN,
@@ -15,6 +16,7 @@ from cayley.layers.networks import (
 
 __all__ = [
     "EURNN",
+    "LSTM",
     "NCGRU",
     "ORNN",
     "RNN",

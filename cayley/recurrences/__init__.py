@@ -2,5 +2,15 @@
 
 from cayley.recurrences.elman import elman, elman_loop
 from cayley.recurrences.gru import gru, gru_loop
+from cayley.recurrences.lstm import NormSite, States, lstm, lstm_loop
 
-__all__ = ["elman", "elman_loop", "gru", "gru_loop"]
+__all__ = [
+    "NormSite",
+    "States",
+    "elman",
+    "elman_loop",
+    "gru",
+    "gru_loop",
+    "lstm",
+    "lstm_loop",
+]

@@ -17,9 +17,10 @@ from torch.nn.utils.rnn import (
     pack_sequence,
     pad_packed_sequence,
 )
+from torch.utils._pytree import tree_leaves, tree_map
 
 import cayley
-from cayley.layers.recurrent import Recurrent
+from cayley.layers.recurrent import Recurrent, State
 
 every = pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 
@@ -27,6 +28,8 @@ T, B, I, N = 6, 4, 3, 8  # noqa: E741
 LENGTHS = [4, 6, 1, 3]
 # those whose loop is that of cayley.RNN; the others have a test of it in their own file
 ELMAN = {name: make for name, make in NETWORKS.items() if isinstance(make(I, N), cayley.RNN)}
+# those that can train their initial state
+TRAINED_H0 = {name: make for name, make in NETWORKS.items() if not name.startswith("LSTM")}
 STACKED = {"num_layers": 2, "bidirectional": True}
 
 
@@ -38,8 +41,16 @@ def layer_of(make: Make, n: int = N, **options: object) -> Recurrent:
     return layer
 
 
-def state_of(layer: Recurrent, batch: int = B) -> Tensor:
-    return torch.randn(layer.num_layers * layer.num_directions, batch, *layer.state_sizes)
+def state_of(layer: Recurrent, batch: int = B) -> State:
+    """The state that some sequence leaves; a window is not just any tensor."""
+    shape = (batch, 3, I) if layer.batch_first else (3, batch, I)
+    with torch.no_grad():
+        return tree_map(torch.clone, layer(torch.randn(shape))[1])
+
+
+def part(state: State | None, *index: object) -> State | None:
+    """The same part of every tensor of a state."""
+    return None if state is None else tree_map(lambda h: h[index], state)
 
 
 @every
@@ -52,7 +63,7 @@ def test_shapes_are_those_of_nn_rnn(make: Make, options: dict) -> None:
         output, h_n = layer(*arguments)
         expected, expected_h_n = peer(*arguments)
         assert output.shape == expected.shape
-        assert h_n.shape == expected_h_n.shape
+        assert tree_leaves(h_n)[0].shape == expected_h_n.shape
     assert layer.output_size == peer(x)[0].shape[-1]
 
 
@@ -98,11 +109,11 @@ def test_unbatched_input_is_a_batch_of_one(make: Make) -> None:
     for options in (STACKED, {"batch_first": True}):
         layer = layer_of(make, **options)
         x, hx = torch.randn(T, I), state_of(layer, 1)
-        output, h_n = layer(x, hx[:, 0])
+        output, h_n = layer(x, part(hx, slice(None), 0))
         batch_axis = 0 if layer.batch_first else 1
         batched, batched_h_n = layer(x.unsqueeze(batch_axis), hx)
         torch.testing.assert_close(output, batched.squeeze(batch_axis))
-        torch.testing.assert_close(h_n, batched_h_n[:, 0])
+        torch.testing.assert_close(h_n, part(batched_h_n, slice(None), 0))
 
 
 @every
@@ -135,9 +146,10 @@ def test_layers_and_directions_are_single_layers_put_together(make: Make) -> Non
                 }
             )
             steps = x.flip(0) if direction else x
-            y, h = alone(steps, hx[2 * depth + direction][None])
+            own_state = slice(2 * depth + direction, 2 * depth + direction + 1)
+            y, h = alone(steps, part(hx, own_state))
             outputs.append(y.flip(0) if direction else y)
-            torch.testing.assert_close(h_n[2 * depth + direction], h[0])
+            torch.testing.assert_close(part(h_n, own_state), h)
         x = torch.cat(outputs, -1)
     torch.testing.assert_close(output, x)
 
@@ -154,9 +166,10 @@ def test_packed_sequences_are_each_sequence_alone(make: Make, given: bool) -> No
     padded, lengths = pad_packed_sequence(output)
     assert lengths.tolist() == LENGTHS
     for b, length in enumerate(LENGTHS):
-        alone, h = layer(x[:length, b : b + 1], None if hx is None else hx[:, b : b + 1])
+        own = slice(None), slice(b, b + 1)
+        alone, h = layer(x[:length, b : b + 1], part(hx, *own))
         torch.testing.assert_close(padded[:length, b], alone[:, 0])
-        torch.testing.assert_close(h_n[:, b], h[:, 0])
+        torch.testing.assert_close(part(h_n, *own), h)
 
 
 @every
@@ -166,20 +179,22 @@ def test_packed_sorted_sequences_keep_their_order(make: Make) -> None:
     output, h_n = layer(pack_sequence(sequences))
     assert output.unsorted_indices is None
     for b, sequence in enumerate(sequences):
-        torch.testing.assert_close(h_n[0, b], layer(sequence)[1][0])
+        torch.testing.assert_close(part(h_n, 0, b), part(layer(sequence)[1], 0))
 
 
 @every
 def test_gradients_of_every_parameter(make: Make) -> None:
     layer = layer_of(make, 4)
     names, parameters = zip(*layer.named_parameters(), strict=True)
-    x, hx = torch.randn(3, 2, I, requires_grad=True), state_of(layer, 2).requires_grad_()
+    x, hx = torch.randn(3, 2, I, requires_grad=True), state_of(layer, 2)
+    leaves = [h.requires_grad_() for h in tree_leaves(hx)]
 
-    def run(x: Tensor, hx: Tensor, *values: Tensor) -> tuple[Tensor, Tensor]:
-        named = dict(zip(names, values, strict=True))
-        return torch.func.functional_call(layer, named, (x, hx))
+    def run(x: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        state = values[0] if len(leaves) == 1 else values[: len(leaves)]
+        named = dict(zip(names, values[len(leaves) :], strict=True))
+        return tuple(tree_leaves(torch.func.functional_call(layer, named, (x, state))))
 
-    assert torch.autograd.gradcheck(run, (x, hx, *parameters))
+    assert torch.autograd.gradcheck(run, (x, *leaves, *parameters))
 
 
 @every
@@ -194,7 +209,7 @@ def test_functional_call_takes_any_tensors(make: Make) -> None:
     torch.testing.assert_close(output, layer(x)[0])
 
 
-@every
+@pytest.mark.parametrize("make", TRAINED_H0.values(), ids=TRAINED_H0)
 def test_initial_state_has_a_gradient_if_trained(make: Make) -> None:
     layer = layer_of(make, trainable_h0=True)
     layer(torch.randn(T, B, I))[0].sum().backward()
@@ -216,12 +231,12 @@ def test_step_is_forward_one_step_at_a_time(make: Make) -> None:
         torch.testing.assert_close(state, h_n)
         y, state = layer.step(x[0, 0])
         torch.testing.assert_close(y, output[0, 0])
-        assert state.shape == h_n[:, 0].shape
+        assert [h.shape for h in tree_leaves(state)] == [h[:, 0].shape for h in tree_leaves(h_n)]
 
 
 @every
 def test_dropout_acts_between_layers_while_training(make: Make) -> None:
-    layer = layer_of(make, num_layers=3, dropout=0.5)
+    layer = layer_of(make, num_layers=3, dropout=0.5).train()
     x = torch.randn(T, B, I)
     assert not torch.equal(layer(x)[0], layer(x)[0])
     layer.eval()
@@ -229,7 +244,7 @@ def test_dropout_acts_between_layers_while_training(make: Make) -> None:
     layer.train()
     layer.dropout = 1.0  # nothing reaches the last layer, and nothing is dropped after it
     silent = torch.zeros(T, B, layer.output_size)
-    top = make(layer.output_size, N)
+    top = make(layer.output_size, N).train()
     top.load_state_dict(
         {k.replace("_l2", "_l0"): v for k, v in layer.state_dict().items() if "_l2" in k}
     )
@@ -332,8 +347,8 @@ def test_autocast_rounds_only_the_input(make: Make) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output, h_n = layer(x)
         assert torch.equal(layer.weight_hh_l0, W)
-        half, _ = layer(x.bfloat16(), h_n.bfloat16())
-    assert output.dtype == h_n.dtype == half.dtype == torch.float32
+        half, _ = layer(x.bfloat16(), tree_map(Tensor.bfloat16, h_n))
+    assert all(y.dtype == torch.float32 for y in (output, half, *tree_leaves(h_n)))
     exact = layer(x)[0]
     assert exact.abs().max() > 0.1
     error = torch.linalg.norm(output - exact) / torch.linalg.norm(exact)
@@ -428,9 +443,9 @@ def test_output_changed_in_place_harms_nothing(make: Make) -> None:
         layer.batch_first = batch_first
         with torch.no_grad():
             output, h_n = layer(torch.randn(T, B, I))
-            before = h_n.clone()
+            before = tree_map(torch.clone, h_n)
             output.zero_()
-            assert torch.equal(h_n, before)
+            torch.testing.assert_close(h_n, before, rtol=0, atol=0)
     # with gradients the output is kept for the backward pass, and torch says so at once
     with pytest.raises(RuntimeError, match="out-of-place"):
         layer(torch.randn(T, B, I))[0].mul_(2)
@@ -441,7 +456,7 @@ def test_empty_batch_gives_an_empty_result(make: Make) -> None:
     layer = layer_of(make, **STACKED)
     output, h_n = layer(torch.randn(T, 0, I))
     assert output.shape == (T, 0, layer.output_size)
-    assert h_n.shape == (4, 0, *layer.state_sizes)
+    assert [h.shape for h in tree_leaves(h_n)] == [(4, 0, size) for size in layer.state_sizes]
 
 
 @every
@@ -455,21 +470,26 @@ def test_nan_in_a_parameter_reaches_the_output(make: Make) -> None:
 @every
 def test_bad_input_is_refused_as_nn_rnn_does(make: Make) -> None:
     layer = make(I, N)
-    (H,) = layer.state_sizes
+    H, count = layer.state_sizes[0], len(layer.state_sizes)
     x = torch.randn(T, B, I)
+
+    def state(*shape: int, dtype: torch.dtype = torch.float64) -> State:
+        zeros = tuple(torch.zeros(*shape, size, dtype=dtype) for size in layer.state_sizes)
+        return zeros[0] if count == 1 else zeros
+
     with pytest.raises(RuntimeError, match=r"input\.size\(-1\) must be equal to input_size.* 3, "):
         layer(torch.randn(T, B, I + 1))
     for shape in ((I,), (1, T, B, I)):
         with pytest.raises(ValueError, match=f"got {len(shape)}"):
             layer(torch.randn(shape))
     with pytest.raises(RuntimeError, match=rf"expected hidden size \(1, 4, {H}\), got \(1, 3, {H}"):
-        layer(x, torch.zeros(1, 3, H))
+        layer(x, state(1, 3))
     with pytest.raises(RuntimeError, match=r"expected hidden size \(1, "):
-        layer(x[:, 0], torch.zeros(1, B, H))
-    with pytest.raises(RuntimeError, match="1 tensor"):
-        layer(x, (torch.zeros(1, B, H), torch.zeros(1, B, H)))
+        layer(x[:, 0], state(1, B))
+    with pytest.raises(RuntimeError, match=f"{count} tensor"):
+        layer(x, (torch.zeros(1, B, H),) * (count + 1))
     with pytest.raises(ValueError, match=r"hx dtype \(torch.float32\).*torch.float64"):
-        layer(x, torch.zeros(1, B, H, dtype=torch.float32))
+        layer(x, state(1, B, dtype=torch.float32))
     for dtype in (torch.int64, torch.complex128, torch.float32):
         with pytest.raises(ValueError, match=rf"input dtype \({dtype}\) does not match"):
             layer(x.to(dtype) if dtype != torch.int64 else x.long())

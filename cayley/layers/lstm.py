@@ -1,0 +1,330 @@
+"""The layer of the LSTM recurrence, with a normalisation slot."""
+
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from cayley.layers.lstm_state import StreamState, stream_size
+from cayley.layers.recurrent import Recurrent, State, check_positive
+from cayley.norms.atn import assorted_time_norm, check_over, normalize
+from cayley.norms.batch import PopulationStatistics
+from cayley.norms.layouts import laid_out, turned
+from cayley.parametrizations.parametrization import full_precision
+from cayley.recurrences.lstm import NormSite, lstm
+from cayley.recurrences.steps import last_states
+
+__all__ = ["LSTM"]
+
+NORMS = (None, "layer", "batch", "atn")
+
+
+class LSTM(Recurrent):
+    r"""LSTM whose products and cells may be normalised; a drop-in for ``nn.LSTM``.
+
+    .. math::
+        [i; f; g; o] &= N_h(W h_{t-1} + b_h) + N_x(U x_t + b_x) \\
+        c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
+        h_t &= \sigma(o) \odot \tanh(N_c(c_t))
+
+    It equals, for one layer and one direction with ``norm="layer"``::
+
+        for x_t in input:
+            a = (N_h(h @ layer.weight_hh_l0.T + layer.bias_hh_l0)
+                 + N_x(x_t @ layer.weight_ih_l0.T + layer.bias_ih_l0))
+            i, f, g, o = a.chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * N_c(c).tanh()
+
+    With ``norm=None`` the layer *is* ``nn.LSTM``: the same parameters, numbers and initialisation.
+    Otherwise :math:`N_h, N_x, N_c` have their own γ and β (``gamma_hh_l0``, ``gamma_ih_l0``,
+    ``gamma_cell_l0``, …), the first two over all four gates together, and
+
+    - ``"layer"`` normalises each example over its units;
+    - ``"batch"`` normalises each unit over the examples that have this step and, in evaluation, by
+      the statistics of the population at this step, the last one standing for all beyond the
+      longest training sequence;
+    - ``"atn"`` does either over the last K steps: assorted-time normalisation.
+
+    Normalised layers start with W the identity four times, U orthogonal, biases and β at 0, γ at 1,
+    or at 0.1 over the batch.
+
+    Note:
+        The state is (h, c), and a third tensor where the next step needs more: the steps seen and,
+        over the layer, the statistics of the last K − 1 of them at each N. With it, chunks and
+        :meth:`step` give what one run gives. Given (h, c) alone the layer starts an empty window,
+        as the published code does at every segment of truncated backpropagation. Over the batch
+        the third tensor counts steps only: while training, each call starts an empty window.
+
+        Gates are stacked as torch does, input, forget, candidate, output; the documents stack them
+        forget, input, output, candidate.
+
+    References:
+        Long Short-Term Memory, Hochreiter, Schmidhuber, 1997.
+        Layer Normalization, Ba, Kiros, Hinton, 2016.
+        Recurrent Batch Normalization, Cooijmans, Ballas, Laurent, Gülçehre, Courville, 2017.
+        Breaking Time Invariance: Assorted-Time Normalization for RNNs, Pospisil, Zadorozhnyy, Ye,
+        2022.
+
+    Arguments:
+        input_size: The number I of features of the input.
+        hidden_size: The number H of units.
+        num_layers: The number of layers stacked.
+        norm: None, ``"layer"``, ``"batch"`` or ``"atn"``.
+        window: The number K of steps of ``"atn"``.
+        over: What ``"atn"`` takes statistics over, ``"layer"`` or ``"batch"``.
+        norm_cell: Whether :math:`N_c` is there; otherwise it is the identity.
+        bias_inside: Whether there are two biases inside of N as above, or one outside,
+            :math:`N_h(W h) + N_x(U x) + b`, named ``bias_l0``.
+        forget_bias: What is added to the forget gate at the start: its bias, or with a
+            normalisation, which would undo a bias inside, its :math:`\beta_h`. None leaves it as
+            it is drawn.
+        eps: The ε of all normalisations.
+        bias: Whether there are biases.
+        batch_first: Whether input and output are (B, T, ·).
+        dropout: Probability of dropout on the output of each layer but the last.
+        bidirectional: Whether a second set of weights reads the sequence from its end.
+        device, dtype: Of the parameters.
+
+    Shapes:
+        As ``nn.LSTM``: input (T, B, I), ``hx`` two tensors (layers · directions, B, H) ↦ output
+        (T, B, directions · H) and the last state, with the third tensor
+        (layers · directions, B, S): S = 1 + 3 (2K − 1) for ``"atn"`` over the layer (2 in place of
+        3 without :math:`N_c`), 1 over the batch.
+
+    Example:
+        >>> layer = LSTM(2, 60, norm="atn", window=25, batch_first=True)
+        >>> output, (h_n, c_n, windows) = layer(torch.randn(5, 100, 2))
+        >>> output.shape, h_n.shape
+        (torch.Size([5, 100, 60]), torch.Size([1, 5, 60]))
+        >>> output, _ = layer(torch.randn(5, 100, 2), (h_n, c_n))  # with an empty window
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        norm: Literal["layer", "batch", "atn"] | None = None,
+        window: int | None = None,
+        over: Literal["layer", "batch"] = "layer",
+        norm_cell: bool = True,
+        bias_inside: bool = True,
+        forget_bias: float | None = None,
+        eps: float = 1e-5,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        check_norm(norm, window, over)
+        if norm is None and forget_bias is not None and not bias:
+            raise ValueError("forget_bias is the value of a bias: expected bias=True, got False")
+        sites = 0 if norm is None else 2 + norm_cell
+        over = "batch" if norm == "batch" else over
+        K = window or 1
+        extra = stream_size(sites, K, over)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            state_sizes=(hidden_size, hidden_size, *([extra] if extra else [])),
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+        )
+        self.norm = norm
+        self.window = K
+        self.over: Literal["layer", "batch"] = over
+        self.norm_cell = norm is not None and norm_cell
+        self.bias_inside = bias_inside
+        self.forget_bias = forget_bias
+        self.eps = eps
+        self.population = nn.ModuleDict()
+        H = hidden_size
+        for suffix, size, _ in self.suffixes():
+            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (4 * H, size)}
+            shapes["weight_hh"] = (4 * H, H)
+            if bias:
+                two = norm is None or bias_inside
+                shapes |= dict.fromkeys(("bias_ih", "bias_hh") if two else ("bias",), (4 * H,))
+            for site, features in self._sites():
+                shapes |= {f"gamma_{site}": (features,), f"beta_{site}": (features,)}
+                if over == "batch":
+                    self.population[f"{site}_{suffix}"] = PopulationStatistics(
+                        features, device=device, dtype=dtype
+                    )
+            for name, shape in shapes.items():
+                parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+                self.register_parameter(f"{name}_{suffix}", parameter)
+        self.reset_parameters()
+
+    def _sites(self) -> list[tuple[str, int]]:
+        """Name and number of features of each normalisation, in the order of the state."""
+        H = self.hidden_size
+        if self.norm is None:
+            return []
+        return [("ih", 4 * H), ("hh", 4 * H), *([("cell", H)] if self.norm_cell else [])]
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, as when the layer was made, and forget the population."""
+        H = self.hidden_size
+        for name, parameter in self.named_parameters(recurse=False):
+            kind, _, suffix = name.partition("_l")
+            if self.norm is None:
+                nn.init.uniform_(parameter, -(H**-0.5), H**-0.5)
+            elif kind == "weight_ih":
+                # there is no QR decomposition in half precision
+                dtype = torch.promote_types(parameter.dtype, torch.float32)
+                parameter.copy_(nn.init.orthogonal_(torch.empty_like(parameter, dtype=dtype)))
+            elif kind == "weight_hh":
+                parameter.copy_(torch.eye(H, device=parameter.device).repeat(4, 1))
+            elif kind.startswith("gamma"):
+                nn.init.constant_(parameter, 0.1 if self.over == "batch" else 1.0)
+            else:
+                nn.init.zeros_(parameter)
+        if self.forget_bias is not None:
+            for suffix, _, _ in self.suffixes():
+                names = ("bias_ih", "bias_hh") if self.norm is None else ("beta_hh",)
+                for name, value in zip(names, (self.forget_bias, 0.0), strict=False):
+                    getattr(self, f"{name}_{suffix}")[H : 2 * H] = value
+        for suffix, _, _ in self.suffixes():
+            for site, _ in self._sites() if self.over == "batch" else []:
+                self._population(site, suffix).reset()
+
+    def run(
+        self,
+        suffix: str,
+        x: Tensor,
+        state: tuple[Tensor, ...] | None,
+        batch_sizes: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """One layer in one direction; see :meth:`Recurrent.run`."""
+        U = getattr(self, f"weight_ih_{suffix}")
+        if reverse:
+            x = turned(x, batch_sizes)
+        b_x, b_h, b = self._biases(suffix)
+        x = nn.functional.linear(x, U, b_x)
+        with full_precision(U):
+            x = x.to(U.dtype)
+            B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
+            if state is None:
+                state = (U.new_zeros(B, self.hidden_size),) * 2
+            h0, c0, *extra = (tensor.to(U.dtype) for tensor in state)
+            names = [site for site, _ in self._sites()]
+            stream = extra[0] if extra else None
+            windows = StreamState(names, self.window, self.over, stream, x, batch_sizes)
+            sites = {site: self._site(site, suffix, windows) for site in names}
+            if self.norm is not None:
+                x = self._normalized_input(x, sites["ih"], windows)
+            if b is not None:
+                x = x + b
+            states = lstm(
+                x,
+                h0,
+                c0,
+                getattr(self, f"weight_hh_{suffix}"),
+                b_h,
+                recurrent=sites.get("hh"),
+                cell=sites.get("cell"),
+                window=self.window,
+                over=self.over,
+                eps=self.eps,
+                batch_sizes=batch_sizes,
+            )
+            windows.take(states)
+            if self.over == "batch" and self.training:
+                for site, (mean, var) in windows.statistics(self.eps).items():
+                    self._population(site, suffix).update(mean, var, windows.start())
+        h_n, c_n = (last_states(v, batch_sizes, False) for v in (states.h, states.c))
+        y = turned(states.h, batch_sizes) if reverse else states.h
+        return y, (h_n, c_n, *windows.state())
+
+    def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:
+        gamma, beta = (getattr(self, f"{name}_{site}_{suffix}") for name in ("gamma", "beta"))
+        if self.over == "layer":
+            return NormSite(gamma, beta, past=windows.past.get(site))
+        if self.training and windows.B > 0:
+            return NormSite(gamma, beta)
+        return NormSite(gamma, beta, given=self._population(site, suffix)(windows.steps()))
+
+    def _population(self, site: str, suffix: str) -> PopulationStatistics:
+        return cast(PopulationStatistics, self.population[f"{site}_{suffix}"])
+
+    def _normalized_input(self, a: Tensor, site: NormSite, windows: StreamState) -> Tensor:
+        """N_x of all steps at once."""
+        if site.given is not None:
+            mean, var = (laid_out(table, windows.batch_sizes) for table in site.given)
+            return normalize(a, mean, var, site.gamma, site.beta, self.eps)
+        y, moments = assorted_time_norm(
+            a,
+            site.gamma,
+            site.beta,
+            window=self.window,
+            over=self.over,
+            eps=self.eps,
+            batch_sizes=windows.batch_sizes,
+            past=site.past,
+        )
+        scale = (moments.var + self.eps).rsqrt()
+        windows.found["ih"] = (
+            moments.reference,
+            torch.stack((moments.m, moments.v, moments.mean, scale)),
+        )
+        return y
+
+    def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The biases inside N_x and N_h, and the one outside; without N the first is both."""
+        if not self.bias:
+            return None, None, None
+        if self.norm is not None and not self.bias_inside:
+            return None, None, getattr(self, f"bias_{suffix}")
+        b_x, b_h = (getattr(self, f"{name}_{suffix}") for name in ("bias_ih", "bias_hh"))
+        return (b_x + b_h, None, None) if self.norm is None else (b_x, b_h, None)
+
+    def _split(self, hx: State | None, B: int, unbatched: bool) -> list[tuple[Tensor, ...]] | None:
+        """As every layer, but (h, c) alone are enough: the third tensor is what a stream adds."""
+        if isinstance(hx, tuple | list) and len(hx) == 2 < len(self.state_sizes):
+            empty = hx[0].new_zeros(*hx[0].shape[:-1], self.state_sizes[2])
+            states = super()._split((*hx, empty), B, unbatched)
+            return None if states is None else [state[:2] for state in states]
+        return super()._split(hx, B, unbatched)
+
+    def extra_repr(self) -> str:
+        """As ``nn.LSTM`` prints it, with the normalisation."""
+        parts = [super().extra_repr()]
+        if self.norm is not None:
+            parts.append(f"norm={self.norm!r}")
+            if self.norm == "atn":
+                parts.append(f"window={self.window}, over={self.over!r}")
+            if not self.norm_cell:
+                parts.append("norm_cell=False")
+            if not self.bias_inside:
+                parts.append("bias_inside=False")
+            if self.eps != 1e-5:
+                parts.append(f"eps={self.eps}")
+        if self.forget_bias is not None:
+            parts.append(f"forget_bias={self.forget_bias}")
+        return ", ".join(parts)
+
+
+def check_norm(norm: str | None, window: int | None, over: str) -> None:
+    """Raise unless the normalisation exists and has what it needs."""
+    if norm not in NORMS:
+        raise ValueError(f"expected norm to be one of {list(NORMS)}, got {norm!r}")
+    check_over(over)
+    if norm == "atn":
+        if window is None:
+            raise ValueError("norm='atn' needs the number of steps of its window: pass window=K")
+        check_positive("window", window)
+    elif window is not None or over != "layer":
+        raise ValueError(
+            f"window and over are settings of norm='atn', got window={window}, over={over!r} with "
+            f"norm={norm!r}: leave them out, or use norm='atn'"
+        )

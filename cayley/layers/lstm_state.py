@@ -1,0 +1,122 @@
+"""The third tensor of the state of an LSTM: what a stream adds to h and c."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cayley.norms.atn import unbiased
+from cayley.norms.layouts import there
+from cayley.norms.windows import TimeWindow, advance
+from cayley.recurrences.lstm import States
+
+__all__ = ["StreamState", "stream_size"]
+
+
+def stream_size(sites: int, window: int, over: Literal["layer", "batch"]) -> int:
+    """The number S of columns of the third tensor; 0 if there is none.
+
+    Example:
+        >>> stream_size(3, 10, "layer"), stream_size(3, 1, "layer"), stream_size(3, 10, "batch")
+        (58, 0, 1)
+    """
+    if over == "batch":
+        return 1
+    return 1 + sites * (2 * window - 1) if window > 1 else 0
+
+
+class StreamState:
+    """The third tensor of the state: what it says, what a run adds, and what it becomes.
+
+    Its columns are the number of steps seen and, over the layer, for each normalisation the
+    reference, the K − 1 means and the K − 1 variances. A layer whose next step needs none of this
+    has no third tensor.
+
+    Arguments:
+        sites: The names of the normalisations, in the order of the state.
+        window: The number K of steps.
+        over: ``"layer"`` or ``"batch"``.
+        state: The tensor, (B, S); None at the start.
+        x: The input, (T, B, ·), or (N, ·) with ``batch_sizes``.
+        batch_sizes: Of a packed sequence, (T).
+    """
+
+    def __init__(
+        self,
+        sites: list[str],
+        window: int,
+        over: Literal["layer", "batch"],
+        state: Tensor | None,
+        x: Tensor,
+        batch_sizes: Tensor | None,
+    ) -> None:
+        self.sites, self.window, self.over = sites, window, over
+        self.batch_sizes, self.x = batch_sizes, x
+        self.B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
+        self.T = x.shape[0] if batch_sizes is None else len(batch_sizes)
+        self.seen = None if state is None else state[:, :1].detach().round()
+        self.past: dict[str, TimeWindow] = {}
+        self.found: dict[str, tuple[Tensor, Tensor]] = {}
+        K = window
+        if state is None or self.seen is None or over == "batch" or K == 1:
+            return
+        first = torch.arange(K - 1, 0, -1, device=x.device)[:, None, None]
+        weights = (self.seen >= first).to(x.dtype)
+        for name, columns in zip(sites, state[:, 1:].split(2 * K - 1, 1), strict=True):
+            reference, tables = columns[:, :1], columns[:, 1:]
+            means, variances = (table.mT.unsqueeze(-1) for table in tables.split(K - 1, 1))
+            # columns of steps that never were may hold anything
+            means, variances = (table.where(weights > 0, 0) for table in (means, variances))
+            self.past[name] = TimeWindow(reference, means, variances, weights)
+
+    def steps(self) -> Tensor:
+        """The number of each step in its sequence, from 0, (T, 1), or (T, B) after a state."""
+        steps = torch.arange(self.T, device=self.x.device)[:, None]
+        return steps if self.seen is None else steps + self.seen.mT.long()
+
+    def start(self) -> int:
+        """The number of steps before the first, of the sequence that has had the most."""
+        return 0 if self.seen is None else int(self.seen.max())
+
+    def take(self, states: States) -> None:
+        """Add the statistics that the recurrence found."""
+        for name, values in (("hh", states.recurrent), ("cell", states.cell)):
+            if values is not None:
+                self.found[name] = values
+
+    def _weights(self) -> Tensor:
+        """The number of examples at each step, (T, 1, 1)."""
+        if self.batch_sizes is None:
+            return self.x.new_full((self.T, 1, 1), self.B)
+        return self.batch_sizes.to(self.x)[:, None, None]
+
+    def statistics(self, eps: float) -> dict[str, tuple[Tensor, Tensor]]:
+        """Mean and unbiased variance that were used at each step, over the batch, (T, F)."""
+        result = {}
+        for name, (reference, values) in self.found.items():
+            _, _, mean, scale = values.detach()
+            var = (scale**-2 - eps).clamp_min(0)
+            var = unbiased(var, self._weights(), self.window)
+            result[name] = ((mean + reference)[:, 0], var[:, 0])
+        return result
+
+    def state(self) -> tuple[Tensor, ...]:
+        """The third tensor after the run, if the layer has one."""
+        if stream_size(len(self.sites), self.window, self.over) == 0:
+            return ()
+        lengths = None
+        seen = self.x.new_zeros(self.B, 1) if self.seen is None else self.seen
+        if self.batch_sizes is None:
+            seen = seen + self.T
+        else:
+            lengths = there(self.batch_sizes, self.x.device).sum(0)
+            seen = seen + lengths[:, None]
+        columns = [seen]
+        if self.over == "layer":
+            one = self.x.new_ones(self.T, 1, 1)
+            for name in self.sites:
+                reference, (m, v, *_) = self.found[name]
+                window = advance(self.past.get(name), reference, m, v, one, self.window, lengths)
+                columns.append(reference)
+                columns += [table[..., 0].mT for table in (window.means, window.variances)]
+        return (torch.cat(columns, 1),)

@@ -1,0 +1,14 @@
+"""Normalisation over time: assorted-time normalisation, and statistics of the population."""
+
+from cayley.norms.atn import AssortedTimeNorm, assorted_time_norm
+from cayley.norms.batch import PopulationStatistics
+from cayley.norms.windows import TimeWindow, sliding_sum, window_statistics
+
+__all__ = [
+    "AssortedTimeNorm",
+    "PopulationStatistics",
+    "TimeWindow",
+    "assorted_time_norm",
+    "sliding_sum",
+    "window_statistics",
+]

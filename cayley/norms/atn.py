@@ -1,0 +1,319 @@
+r"""Assorted-time normalisation: layer or batch normalisation over the last K steps."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from cayley.norms.batch import PopulationStatistics
+from cayley.norms.layouts import laid_out, padded, there
+from cayley.norms.windows import (
+    TimeWindow,
+    advance,
+    coarse,
+    mean_and_variance,
+    sliding_sum,
+    window_statistics,
+)
+
+__all__ = [
+    "AssortedTimeNorm",
+    "NormState",
+    "StepMoments",
+    "assorted_time_norm",
+    "check_over",
+    "normalize",
+    "unbiased",
+]
+
+Over = Literal["layer", "batch"]
+
+
+class StepMoments(NamedTuple):
+    """Statistics of every step, and of the window that ends with it.
+
+    Attributes:
+        reference: What all means are measured from, (B, 1) over the layer, (1, F) over the batch.
+        m: The mean of each step, (T, B, 1) or (T, 1, F).
+        v: The population variance of each step, shaped as m.
+        w: The number of values, (T, 1, 1), counted in examples.
+        mean: The mean of the window, shaped as m.
+        var: The population variance of the window, shaped as m.
+    """
+
+    reference: Tensor
+    m: Tensor
+    v: Tensor
+    w: Tensor
+    mean: Tensor
+    var: Tensor
+
+
+def assorted_time_norm(
+    a: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    window: int,
+    over: Over = "layer",
+    eps: float = 1e-5,
+    batch_sizes: Tensor | None = None,
+    past: TimeWindow | None = None,
+) -> tuple[Tensor, StepMoments]:
+    r"""Normalise each step by the mean and variance of the last K steps.
+
+    .. math:: y_t = \gamma \odot \frac{a_t - \mu_t}{\sqrt{\sigma_t^2 + \epsilon}} + \beta
+
+    μ and σ² are taken over the last :math:`k_t = \min(t, K)` steps and, for each example, all
+    units, or, for each unit, all examples. With K = 1 this is layer or batch normalisation.
+
+    References:
+        Breaking Time Invariance: Assorted-Time Normalization for RNNs, Pospisil, Zadorozhnyy, Ye,
+        2022, equations 3.7 to 3.9 of Pospisil's dissertation (2023).
+
+    Arguments:
+        a: (T, B, F); or the steps one after another, (N, F), with ``batch_sizes``.
+        gamma: γ, (F); None for 1.
+        beta: β, (F); None for 0.
+        window: The number K of steps.
+        over: ``"layer"`` or ``"batch"``.
+        eps: ε.
+        batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU.
+        past: The window before the first step; None for an empty one.
+
+    Returns:
+        y, in the layout of a, and the statistics it was made with.
+
+    Example:
+        >>> a = torch.randn(7, 2, 4)
+        >>> y, _ = assorted_time_norm(a, window=3)
+        >>> last = a[4:7, 0]
+        >>> expected = (a[6, 0] - last.mean()) / (last.var(correction=0) + 1e-5).sqrt()
+        >>> torch.testing.assert_close(y[6, 0], expected)
+    """
+    rows = None if batch_sizes is None else there(batch_sizes, a.device)
+    a = a if rows is None else padded(a, rows)
+    axis = 2 if over == "layer" else 1
+    reference = coarse(a[:1].mean(axis, keepdim=True)[0])
+    if past is not None:
+        seen = past.weights[-1:].sum(0) > 0 if window > 1 else torch.zeros_like(reference) > 0
+        reference = torch.where(seen, past.reference, reference)
+    a = a - reference
+    if over == "layer" or rows is None:
+        m, v = mean_and_variance(a, axis)
+    else:
+        is_there = rows[..., None]
+        n = is_there.sum(1, keepdim=True)
+        m = a.where(is_there, 0).sum(1, keepdim=True) / n
+        v = (a - m).where(is_there, 0).square().sum(1, keepdim=True) / n
+    w = a.new_ones(a.shape[0], 1, 1)
+    if over == "batch":
+        w = w * a.shape[1] if rows is None else rows.sum(1)[:, None, None].to(a.dtype)
+    if past is None or window == 1:
+        mean, var = window_statistics(m, v, w, window)
+    else:
+        weights = w.expand(-1, past.weights.shape[1], 1)
+        means, variances = torch.cat((past.means, m)), torch.cat((past.variances, v))
+        weights = torch.cat((past.weights, weights))
+        mean, var = window_statistics(means, variances, weights, window)
+        mean, var = mean[window - 1 :], var[window - 1 :]
+    y = normalize(a, mean, var, gamma, beta, eps)
+    return y if rows is None else y[rows], StepMoments(reference, m, v, w, mean, var)
+
+
+def normalize(
+    a: Tensor, mean: Tensor, var: Tensor, gamma: Tensor | None, beta: Tensor | None, eps: float
+) -> Tensor:
+    """γ (a − μ)/√(σ² + ε) + β."""
+    y = (a - mean) * (var + eps).rsqrt()
+    y = y if gamma is None else y * gamma
+    return y if beta is None else y + beta
+
+
+def unbiased(var: Tensor, w: Tensor, window: int, past: TimeWindow | None = None) -> Tensor:
+    """Bessel's correction of the variance of each window; that of a single value stays as it is.
+
+    Arguments:
+        var: The population variance of the window of each step, (T, 1, F).
+        w: The number of values of each step, (T, 1, 1).
+        window: The number K of steps.
+        past: The window before the first step.
+    """
+    weights = w if past is None else torch.cat((past.weights, w))
+    n = sliding_sum(weights, window)[weights.shape[0] - w.shape[0] :]
+    return var * (n / (n - 1).clamp_min(1))
+
+
+def check_over(over: str) -> None:
+    """Raise unless statistics can be taken over this."""
+    if over not in ("layer", "batch"):
+        raise ValueError(f"expected over to be 'layer' or 'batch', got {over!r}")
+
+
+class NormState(NamedTuple):
+    """The state of :meth:`AssortedTimeNorm.step`: the window, and how many steps there were."""
+
+    window: TimeWindow | None
+    steps: int
+
+
+class AssortedTimeNorm(nn.Module):
+    r"""Assorted-time normalisation (ATN) of a sequence.
+
+    .. math::
+        y_t = \gamma \odot \frac{a_t - \mu_t}{\sqrt{\sigma_t^2 + \epsilon}} + \beta, \qquad
+        \mu_t, \sigma_t^2 \text{ over the last } k_t = \min(t, K) \text{ steps}
+
+    Over the layer, statistics are those of one example, over its units and the window's steps.
+    Over the batch, they are those of one unit, over the examples and the window's steps; examples
+    that have ended are not counted. K = 1 is layer or batch normalisation of every step. Unlike
+    these, a larger window lets the scale of a single step through.
+
+    The statistics cost the same whatever K is, in memory too: of the steps of a window only means
+    and variances are kept. Gradients reach all steps of the window.
+
+    Note:
+        The documents do not say what the form over the batch does at inference. Here it uses, as
+        batch normalisation does, the mean over training batches of the statistics that were used
+        at each time step (:class:`~cayley.norms.PopulationStatistics`).
+
+    References:
+        Breaking Time Invariance: Assorted-Time Normalization for RNNs, Pospisil, Zadorozhnyy, Ye,
+        2022.
+
+    Arguments:
+        features: The number F of units.
+        window: The number K of steps.
+        over: ``"layer"`` or ``"batch"``.
+        eps: ε.
+        affine: Whether there are γ and β, which start at 1 and 0.
+        device, dtype: Of γ and β.
+
+    Shapes:
+        (T, B, F) ↦ (T, B, F), or a packed sequence ↦ a packed sequence.
+
+    Example:
+        >>> norm = AssortedTimeNorm(16, 10)
+        >>> a = torch.randn(100, 8, 16)
+        >>> y = norm(a)
+        >>> state = None
+        >>> for t, a_t in enumerate(a):
+        ...     y_t, state = norm.step(a_t, state)
+        >>> torch.testing.assert_close(y_t, y[-1])
+    """
+
+    gamma: Tensor | None
+    beta: Tensor | None
+
+    def __init__(
+        self,
+        features: int,
+        window: int,
+        *,
+        over: Over = "layer",
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("features", features), ("window", window)):
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"expected {name} to be an int of at least 1, got {size!r}")
+        check_over(over)
+        self.features = features
+        self.window = window
+        self.over: Over = over
+        self.eps = eps
+        self.affine = affine
+        for name in ("gamma", "beta"):
+            parameter = nn.Parameter(torch.empty(features, device=device, dtype=dtype))
+            self.register_parameter(name, parameter if affine else None)
+        self.population = None
+        if over == "batch":
+            self.population = PopulationStatistics(features, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set γ to 1 and β to 0, and forget the population."""
+        if self.gamma is not None and self.beta is not None:
+            nn.init.ones_(self.gamma)
+            nn.init.zeros_(self.beta)
+        if self.population is not None:
+            self.population.reset()
+
+    def forward(self, input: Tensor | PackedSequence) -> Tensor | PackedSequence:
+        """Normalise a whole sequence, whose first step has an empty window before it."""
+        if isinstance(input, PackedSequence):
+            a, batch_sizes, order, back = input
+            y, _ = self._run(a, batch_sizes, None)
+            return PackedSequence(y, batch_sizes, order, back)
+        return self._run(input, None, None)[0]
+
+    def step(self, a_t: Tensor, state: NormState | None = None) -> tuple[Tensor, NormState]:
+        """One step of :meth:`forward`, for streams.
+
+        Arguments:
+            a_t: The values of one step, (B, F).
+            state: What the step before returned; None at the start.
+
+        Returns:
+            y of the step, (B, F), and the state after it: 2 (K − 1) numbers for each example, or
+            for each unit over the batch. The state that was given stays as it is.
+        """
+        if a_t.dim() != 2:
+            raise ValueError(f"expected the values of one step, (B, F), got {tuple(a_t.shape)}")
+        y, state = self._run(a_t[None], None, state)
+        return y[0], state
+
+    def _run(
+        self, a: Tensor, batch_sizes: Tensor | None, state: NormState | None
+    ) -> tuple[Tensor, NormState]:
+        rank = 3 if batch_sizes is None else 2
+        if a.dim() != rank or a.shape[-1] != self.features:
+            shape = "(T, B, F)" if rank == 3 else "packed (N, F)"
+            raise ValueError(
+                f"expected {shape} with F = {self.features} features, got {tuple(a.shape)}"
+            )
+        past, seen = (None, 0) if state is None else state
+        dtype = a.dtype
+        # half precision cannot hold the sum of a thousand values
+        a = a.to(torch.promote_types(dtype, torch.float32))
+        T = a.shape[0] if batch_sizes is None else len(batch_sizes)
+        if self.population is not None and not self.training:
+            steps = torch.arange(seen, seen + T, device=a.device)
+            mean, var = (laid_out(x[:, None], batch_sizes) for x in self.population(steps))
+            y = normalize(a, mean, var, self.gamma, self.beta, self.eps)
+            return y.to(dtype), NormState(None, seen + T)
+        y, moments = assorted_time_norm(
+            a,
+            self.gamma,
+            self.beta,
+            window=self.window,
+            over=self.over,
+            eps=self.eps,
+            batch_sizes=batch_sizes,
+            past=past,
+        )
+        if self.population is not None and a.numel():
+            mean, var = moments.mean + moments.reference, moments.var
+            var = unbiased(var, moments.w, self.window, past)
+            self.population.update(mean[:, 0], var[:, 0], seen)
+        window = None
+        if batch_sizes is None:
+            window = advance(
+                past, moments.reference, moments.m, moments.v, moments.w, self.window, None
+            )
+        return y.to(dtype), NormState(window, seen + T)
+
+    def extra_repr(self) -> str:
+        """The sizes and whatever differs from the defaults."""
+        parts = [f"{self.features}, {self.window}"]
+        if self.over != "layer":
+            parts.append(f"over={self.over!r}")
+        if self.eps != 1e-5:
+            parts.append(f"eps={self.eps}")
+        if not self.affine:
+            parts.append("affine=False")
+        return ", ".join(parts)

@@ -1,0 +1,265 @@
+r"""Mean and variance over the last K steps, from those of each step, at a cost free of K.
+
+A step contributes its mean :math:`m_t`, its population variance :math:`v_t` and the number
+:math:`w_t` of values behind them. Over the steps of a window
+
+.. math::
+    \mu = \frac{1}{n} \sum_i w_i m_i, \qquad
+    \sigma^2 = \frac{1}{n} \sum_i w_i \bigl(v_i + (m_i - \mu)^2\bigr), \qquad n = \sum_i w_i,
+
+the mean of means, and the mean of variances plus the variance of means. Time is cut into blocks
+of K steps: every window is the end of one block and the beginning of the next, each summed once.
+Nothing is ever subtracted from a running sum, so that nothing cancels and no error builds up.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cayley.tracing import transforms_active
+
+__all__ = [
+    "Moments",
+    "TimeWindow",
+    "advance",
+    "coarse",
+    "mean_and_variance",
+    "merge",
+    "sliding_sum",
+    "window_statistics",
+]
+
+
+class TimeWindow(NamedTuple):
+    """What a normalisation remembers between the steps of a stream.
+
+    The statistics of the last K − 1 steps, oldest first, (K − 1, G, ·) for G groups.
+
+    Attributes:
+        reference: What the values are measured from, (G, ·): the means are kept less this.
+        means: The mean of each step, less the reference.
+        variances: The variance of each step.
+        weights: The number of values behind them; 0 for steps before the first.
+    """
+
+    reference: Tensor
+    means: Tensor
+    variances: Tensor
+    weights: Tensor
+
+
+def advance(
+    past: TimeWindow | None,
+    reference: Tensor,
+    m: Tensor,
+    v: Tensor,
+    w: Tensor,
+    window: int,
+    lengths: Tensor | None,
+) -> TimeWindow:
+    """The last K − 1 steps after T more.
+
+    Arguments:
+        past: Those before; None for none.
+        reference: What the means are measured from, (G, ·).
+        m: The mean of each step, (T, G, ·).
+        v: The variance of each step, (T, G, ·).
+        w: The number of values behind them, (T, G, 1) or (T, 1, 1).
+        window: The number K of steps.
+        lengths: How many of the T steps each group has, (G); None for all.
+    """
+    if past is None:
+        zeros = m.new_zeros(window - 1, *m.shape[1:])
+        past = TimeWindow(reference, zeros, zeros, zeros[..., :1])
+    new = (m, v, w.expand(-1, m.shape[1], 1))
+    tables = [torch.cat(pair) for pair in zip(past[1:], new, strict=True)]
+    if lengths is None:
+        return TimeWindow(reference, *(x.narrow(0, m.shape[0], window - 1) for x in tables))
+    steps = torch.arange(window - 1, device=m.device)[:, None, None]
+    index = lengths.to(m.device)[None, :, None] + steps
+    return TimeWindow(reference, *(x.gather(0, index.expand(-1, -1, x.shape[2])) for x in tables))
+
+
+class Moments(NamedTuple):
+    """Number n of values, mean μ, and n·σ² of a set."""
+
+    n: Tensor | float
+    mean: Tensor
+    spread: Tensor
+
+
+def mean_and_variance(a: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Mean and population variance along an axis, which is kept with size 1."""
+    if a.numel() == 0:  # of which torch warns
+        return a.sum(axis, keepdim=True), a.sum(axis, keepdim=True)
+    v, m = torch.var_mean(a, axis, correction=0, keepdim=True)
+    return m, v
+
+
+def coarse(m: Tensor) -> Tensor:
+    """A number near m with only 8 bits, by Veltkamp's splitting; it has no derivative.
+
+    Values near m lose nothing when it is subtracted from them, and statistics that are taken of the
+    differences keep all digits: a mean of 1000 does not hide a standard deviation of 0.1. Being
+    constant around almost every m, it needs no gradient.
+
+    Example:
+        >>> coarse(torch.tensor([1001.3, 0.0]))
+        tensor([1000.,    0.])
+    """
+    m = m.detach()
+    bits = {torch.float32: 24, torch.float64: 53}[m.dtype]
+    c = m * (2.0 ** (bits - 8) + 1)
+    return c - (c - m)
+
+
+def merge(a: Moments, b: Moments) -> Moments:
+    """Moments of two disjoint sets together; one of them may be empty, not both.
+
+    References:
+        Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, Chan, Golub,
+        LeVeque, 1979.
+
+    Example:
+        >>> x, y = torch.randn(3), torch.randn(5)
+        >>> a, b = (Moments(len(z), z.mean(), len(z) * z.var(correction=0)) for z in (x, y))
+        >>> n, mean, spread = merge(a, b)
+        >>> torch.testing.assert_close(spread / n, torch.cat((x, y)).var(correction=0))
+    """
+    n = a.n + b.n
+    d = b.mean - a.mean
+    return Moments(n, a.mean + d * (b.n / n), a.spread + b.spread + d * d * (a.n * b.n / n))
+
+
+def _prefix_moments(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of the first 1, 2, … steps, by Welford's sums, along the first axis."""
+    n = w.cumsum(0)
+    safe = n.clamp_min(1)
+    x = m - m[:1].detach()
+    mean = (w * x).cumsum(0) / safe
+    d = x - torch.cat((torch.zeros_like(mean[:1]), mean[:-1]))
+    spread = (w * v + d * d * (w * (n - w) / safe)).cumsum(0)
+    return n, mean + m[:1].detach(), spread
+
+
+def suffix_moments(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of the steps from the first, second, … to the last, along the first axis."""
+    n, mean, spread = _prefix_moments(m.flip(0), v.flip(0), w.flip(0))
+    return n.flip(0), mean.flip(0), spread.flip(0)
+
+
+def sliding_sum(x: Tensor, window: int, *, ahead: bool = False) -> Tensor:
+    """Sum over each step and the ``window`` − 1 before it (after it if ``ahead``), along axis 0.
+
+    Example:
+        >>> sliding_sum(torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]), 3)
+        tensor([ 1.,  3.,  7., 14., 28.])
+    """
+    if ahead:
+        return sliding_sum(x.flip(0), window).flip(0)
+    blocks = _to_blocks(x, window)
+    ends = blocks.flip(0).cumsum(0).flip(0)
+    return _from_blocks(blocks.cumsum(0) + _of_block_before(ends), x.shape[0])
+
+
+def window_statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance over the last ``window`` steps, or all there are, at every step.
+
+    Arguments:
+        m: The mean of each step, (T, G, ·).
+        v: The population variance of each step, (T, G, ·).
+        w: The number of values behind them, (T, G, 1) or (T, 1, 1); 0 where a step is missing.
+        window: The number K of steps.
+
+    Returns:
+        μ and σ² at each step, shaped as m; finite but without meaning where the whole window is
+        missing. Their gradients reach every step of the window, at a cost free of K too.
+
+    Example:
+        >>> a = torch.randn(6, 1, 4)
+        >>> v, m = torch.var_mean(a, -1, correction=0, keepdim=True)
+        >>> mean, variance = window_statistics(m, v, torch.ones(6, 1, 1), 3)
+        >>> torch.testing.assert_close(mean[4, 0, 0], a[2:5].mean())
+        >>> torch.testing.assert_close(variance[4, 0, 0], a[2:5].var(correction=0))
+    """
+    if window == 1:
+        return m, v
+    run = _statistics if transforms_active() else _window_statistics
+    return run(m, v, w, window)
+
+
+def _statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    K = max(1, min(window, len(m)))
+    blocks = [_to_blocks(x, K) for x in (m, v, w)]
+    n_end, mean_end, spread_end = (_of_block_before(x) for x in suffix_moments(*blocks))
+    n, mean, spread = _prefix_moments(*blocks)
+    # a window that is missing altogether divides by the 1 that is put in place of its 0
+    n = torch.where(n + n_end == 0, 1, n)
+    n, mean, spread = merge(Moments(n_end, mean_end, spread_end), Moments(n, mean, spread))
+    mean, var = (_from_blocks(x, len(m)).contiguous() for x in (mean, spread / n))
+    return mean, var
+
+
+def _statistics_backward(
+    grad_mean: Tensor, grad_var: Tensor, m: Tensor, mean: Tensor, w: Tensor, window: int
+) -> tuple[Tensor, Tensor]:
+    K = max(1, min(window, len(m)))
+    n = sliding_sum(w, K).clamp_min(1)
+    # σ² does not change to first order with μ, its minimiser: μ has only its own gradient
+    P, Q, R = (sliding_sum(x / n, K, ahead=True) for x in (grad_mean, grad_var, grad_var * mean))
+    return w * (P + 2 * (Q * m - R)), w * Q
+
+
+def _to_blocks(x: Tensor, K: int) -> Tensor:
+    """(T, ·) as (K, blocks, ·), filled up with 0."""
+    missing = -x.shape[0] % K
+    if missing:
+        x = torch.cat((x, x.new_zeros(missing, *x.shape[1:])))
+    return x.unflatten(0, (-1, K)).transpose(0, 1)
+
+
+def _from_blocks(x: Tensor, T: int) -> Tensor:
+    return x.transpose(0, 1).flatten(0, 1)[:T]
+
+
+def _of_block_before(ends: Tensor) -> Tensor:
+    """What the block before contributes to the window that ends at each position of a block."""
+    ends = torch.cat((ends[1:], torch.zeros_like(ends[:1])))
+    return torch.cat((torch.zeros_like(ends[:, :1]), ends[:, :-1]), 1)
+
+
+_window_statistics = torch.library.custom_op(
+    "cayley::window_statistics", _statistics, mutates_args=()
+)
+_window_statistics_backward = torch.library.custom_op(
+    "cayley::window_statistics_backward", _statistics_backward, mutates_args=()
+)
+
+
+@_window_statistics.register_fake
+def _(m, v, w, window):
+    return m.new_empty(m.shape), m.new_empty(m.shape)
+
+
+@_window_statistics_backward.register_fake
+def _(grad_mean, grad_var, m, mean, w, window):
+    return m.new_empty(m.shape), m.new_empty(m.shape)
+
+
+def _save(ctx, inputs, output):
+    m, v, w, ctx.window = inputs
+    ctx.save_for_backward(m, v, w, output[0])
+
+
+def _differentiate(ctx, grad_mean, grad_var):
+    m, v, w, mean = ctx.saved_tensors
+    if not torch.is_grad_enabled():
+        gradients = _window_statistics_backward(grad_mean, grad_var, m, mean, w, ctx.window)
+    else:  # the gradient is to be differentiated again: its own operations must be recorded
+        mean, _ = _statistics(m, v, w, ctx.window)
+        gradients = _statistics_backward(grad_mean, grad_var, m, mean, w, ctx.window)
+    return *gradients, None, None
+
+
+_window_statistics.register_autograd(_differentiate, setup_context=_save)
