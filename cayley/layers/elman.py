@@ -120,11 +120,11 @@ class RNN(Recurrent):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
+            trainable_h0=trainable_h0,
         )
         check_nonlinearity(nonlinearity, is_complex)
         self.nonlinearity = nonlinearity
         self.is_complex = is_complex
-        self.trainable_h0 = trainable_h0
         self._activation = (
             "modrelu_stacked" if is_complex and nonlinearity == "modrelu" else (nonlinearity)
         )
@@ -191,7 +191,7 @@ class RNN(Recurrent):
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h = elman(
                 x.to(W.dtype),
-                self._initial_state(suffix, B) if state is None else state[0].to(W.dtype),
+                self.initial_state(suffix, B) if state is None else state[0].to(W.dtype),
                 W,
                 threshold,
                 nonlinearity=self._activation,
@@ -210,18 +210,11 @@ class RNN(Recurrent):
         b = getattr(self, f"bias_{suffix}")
         return (None, b) if self._threshold else (b, None)
 
-    def _initial_state(self, suffix: str, B: int) -> Tensor:
-        if self.trainable_h0:
-            return getattr(self, f"h0_{suffix}").expand(B, -1)
-        return getattr(self, f"weight_ih_{suffix}").new_zeros(B, self.state_sizes[0])
-
     def extra_repr(self) -> str:
         """As ``nn.RNN`` prints it, with the nonlinearity."""
         parts = [super().extra_repr()]
         if self.nonlinearity != "tanh":
             parts.append(f"nonlinearity={self.nonlinearity!r}")
-        if self.trainable_h0:
-            parts.append("trainable_h0=True")
         return ", ".join(parts)
 
 

@@ -124,6 +124,7 @@ class NCGRU(Recurrent):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
+            trainable_h0=trainable_h0,
         )
         check_orthogonal_gates(orthogonal)
         if nonlinearity not in ("modrelu", "tanh"):
@@ -133,7 +134,6 @@ class NCGRU(Recurrent):
         self.orthogonal = tuple(gate for gate in GATES if gate in orthogonal)
         self.order = order
         self.nonlinearity = nonlinearity
-        self.trainable_h0 = trainable_h0
         n = hidden_size
         unused: dict[str, object] = {}
         if order is None or not self.orthogonal:
@@ -213,7 +213,7 @@ class NCGRU(Recurrent):
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h = gru(
                 x.to(U.dtype),
-                self._initial_state(suffix, B) if state is None else state[0].to(U.dtype),
+                self.initial_state(suffix, B) if state is None else state[0].to(U.dtype),
                 U,
                 threshold,
                 batch_sizes=batch_sizes,
@@ -233,11 +233,6 @@ class NCGRU(Recurrent):
             return bias, None
         return torch.cat((bias[: 2 * n], zeros)), bias[2 * n :]
 
-    def _initial_state(self, suffix: str, B: int) -> Tensor:
-        if self.trainable_h0:
-            return getattr(self, f"h0_{suffix}").expand(B, -1)
-        return getattr(self, f"weight_ih_{suffix}").new_zeros(B, self.hidden_size)
-
     def extra_repr(self) -> str:
         """As ``nn.GRU`` prints it, with what is orthogonal and how."""
         parts = [super().extra_repr(), f"orthogonal={self.orthogonal}"]
@@ -245,8 +240,6 @@ class NCGRU(Recurrent):
             parts.append(f"order={self.order}")
         if self.nonlinearity != "modrelu":
             parts.append(f"nonlinearity={self.nonlinearity!r}")
-        if self.trainable_h0:
-            parts.append("trainable_h0=True")
         return ", ".join(parts)
 
 

@@ -33,6 +33,7 @@ class Recurrent(nn.Module, ABC):
         batch_first: Whether input and output are (B, T, ·).
         dropout: Probability of dropout on the output of each layer but the last.
         bidirectional: Whether a second set of weights reads the sequence from its end.
+        trainable_h0: Whether the output's initial state is a parameter, ``h0_l0``.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Recurrent(nn.Module, ABC):
         batch_first: bool,
         dropout: float,
         bidirectional: bool,
+        trainable_h0: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
@@ -67,6 +69,7 @@ class Recurrent(nn.Module, ABC):
         self.batch_first = batch_first
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
+        self.trainable_h0 = trainable_h0
         self.structured = nn.ModuleDict()
 
     @abstractmethod
@@ -108,6 +111,12 @@ class Recurrent(nn.Module, ABC):
             yield f"l{layer}", size, False
             if self.bidirectional:
                 yield f"l{layer}_reverse", size, True
+
+    def initial_state(self, suffix: str, B: int) -> Tensor:
+        """The state that is used when no ``hx`` is given: the trained one, or zeros, (B, H)."""
+        if self.trainable_h0:
+            return getattr(self, f"h0_{suffix}").expand(B, -1)
+        return getattr(self, f"weight_ih_{suffix}").new_zeros(B, self.state_sizes[0])
 
     def forward(
         self, input: Tensor | PackedSequence, hx: State | None = None
@@ -293,6 +302,8 @@ class Recurrent(nn.Module, ABC):
             parts.append(f"dropout={self.dropout}")
         if self.bidirectional:
             parts.append("bidirectional=True")
+        if self.trainable_h0:
+            parts.append("trainable_h0=True")
         return ", ".join(parts)
 
 

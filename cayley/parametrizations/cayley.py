@@ -93,16 +93,10 @@ class ScaledCayley(Parametrization):
         self, n: int, *, negative_ones: int | None = None, bandwidth: int | None = None
     ) -> None:
         super().__init__(n)
-        self.negative_ones = n // 2 if negative_ones is None else negative_ones
-        if not isinstance(self.negative_ones, int) or not 0 <= self.negative_ones <= n:
-            raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones}")
+        self.negative_ones = count_signs(n, negative_ones)
         self.skew = Skew(n, bandwidth=bandwidth)
         self.register_buffer("D", torch.empty(n))
-        self._place_signs()
-
-    def _place_signs(self) -> None:
-        self.D.fill_(1.0)
-        self.D[self.n - self.negative_ones :] = -1.0
+        place_signs_(self.D, self.negative_ones)
 
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
@@ -121,9 +115,23 @@ class ScaledCayley(Parametrization):
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
         """Plane rotations by angles t ~ U[0, π/2), and −1 in the last entries of D."""
-        self._place_signs()
+        place_signs_(self.D, self.negative_ones)
         return self.skew.sample(device=device, dtype=dtype)
 
     def extra_repr(self) -> str:
         """The size, the number of −1 that D starts with and the bandwidth."""
         return f"{self.n}, negative_ones={self.negative_ones}{bandwidth_repr(self.skew.bandwidth)}"
+
+
+def count_signs(n: int, negative_ones: int | None) -> int:
+    """How many of n signs are −1: as many as asked for, by default half of them."""
+    count = n // 2 if negative_ones is None else negative_ones
+    if not isinstance(count, int) or not 0 <= count <= n:
+        raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones}")
+    return count
+
+
+def place_signs_(D: Tensor, negative_ones: int) -> None:
+    """Fill D with +1 and, in its last entries, −1."""
+    D.fill_(1.0)
+    D[len(D) - negative_ones :] = -1.0

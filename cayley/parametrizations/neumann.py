@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cayley.parametrizations.cayley import count_signs, place_signs_
 from cayley.parametrizations.parametrization import (
     Parametrization,
     check_orthogonal,
@@ -145,9 +146,7 @@ class NeumannCayley(Parametrization):
         if refresh_every is not None and refresh_every < 1:
             raise ValueError(f"expected refresh_every to be at least 1, got {refresh_every}")
         self.order = order
-        self.negative_ones = n // 2 if negative_ones is None else negative_ones
-        if not isinstance(self.negative_ones, int) or not 0 <= self.negative_ones <= n:
-            raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones}")
+        self.negative_ones = count_signs(n, negative_ones)
         self.tolerance = tolerance
         self.refresh_every = refresh_every
         self.skew = Skew(n)
@@ -160,8 +159,7 @@ class NeumannCayley(Parametrization):
         self._start()
 
     def _start(self) -> None:
-        self.D.fill_(1.0)
-        self.D[self.n - self.negative_ones :] = -1.0
+        place_signs_(self.D, self.negative_ones)
         for buffer in (self.inverse, self.point, self.updates, self.refreshes):
             buffer.zero_()
         self.refresh_()
