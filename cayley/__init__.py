@@ -3,6 +3,7 @@
 from cayley import activations, initializers, norms, optim, parametrizations, recurrences
 from cayley.activations import ModReLU, modrelu
 from cayley.layers import (
+    ENRNN,
     EURNN,
     LSTM,
     NCGRU,
@@ -22,6 +23,7 @@ from cayley.parametrizations import orthogonal_
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "ENRNN",
     "EURNN",
     "LSTM",
     "NCGRU",

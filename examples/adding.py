@@ -50,10 +50,9 @@ def train(
     losses: list[float] = []
     columns = (
         TextColumn("{task.description:8}"),
-        BarColumn(),
-        TextColumn("step {task.completed}/{task.total}"),
-        TextColumn("{task.fields[rate]:.0f} steps/s, left"),
-        TimeRemainingColumn(),
+        BarColumn(bar_width=14),
+        TextColumn("{task.completed}/{task.total}, {task.fields[rate]:.0f}/s, left"),
+        TimeRemainingColumn(compact=True),
         TextColumn("error {task.fields[error]:.4f}, to beat " + f"{BASELINE:.4f}"),
     )
     with Progress(*columns) as progress:
@@ -105,13 +104,16 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=1500, help="training steps (%(default)s)")
     parser.add_argument("--batch", type=int, default=50, help="sequences a step (%(default)s)")
+    # more threads gain little on steps this small, and lose much on a busy machine
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (%(default)s)")
     parser.add_argument("--seed", type=int, default=5544, help="(%(default)s)")
     parser.add_argument("-o", "--output", type=Path, default=Path("out/adding.png"))
     options = parser.parse_args()
-    for name in ("length", "steps", "batch"):
+    for name in ("length", "steps", "batch", "threads"):
         if getattr(options, name) < (2 if name == "length" else 1):
             parser.error(f"--{name}: expected a larger number, got {getattr(options, name)}")
 
+    torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     # about 15,000 parameters each, as in the papers
     orthogonal = cayley.ScoRNN(2, 170, negative_ones=85)

@@ -25,6 +25,12 @@ def lstm(*, evaluate: bool = False, **own: object) -> Make:
 
 
 # hidden sizes are 8 throughout, which every pattern can serve
+def enrnn(input_size: int, hidden_size: int, *rest: int, **options: object) -> Recurrent:
+    """ENRNN with as many long-term as short-term units, if there is more than one."""
+    short = hidden_size // 2 if isinstance(hidden_size, int) and hidden_size > 1 else 0
+    return cayley.ENRNN(input_size, hidden_size - short, short, *rest, **options)
+
+
 NETWORKS: dict[str, Make] = {
     "RNN-tanh": cayley.RNN,
     "RNN-modrelu": lambda *sizes, **options: cayley.RNN(*sizes, nonlinearity="modrelu", **options),
@@ -41,6 +47,10 @@ NETWORKS: dict[str, Make] = {
     "ORNN": cayley.ORNN,
     "ExpRNN": cayley.ExpRNN,
     "SpectralRNN": cayley.SpectralRNN,
+    "ENRNN": enrnn,
+    "ENRNN-uncoupled": lambda *sizes, **options: enrnn(
+        *sizes, coupled=False, eps=0.1, nonlinearity="relu", **options
+    ),
     "NCGRU": cayley.NCGRU,
     "NCGRU-exact-candidate": lambda *sizes, **options: cayley.NCGRU(
         *sizes, orthogonal=("candidate",), order=None, **options

@@ -1,6 +1,7 @@
 """Recurrent layers with the contract of ``torch.nn.RNN``."""
 
 from cayley.layers.elman import RNN
+from cayley.layers.enrnn import ENRNN
 from cayley.layers.gru import NCGRU
 from cayley.layers.lstm import LSTM
 from cayley.layers.networks import (
@@ -15,6 +16,7 @@ from cayley.layers.networks import (
 )
 
 __all__ = [
+    "ENRNN",
     "EURNN",
     "LSTM",
     "NCGRU",

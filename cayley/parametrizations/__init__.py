@@ -3,6 +3,7 @@
 from cayley.parametrizations.cayley import ScaledCayley, scaled_cayley
 from cayley.parametrizations.cayley_complex import ComplexScaledCayley
 from cayley.parametrizations.composition import UnitaryComposition, compose
+from cayley.parametrizations.eigenvalue import EigenvalueNormalization, spectral_radius
 from cayley.parametrizations.exponential import MatrixExponential, matrix_exponential
 from cayley.parametrizations.gates import GateMatrices
 from cayley.parametrizations.givens import (
@@ -13,6 +14,7 @@ from cayley.parametrizations.givens import (
     tunable_pattern,
 )
 from cayley.parametrizations.householder import HouseholderProduct, householder_product
+from cayley.parametrizations.long_short import LongShort, long_short
 from cayley.parametrizations.neumann import NeumannCayley, neumann_update
 from cayley.parametrizations.orthogonal import MAPS, orthogonal_
 from cayley.parametrizations.parametrization import Parametrization
@@ -26,9 +28,11 @@ from cayley.parametrizations.svd import SpectralSVD, spectral_svd
 __all__ = [
     "MAPS",
     "ComplexScaledCayley",
+    "EigenvalueNormalization",
     "GateMatrices",
     "GivensLayers",
     "HouseholderProduct",
+    "LongShort",
     "MatrixExponential",
     "NeumannCayley",
     "Parametrization",
@@ -43,6 +47,7 @@ __all__ = [
     "compose",
     "fft_pattern",
     "householder_product",
+    "long_short",
     "matrix_exponential",
     "neumann_update",
     "orthogonal_",
@@ -53,6 +58,7 @@ __all__ = [
     "skew_hermitian",
     "skew_symmetric",
     "small_cayley",
+    "spectral_radius",
     "spectral_svd",
     "tunable_pattern",
 ]

@@ -30,7 +30,8 @@ class Parametrization(nn.Module, ABC):
     Attributes:
         names: The names of the free tensors, in the order of ``forward``'s arguments.
         phases: Those of ``names`` that are angles of complex numbers of modulus one.
-        unconstrained: Those of ``names`` that are entries of W under no constraint.
+        unconstrained: Those of ``names`` that are ordinary weights, with no need of a learning
+            rate of their own.
         is_complex: Whether W is complex.
         on_manifold: Whether the free tensor *is* W, so that only an optimiser of the Stiefel
             manifold keeps it in place.

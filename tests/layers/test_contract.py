@@ -353,17 +353,16 @@ def test_autocast_rounds_only_the_input(make: Make) -> None:
     assert exact.abs().max() > 0.1
     error = torch.linalg.norm(output - exact) / torch.linalg.norm(exact)
     assert 0 < error < 0.02
+    # a backward pass inside of autocast is no less precise
+    parameters = tuple(layer.parameters())
+    wanted = torch.autograd.grad(output.sum(), parameters, retain_graph=True, allow_unused=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output.sum().backward()
-    gradients = [p.grad.clone() for p in layer.parameters() if p.grad is not None]
-    layer.zero_grad()
-    layer(x)[0].sum().backward()
-    exact_gradients = [p.grad for p in layer.parameters() if p.grad is not None]
-    for gradient, wanted in zip(gradients, exact_gradients, strict=True):
-        assert torch.linalg.norm(gradient - wanted) <= 0.05 * torch.linalg.norm(wanted) + 1e-3
-    assert all(
-        p.grad is None or p.grad.dtype.to_real() == torch.float32 for p in layer.parameters()
-    )
+        inside = torch.autograd.grad(output.sum(), parameters, allow_unused=True)
+    for gradient, outside in zip(inside, wanted, strict=True):
+        if outside is not None:
+            assert gradient.dtype.to_real() == torch.float32
+            error = torch.linalg.norm(gradient - outside)
+            assert error <= 0.02 * torch.linalg.norm(outside) + 1e-6
 
 
 @every

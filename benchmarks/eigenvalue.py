@@ -1,0 +1,139 @@
+"""Time of following the dominant eigenpair against a full decomposition, in real training.
+
+ENRNN on the adding problem. At every step the same T goes through the operator that the layer uses
+and through ``torch.linalg.eig``, in the precision of the layer; ρ is compared with that of
+``torch.linalg.eigvals`` in double precision. Times are those of one thread.
+
+    python benchmarks/eigenvalue.py            # s = 64, 256, 720 over 200 steps, some minutes
+    python benchmarks/eigenvalue.py --quick    # 20 steps
+"""
+
+import argparse
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from cayley.layers.enrnn import ENRNN
+from cayley.parametrizations.dominant import Event, dominant_eigenpair
+from cayley.parametrizations.eigenvalue import EigenvalueNormalization
+from cayley.parametrizations.long_short import LongShort
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network, an optimiser and the sequences it sees."""
+
+    long_size: int
+    short_size: int
+    optimizer: str
+    lr: float
+    T: int
+    B: int
+
+
+# the reference's settings, but for shorter sequences and smaller batches: sizes and RMSProp 1e-4 of
+# its adding problem, and the sizes and Adam 1e-3 of its characters
+SETTINGS = [
+    Setting(96, 64, "RMSprop", 1e-4, 100, 20),
+    Setting(96, 256, "RMSprop", 1e-4, 100, 20),
+    Setting(96, 720, "RMSprop", 1e-4, 50, 20),
+    Setting(310, 720, "Adam", 1e-3, 50, 10),
+]
+
+
+@dataclass
+class Times:
+    """Milliseconds of every step, and the largest error of ρ."""
+
+    followed: list[float] = field(default_factory=list)
+    decomposed: list[float] = field(default_factory=list)
+    error: float = 0.0
+
+
+def adding(T: int, B: int) -> tuple[Tensor, Tensor]:
+    """Numbers in [0, 1), two of them marked, one in each half; the target is their sum."""
+    first, second = torch.randint(0, T // 2, (B,)), torch.randint(T // 2, T, (B,))
+    x = torch.stack((torch.rand(T, B), torch.zeros(T, B)), -1)
+    rows = torch.arange(B)
+    x[first, rows, 1] = x[second, rows, 1] = 1.0
+    return x, x[first, rows, 0] + x[second, rows, 0]
+
+
+def measure(T: Tensor, map: EigenvalueNormalization, times: Times) -> None:
+    """One T through both, in the state in which training will meet it."""
+    state = (map.right, map.left, map.counts, ~map.latched)
+    start = time.perf_counter()
+    rho = dominant_eigenpair(T, *state)[0]
+    middle = time.perf_counter()
+    torch.linalg.eig(T)
+    end = time.perf_counter()
+    times.followed.append(1e3 * (middle - start))
+    times.decomposed.append(1e3 * (end - middle))
+    exact = torch.linalg.eigvals(T.double()).abs().max()
+    times.error = max(times.error, float((rho.double() - exact).abs() / exact))
+
+
+def train(setting: Setting, steps: int) -> tuple[Times, dict[str, int], float]:
+    """Train, measuring at every step; times, events and the last ρ(T)."""
+    torch.manual_seed(5544)
+    layer = ENRNN(
+        2, setting.long_size, setting.short_size, negative_ones=3 * setting.long_size // 10
+    )
+    head = nn.Linear(layer.output_size, 1)
+    parameters = [*layer.parameters(), *head.parameters()]
+    optimizer = getattr(torch.optim, setting.optimizer)(parameters, lr=setting.lr)
+    matrix = next(layer.matrices())
+    assert isinstance(matrix.map, LongShort)
+    map = matrix.map.short
+    assert map is not None
+    free, times = matrix.get_parameter("T"), Times()
+    for _ in range(steps):
+        measure(free.detach(), map, times)
+        x, y = adding(setting.T, setting.B)
+        optimizer.zero_grad()
+        loss = (head(layer(x)[0][-1])[:, 0] - y).square().mean()
+        loss.backward()
+        optimizer.step()
+    rho = float(torch.linalg.eigvals(free.detach()).abs().max())
+    return times, map.events, rho
+
+
+def spread(values: list[float]) -> str:
+    """Median and the tenth to the ninetieth percentile."""
+    low, median, high = torch.tensor(values).quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
+    return f"{median:7.2f} ({low:.2f}–{high:.2f})"
+
+
+def main() -> None:
+    """Print a row a setting."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="20 steps instead of 200")
+    parser.add_argument("--steps", type=int, default=200, help="training steps a setting")
+    arguments = parser.parse_args()
+    steps = 20 if arguments.quick else arguments.steps
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, one thread, float32, {steps} steps; times in ms\n")
+    print(
+        "| q + s | training | followed | torch.linalg.eig | median ratio | total ratio | ρ off by |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    details = []
+    for setting in SETTINGS:
+        times, events, rho = train(setting, steps)
+        name = f"{setting.long_size} + {setting.short_size}"
+        medians = [torch.tensor(t).median() for t in (times.followed, times.decomposed)]
+        print(
+            f"| {name} | {setting.optimizer} {setting.lr:g} | {spread(times.followed)} "
+            f"| {spread(times.decomposed)} | {medians[1] / medians[0]:.1f} "
+            f"| {sum(times.decomposed) / sum(times.followed):.1f} | {times.error:.1e} |",
+            flush=True,
+        )
+        seen = ", ".join(f"{Event[key].name} {n}" for key, n in events.items() if n)
+        details.append(f"{name}: {seen}; ρ(T) at the end {rho:.4f}")
+    print("\n" + "\n".join(details))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""Eigenvalue normalisation: its gradient, its latch, and what it remembers."""
+
+import copy
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+
+from cayley.parametrizations import StructuredMatrix
+from cayley.parametrizations.eigenvalue import EigenvalueNormalization, spectral_radius
+
+REAL = torch.tensor([[1.7, 0.4, 0.1], [-0.3, 0.6, 0.2], [0.5, 0.1, -0.4]])
+PAIR = torch.tensor([[1.1, -1.0, 0.3], [0.9, 1.0, 0.1], [0.2, -0.5, 0.3]])
+NEGATIVE = -REAL
+matrices = pytest.mark.parametrize("T", [REAL, PAIR, NEGATIVE], ids=["real", "pair", "negative"])
+
+
+def radius(T: Tensor) -> Tensor:
+    return torch.linalg.eigvals(T).abs().max()
+
+
+def differences(f, T: Tensor, step: float = 1e-6) -> Tensor:
+    """Central differences of a scalar function."""
+    gradient = torch.zeros_like(T)
+    for i in range(len(T)):
+        for j in range(len(T)):
+            E = torch.zeros_like(T)
+            E[i, j] = step
+            gradient[i, j] = (f(T + E) - f(T - E)) / (2 * step)
+    return gradient
+
+
+def large(kind: str) -> Tensor:
+    """A matrix that is followed, with a dominant pair or a real dominant eigenvalue."""
+    T = torch.randn(100, 100) / 10
+    if kind == "pair":
+        T[:2, :2] = torch.tensor([[1.2, -1.0], [1.0, 1.2]])
+    else:
+        T[0, 0] = 2.0
+    return T
+
+
+@matrices
+def test_gradient_of_the_radius(T: Tensor) -> None:
+    T = T.double()
+    assert (torch.linalg.eigvals(T)[0].imag != 0) == (T is PAIR or torch.equal(T, PAIR.double()))
+    X = T.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(spectral_radius(X), X)
+    torch.testing.assert_close(gradient, differences(radius, T), rtol=1e-7, atol=1e-8)
+    assert gradcheck(spectral_radius, X)
+    assert gradgradcheck(spectral_radius, X)
+
+
+@matrices
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+def test_gradient_of_the_normalised_matrix(T: Tensor, eps: float) -> None:
+    """Against differences and the closed form with the inner factor 1/ρ."""
+    T, G = T.double(), torch.randn(3, 3)
+    normalise = EigenvalueNormalization(3, eps=eps)
+    X = T.clone().requires_grad_()
+    W = normalise(X)
+    assert normalise.latched
+    rho = radius(T)
+    torch.testing.assert_close(W, T / (rho + eps))
+    (gradient,) = torch.autograd.grad((G * W).sum(), X)
+    expected = differences(lambda T: (G * T / (radius(T) + eps)).sum(), T)
+    torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-8)
+
+    theta, U = torch.linalg.eig(T)
+    j = int(theta.abs().argmax())
+    V = torch.linalg.inv(U).mH
+    u, v = U[:, j], V[:, j]
+    S = torch.outer(v.conj(), u) / torch.vdot(v, u)
+    C = theta[j].real * S.real + theta[j].imag * S.imag
+    closed = (G - (G * W.detach()).sum() / rho * C) / (rho + eps)
+    torch.testing.assert_close(gradient, closed, rtol=1e-9, atol=1e-12)
+    printed = (G - (G * W.detach()).sum() / (rho + eps) * C) / (rho + eps)
+    assert torch.allclose(gradient, printed) == (eps == 0)
+    if eps == 0:
+        assert abs(float((gradient * T).sum())) < 1e-13
+    assert gradcheck(normalise, X)
+    assert gradgradcheck(normalise, X)
+
+
+@pytest.mark.parametrize("kind", ["pair", "real"])
+def test_gradient_where_the_pair_is_followed(kind: str) -> None:
+    normalise = EigenvalueNormalization(100)
+    T, G = large(kind), torch.randn(100, 100)
+    for _ in range(3):
+        X = T.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad((G * normalise(X)).sum(), X)
+        Z = T.clone().requires_grad_()
+        (expected,) = torch.autograd.grad((G * Z / radius(Z)).sum(), Z)
+        torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-6)
+        assert abs(float((gradient * T).sum())) < 1e-6
+        T = T + 1e-3 * torch.randn(100, 100)
+    assert normalise.events["FOLLOWED"] == 2
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+@pytest.mark.parametrize("s", [1, 6, 100])
+def test_radius_once_latched(eps: float, s: int) -> None:
+    normalise = EigenvalueNormalization(s, eps=eps)
+    for scale in (3.0, 0.5):  # also where ρ(T) has fallen below 1 again
+        T = torch.randn(s, s)
+        T = scale * T / radius(T)
+        W = normalise(T.requires_grad_()).detach()
+        assert radius(W).item() == pytest.approx(scale / (scale + eps), rel=1e-9)
+    assert normalise.latched
+
+
+def test_before_the_latch_the_matrix_is_free() -> None:
+    normalise = EigenvalueNormalization(4)
+    T = torch.randn(4, 4)
+    T = (0.9 * T / radius(T)).requires_grad_()
+    G = torch.randn(4, 4)
+    W = normalise(T)
+    assert torch.equal(W, T)
+    (gradient,) = torch.autograd.grad(W, T, G)
+    assert torch.equal(gradient, G)
+    assert not normalise.latched
+    exactly_one = torch.diag(torch.tensor([1.0, 0.5, -0.25, 0.0])).requires_grad_()
+    normalise(exactly_one)  # > 1, not ≥
+    assert not normalise.latched
+
+
+def test_only_training_closes_the_latch() -> None:
+    normalise = EigenvalueNormalization(3)
+    T = torch.nn.Parameter(REAL.double())
+    for call in (
+        lambda: normalise.eval()(T),
+        lambda: normalise.train()(T.detach()),
+        lambda: torch.no_grad()(normalise)(T),
+        lambda: torch.inference_mode()(normalise)(T),
+    ):
+        # the matrix is what it will be when training sees it
+        torch.testing.assert_close(call().detach().clone(), T.detach() / radius(T.detach()))
+        assert not normalise.latched
+        assert sum(normalise.events.values()) == 0
+    normalise(T)
+    assert normalise.latched
+    assert normalise.events["DIRECT"] == 1
+
+
+def test_evaluation_leaves_no_trace_in_training() -> None:
+    """The same bits with and without evaluations in between."""
+    T0 = large("pair")
+    ends = []
+    for evaluate in (False, True):
+        torch.manual_seed(0)
+        matrix = StructuredMatrix(EigenvalueNormalization(100))
+        with torch.no_grad():
+            matrix.T.copy_(T0)
+        optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-3)
+        for _ in train(matrix, optimizer, range(6)):
+            if evaluate:
+                matrix.eval()
+                matrix().sum()
+                with torch.no_grad(), counted(matrix.map) as calls:
+                    assert torch.equal(matrix(), matrix())
+                assert len(calls) == 1  # the matrix is kept
+                matrix.train()
+                with torch.no_grad():
+                    matrix()
+        ends.append(matrix.state_dict())
+    for key, value in ends[0].items():
+        assert torch.equal(value, ends[1][key]), key
+
+
+@contextmanager
+def counted(module: nn.Module) -> Iterator[list[int]]:
+    """A list that grows with every call of the module."""
+    calls: list[int] = []
+    hook = module.register_forward_hook(lambda *_: calls.append(1))
+    yield calls
+    hook.remove()
+
+
+def train(
+    matrix: StructuredMatrix, optimizer: torch.optim.Optimizer, steps: range
+) -> Iterator[int]:
+    for step in steps:
+        G = torch.randn(matrix.map.n, matrix.map.n, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        (G * matrix()).sum().backward()
+        optimizer.step()
+        yield step
+
+
+@pytest.mark.parametrize("start", [0.9, 0.999, 1.2], ids=["open", "closing", "closed"])
+def test_resumes_exactly(start: float) -> None:
+    """Checkpoints before, around and after the closing of the latch."""
+    T0 = large("real")
+    T0 = start * T0 / radius(T0)
+    matrix = StructuredMatrix(EigenvalueNormalization(100))
+    with torch.no_grad():
+        matrix.T.copy_(T0)
+    optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-3)
+    checkpoints = []
+    for _ in train(matrix, optimizer, range(8)):
+        buffer = io.BytesIO()
+        torch.save((matrix.state_dict(), optimizer.state_dict()), buffer)
+        checkpoints.append(buffer)
+    for step, buffer in enumerate(checkpoints):
+        buffer.seek(0)
+        state, optimizer_state = torch.load(buffer)
+        twin = StructuredMatrix(EigenvalueNormalization(100))
+        twin.load_state_dict(state)
+        twin_optimizer = torch.optim.Adam(twin.parameters(), lr=1e-3)
+        twin_optimizer.load_state_dict(optimizer_state)
+        list(train(twin, twin_optimizer, range(step + 1, 8)))
+        for key, value in matrix.state_dict().items():
+            assert torch.equal(twin.state_dict()[key], value), (step, key)
+    if start > 1:
+        assert matrix.map.latched
+
+
+def test_latch_survives_a_checkpoint_in_the_middle() -> None:
+    normalise = EigenvalueNormalization(3)
+    normalise(REAL.double().requires_grad_())
+    twin = EigenvalueNormalization(3)
+    twin.load_state_dict(normalise.state_dict())
+    T = 0.1 * REAL.double()
+    torch.testing.assert_close(twin(T), T / radius(T))
+    torch.testing.assert_close(copy.deepcopy(normalise)(T), T / radius(T))
+    assert torch.equal(EigenvalueNormalization(3)(T), T)
+
+
+def test_compiled_training_closes_the_latch() -> None:
+    torch.compiler.reset()
+    normalise = EigenvalueNormalization(100)
+    compiled = torch.compile(normalise, fullgraph=True, backend="aot_eager")
+    twin = EigenvalueNormalization(100)
+    T = large("pair")
+    for scale in (0.5, 1.0, 0.4):
+        X, Y = (scale * T).requires_grad_(), (scale * T).requires_grad_()
+        W, expected = compiled(X), twin(Y)
+        torch.testing.assert_close(W, expected)
+        W.square().sum().backward()
+        expected.square().sum().backward()
+        torch.testing.assert_close(X.grad, Y.grad)
+        for key, value in twin.state_dict().items():
+            torch.testing.assert_close(normalise.state_dict()[key], value, msg=key)
+    assert normalise.latched
+
+
+def test_plain_step_at_a_multiple_eigenvalue() -> None:
+    """The matrix stays normalised, the gradient takes ρ as constant, and it warns once."""
+    normalise = EigenvalueNormalization(3)
+    T = torch.tensor([[2.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]).requires_grad_()
+    G = torch.randn(3, 3)
+    with pytest.warns(UserWarning, match="plain"):
+        W = normalise(T)
+    torch.testing.assert_close(W, T / 2)
+    torch.testing.assert_close(torch.autograd.grad(W, T, G)[0], G / 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        normalise(T)
+    assert normalise.events["MULTIPLE"] == 2
+    normalise(REAL.double().requires_grad_())  # and back to the gradient of the reference
+    assert normalise.events["DIRECT"] == 1
+
+
+def test_multiple_eigenvalue_before_the_latch_is_nothing_to_warn_of() -> None:
+    normalise = EigenvalueNormalization(3)
+    T = (0.5 * torch.eye(3)).requires_grad_()
+    assert torch.equal(normalise(T), T)
+    T = torch.zeros(3, 3, requires_grad=True)
+    W = normalise(T)
+    assert torch.equal(torch.autograd.grad(W.sum(), T)[0], torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("s", [1, 2, 5, 8])
+def test_start(s: int) -> None:
+    normalise = EigenvalueNormalization(s)
+    (T,) = normalise.sample()
+    theta = torch.linalg.eigvals(T)
+    assert theta.abs().max() < 1
+    for j in range(0, s - 1, 2):
+        block = T[j : j + 2, j : j + 2]
+        assert block[0, 0] == block[1, 1]
+        assert block[0, 1] == -block[1, 0]
+        T[j : j + 2, j : j + 2] = 0
+    assert (T != 0).sum() == s % 2
+    normalise.latched.fill_(True)
+    normalise.sample()
+    assert not normalise.latched
+
+
+def test_start_is_uniform_in_modulus_and_angle() -> None:
+    (T,) = EigenvalueNormalization(4000).sample()
+    i = torch.arange(0, 4000, 2)
+    z = torch.complex(T[i, i], T[i + 1, i])
+    gamma, t = z.abs() * z.real.sign(), (z.imag / z.real).atan()
+    assert abs(float(gamma.mean())) < 0.06
+    assert float(z.abs().square().mean()) == pytest.approx(1 / 3, abs=0.03)
+    assert float(t.mean()) == pytest.approx(torch.pi / 4, abs=0.04)
+    assert ((t >= 0) & (t <= torch.pi / 2)).all()
+
+
+def test_right_inverse_opens_the_latch() -> None:
+    normalise = EigenvalueNormalization(4)
+    normalise((3 * torch.eye(4) + torch.randn(4, 4)).requires_grad_())
+    assert normalise.latched
+    W = torch.randn(4, 4)
+    with pytest.raises(ValueError, match="spectral radius of at most 1"):
+        normalise.right_inverse(2 * W / radius(W))
+    assert normalise.latched  # a refusal changes nothing
+    for scale in (0.5, 1.0):
+        W = scale * W / radius(W)
+        T = normalise.right_inverse(W)
+        torch.testing.assert_close(normalise(T), W)
+    torch.testing.assert_close(normalise.project(5 * W), W)
+    assert normalise.defect(3 * W).item() == pytest.approx(2)
+    assert normalise.defect(W * torch.nan).isnan()
+
+
+def test_eps_out_of_range() -> None:
+    for eps in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="eps of at least 0"):
+            EigenvalueNormalization(3, eps=eps)
