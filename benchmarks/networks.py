@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import cayley
-from cayley.recurrences import elman_loop
+from cayley.layers.recurrent import Recurrent
+from cayley.recurrences import elman_loop, gru_loop, lstm_loop
 
 SHAPES = [(50, 60, 200), (20, 190, 500), (128, 170, 200)]
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
@@ -37,12 +38,21 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "ORNN": lambda n: cayley.ORNN(2, n),
     "ExpRNN": lambda n: cayley.ExpRNN(2, n),
     "SpectralRNN": lambda n: cayley.SpectralRNN(2, n),
+    "ENRNN": lambda n: cayley.ENRNN(2, n - n // 3, n // 3),
+    "NCGRU": lambda n: cayley.NCGRU(2, n),
+    "LSTM": lambda n: cayley.LSTM(2, n),
+    "LSTM(layer)": lambda n: cayley.LSTM(2, n, norm="layer"),
+    "LSTM(atn, 25)": lambda n: cayley.LSTM(2, n, norm="atn", window=25),
 }
 
 
-def naive(layer: cayley.RNN, x: Tensor) -> Tensor:
+def naive(layer: nn.Module, x: Tensor) -> Tensor:
     """The layer with the recurrence as a Python loop."""
-    with patch("cayley.layers.elman.elman", elman_loop):
+    with (
+        patch("cayley.layers.elman.elman", elman_loop),
+        patch("cayley.layers.gru.gru", gru_loop),
+        patch("cayley.layers.lstm.lstm", lstm_loop),
+    ):
         return layer(x)[0]
 
 
@@ -50,7 +60,7 @@ def fused(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x)[0]
 
 
-def check(layer: cayley.RNN, x: Tensor) -> None:
+def check(layer: Recurrent, x: Tensor) -> None:
     """Raise unless the layer and its naive loop agree in output and all gradients."""
     results = []
     for run in (fused, naive):
@@ -78,7 +88,7 @@ def measure(shape: tuple[int, ...], repeat: int) -> list[dict]:
     cases: dict[str, tuple[Callable, nn.Module]] = {"nn.LSTM": (fused, lstm)}
     for name, layer in layers.items():
         cases[name] = (fused, layer)
-        if isinstance(layer, cayley.RNN):
+        if isinstance(layer, Recurrent):
             check(layer, x)
             cases[f"{name}, naive loop"] = (naive, layer)
     times: dict[str, list[float]] = {name: [] for name in cases}
