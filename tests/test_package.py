@@ -17,6 +17,7 @@ def test_public_names_exist_and_are_sorted() -> None:
         cayley,
         cayley.activations,
         cayley.layers,
+        cayley.norms,
         cayley.optim,
         cayley.parametrizations,
         cayley.recurrences,

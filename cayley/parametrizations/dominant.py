@@ -1,15 +1,12 @@
-r"""The dominant eigenpair of a matrix that changes a little from call to call.
+"""The dominant eigenpair of a matrix that changes a little from call to call."""
 
-Eigenvalues of a real matrix are complex; everything that follows keeps real bases of the spaces
-that conjugate pairs span, so that the large products are real.
-"""
-
-import math
 import warnings
 from enum import IntEnum
 
 import torch
 from torch import Tensor
+
+from cayley.parametrizations.subspace import Factors, iterate, order_of, regular_factors
 
 __all__ = ["Event", "dominant_eigenpair", "followed_columns"]
 
@@ -20,14 +17,6 @@ NOISE = 0.1
 # Matrices up to this size are decomposed at every call, others once in so many calls.
 SMALL = 96
 AUDIT = 128
-# Limits of one call: Rayleigh–Ritz steps, products between two of them, and how unequal products
-# may make the columns; pairs that inverse iteration takes on at once; the residual, in units of the
-# spectral radius, from which on a Ritz vector is a mixture of eigenvectors.
-CYCLES = 10
-PRODUCTS = 8
-SPREAD = 1e3
-PAIRS = 4
-BLUR = 0.1
 
 
 class Event(IntEnum):
@@ -142,9 +131,6 @@ def _forward(
 
 
 Answer = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-Side = tuple[Tensor, Tensor, Tensor]
-# a Ritz value θ, and the factors of A − θ or, where θ is complex, of (A − θ)(A − θ̄)
-Factors = tuple[complex, Tensor, Tensor]
 
 
 def _follow(T: Tensor, right: Tensor, left: Tensor, seen: int) -> tuple[Answer | None, Event]:
@@ -164,13 +150,13 @@ def _follow(T: Tensor, right: Tensor, left: Tensor, seen: int) -> tuple[Answer |
         for X, part in zip((right, left), noise.to(A.device), strict=True)
     )
     factors: list[Factors] = []
-    side, event = _iterate(A, right, factors)
-    if side is None:
-        return None, event
-    other, event = _iterate(A.mT, left, factors)
-    if other is None:
-        return None, event
-    (theta, u, right), (theta_left, w, left) = side, other
+    sides = []
+    for matrix, X in ((A, right), (A.mT, left)):
+        side, tied = iterate(matrix, X, factors)
+        if side is None:
+            return None, Event.TIE if tied else Event.RESIDUAL
+        sides.append(side)
+    (theta, u, right), (theta_left, w, left) = sides
     A, u, v = T.to(torch.float64), u.to(torch.complex128), w.to(torch.complex128).conj()
     overlap = torch.vdot(v, u)
     eigenvalue = torch.vdot(v, torch.complex(A @ u.real, A @ u.imag)) / overlap
@@ -181,160 +167,46 @@ def _follow(T: Tensor, right: Tensor, left: Tensor, seen: int) -> tuple[Answer |
     return (eigenvalue, u, v, right, left), Event.FOLLOWED
 
 
-def _iterate(A: Tensor, Y: Tensor, factors: list[Factors]) -> tuple[Side | None, Event]:
-    """Ritz value and vector of largest modulus and an ordered basis, by subspace iteration.
-
-    ``factors`` are those that the other side has left, of the transposed matrices. With them this
-    side has only to confirm what the other one has found; without, it searches itself, and leaves
-    there what factors it has made.
-    """
-    event, before, searched, square = Event.RESIDUAL, math.inf, False, None
-    confirms = bool(factors)
-    for cycle in range(CYCLES):
-        V = torch.linalg.qr(Y).Q
-        AV = A @ V
-        H = V.mT @ AV
-        theta, E, r = _ritz(H, torch.addmm(AV, V, H, alpha=-1))
-        if theta[0] == 0:
-            return None, Event.RESIDUAL
-        tolerance = _tolerance(theta, A.dtype)
-        doubtful = _rivals(theta, r, 64 * torch.finfo(A.dtype).eps)
-        doubtful[0] = r[0] > tolerance
-        if confirms:
-            doubtful[1:] = False
-        # one real column for each Ritz value: of a pair, the real and the imaginary part
-        M = torch.where(theta.imag < 0, E.imag, E.real)
-        if (searched or confirms) and not doubtful.any():
-            u = V.to(V.dtype.to_complex()) @ E[:, 0].to(V.device, V.dtype.to_complex())
-            X = V @ torch.linalg.qr(M).Q.to(V)
-            return (theta[0], u / torch.linalg.vector_norm(u), X), Event.FOLLOWED
-        event = Event.RESIDUAL if doubtful[0] else Event.TIE
-        if cycle == 0 and confirms:
-            Y = A @ (A @ _sharpen(V @ M.to(V), theta, factors, adjoint=True))
-            continue
-        worst = float(r[doubtful].max()) if doubtful.any() else tolerance
-        ratio = float(theta[0].abs() / theta[-1].abs().clamp(min=1e-3 * theta[0].abs()))
-        steps = min(PRODUCTS, int(math.log(SPREAD) / max(math.log(ratio), 1e-3)))
-        # Inverse iteration where products will not do: the first time by what they should do to
-        # the first pair, then by what they did to the worst.
-        pairs: list[int] = []
-        if not searched and tolerance * ratio ** (steps + 1) < r[0] < 0.1 * theta[0].abs():
-            pairs = [0]
-        elif searched and worst**2 > before * tolerance and not doubtful[len(r) // 2 :].any():
-            pairs = [j for j in range(len(r)) if doubtful[j] and theta[j].imag >= 0][:PAIRS]
-        Y, before = (V @ M.to(V), math.inf) if pairs else (AV, worst)
-        if pairs:
-            if square is None and theta[pairs].imag.any():
-                square = A @ A
-            made = [_factorise(A, square, complex(theta[j])) for j in pairs]
-            factors += [] if confirms else made
-            Y = _sharpen(Y, theta, made, adjoint=False)
-        if not pairs or not searched:
-            for _ in range(steps):
-                Y = A @ Y
-            searched = True
-    return None, event
-
-
-def _ritz(H: Tensor, R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Ritz values by falling modulus, their vectors and residuals; small, and on the CPU."""
-    theta, E = _sorted(*torch.linalg.eig(H.to("cpu", torch.float64)))
-    gram = (R.mT @ R).to("cpu", torch.complex128)
-    return theta, E, (E.conj() * (gram @ E)).sum(0).real.clamp(min=0).sqrt()
-
-
-def _sorted(theta: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues by falling modulus, those with a positive imaginary part before their mates."""
-    order = theta.imag.argsort(descending=True, stable=True)
-    order = order[theta[order].abs().argsort(descending=True, stable=True)]
-    return theta[order], E[:, order]
-
-
-def _tolerance(theta: Tensor, dtype: torch.dtype) -> float:
-    """A residual at which an eigenvector is right: small against the distance to all others."""
-    eps = torch.finfo(dtype).eps
-    distance = float((theta[1:] - theta[0]).abs().min())
-    return max(0.5 * eps**0.5 * distance, 16 * eps * float(theta[0].abs()))
-
-
-def _rivals(theta: Tensor, r: Tensor, rounding: float) -> Tensor:
-    """Which Ritz values may be larger in modulus than the first, as far as residuals can tell."""
-    rival = theta.abs() + r >= (1 - rounding) * theta[0].abs() - r[0]
-    rival &= theta != theta[0].conj()  # its mate
-    # Those of the second half need not converge. But a large residual there is that of a mixture,
-    # which may hide an eigenvalue; the pair that the k-th column cuts in two makes one or two.
-    blurred = rival[len(r) // 2 :] & (r[len(r) // 2 :] > BLUR * theta[0].abs())
-    rival[len(r) // 2 :] = blurred & (blurred.sum() > 2)
-    return rival
-
-
-def _factorise(A: Tensor, square: Tensor | None, theta: complex) -> Factors:
-    if theta.imag == 0 or square is None:
-        M = A.clone()
-        M.diagonal().sub_(theta.real)
-    else:
-        M = torch.add(square, A, alpha=-2 * theta.real)
-        M.diagonal().add_(abs(theta) ** 2)
-    return theta, *_factors(M)
-
-
-def _factors(M: Tensor) -> tuple[Tensor, Tensor]:
-    """LU factors of a matrix that is singular, or nearly, with no pivot that is 0."""
-    LU, pivots, _ = torch.linalg.lu_factor_ex(M)
-    d = LU.diagonal()
-    largest = d.abs().max()
-    least = torch.finfo(M.dtype).eps * torch.where(largest > 0, largest, 1.0)
-    d.copy_(torch.where(d.abs() < least, least, d))
-    return LU, pivots
-
-
-def _sharpen(Y: Tensor, theta: Tensor, factors: list[Factors], adjoint: bool) -> Tensor:
-    """Two steps of inverse iteration on the Ritz vectors, or planes of pairs, next to some θ."""
-    Y = Y.clone()
-    for shift, LU, pivots in factors:
-        j = int((theta - shift).abs().argmin())
-        mate = int((theta - theta[j].conj()).abs().argmin())
-        columns = [j] if j == mate else [j, mate]
-        y = Y[:, columns]
-        for _ in range(2):
-            y = torch.linalg.lu_solve(LU, pivots, y, adjoint=adjoint)
-            y = y / torch.linalg.vector_norm(y, dim=0)
-        Y[:, columns] = y
-    return Y
-
-
 def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
     """The eigenpair from all eigenvalues, and whether it is (nearly) multiple."""
     A = T.to(torch.float64)
-    theta, E = _sorted(*torch.linalg.eig(A))
-    eigenvalue, u = theta[0], E[:, 0]
-    v = _left_eigenvector(A, eigenvalue)
+    if k == 0:
+        theta = torch.linalg.eigvals(A)
+        theta = theta[order_of(theta)]
+        right = left = A[:, :0]
+    else:
+        theta, E = torch.linalg.eig(A)
+        order = order_of(theta)
+        theta, E = theta[order], E[:, order]
+        right = torch.linalg.qr(torch.where(theta.imag < 0, E.imag, E.real)[:, :k]).Q
+        # rows of the inverse are left eigenvectors; if there is none, any start must do
+        rows = torch.linalg.inv_ex(E).inverse[:k].mT
+        left = torch.where(theta[:k].imag < 0, rows.imag, rows.real)
+        left = torch.linalg.qr(left).Q if left.isfinite().all() else right
+    eigenvalue = theta[0]
+    u, v = _eigenvectors(A, eigenvalue)
     small = least_overlap(T.dtype)
     distance = (theta - eigenvalue).abs()
     distance[0] = torch.inf
     overlap = torch.vdot(v, u).abs()
     # at 0 the modulus has no derivative either
     multiple = (overlap <= small) | (distance.min() <= small * eigenvalue.abs()) | (eigenvalue == 0)
-    columns = torch.where(theta.imag < 0, E.imag, E.real)
-    right = torch.linalg.qr(columns[:, :k]).Q
-    # rows of the inverse of E are left eigenvectors; where it has none, a start is all they are
-    rows = torch.linalg.inv_ex(E).inverse[:k] if k else E[:0]
-    left = torch.where(theta[:k].imag < 0, rows.mT.imag, rows.mT.real)
-    left = torch.linalg.qr(left).Q if left.isfinite().all() else right
     return (eigenvalue, u, v, right, left), bool(multiple)
 
 
-def _left_eigenvector(A: Tensor, eigenvalue: Tensor) -> Tensor:
-    """V with v*A = λv*, by inverse iteration, which other eigenvalues do not disturb."""
+def _eigenvectors(A: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors u, Au = λu, and v, v*A = λv*, by inverse iteration; other pairs do not matter."""
     M = A.to(torch.complex128)
     M.diagonal().sub_(eigenvalue)
-    LU, pivots = _factors(M)
+    LU, pivots = regular_factors(M)
     generator = torch.Generator().manual_seed(len(A))
-    v = torch.randn(len(A), 1, generator=generator, dtype=torch.complex128).to(A.device)
+    start = torch.randn(len(A), 1, generator=generator, dtype=M.dtype).to(A.device)
+    u = v = start
     for _ in range(3):
+        u = torch.linalg.lu_solve(LU, pivots, u)
         v = torch.linalg.lu_solve(LU, pivots, v, adjoint=True)
-        v = v / torch.linalg.vector_norm(v)
-    return v[:, 0]
+        u, v = u / torch.linalg.vector_norm(u), v / torch.linalg.vector_norm(v)
+    return u[:, 0], v[:, 0]
 
 
 def least_overlap(dtype: torch.dtype) -> float:
