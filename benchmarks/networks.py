@@ -9,6 +9,7 @@ for everybody, since vanishing gradients would slow the LSTM down.
 """
 
 import argparse
+import copy
 import json
 import platform
 import time
@@ -61,14 +62,18 @@ def fused(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def check(layer: Recurrent, x: Tensor) -> None:
-    """Raise unless the layer and its naive loop agree in output and all gradients."""
+    """Raise unless the layer and its naive loop agree in output and all gradients.
+
+    In double precision: after some hundred steps a normalised LSTM in float32 is off by 1e-3,
+    whichever way it is computed.
+    """
+    layer, x = copy.deepcopy(layer).double(), x.double()
     results = []
     for run in (fused, naive):
         output = run(layer, x)
         results.append((output, *torch.autograd.grad(output.sum(), tuple(layer.parameters()))))
     for ours, theirs in zip(*results, strict=True):
-        scale = theirs.abs().max().clamp(min=1e-6)
-        if not (ours - theirs).abs().max() <= 1e-3 * scale:
+        if not (ours - theirs).abs().max() <= 1e-6 * theirs.abs().max():
             raise SystemExit(f"{type(layer).__name__}: the operator and the loop disagree")
 
 

@@ -11,8 +11,10 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from cayley.parametrizations import (
     ComplexScaledCayley,
+    EigenvalueNormalization,
     GivensLayers,
     HouseholderProduct,
+    LongShort,
     MatrixExponential,
     NeumannCayley,
     Parametrization,
@@ -41,6 +43,9 @@ ONTO: dict[str, Factory] = {
     "cayley-no-signs": lambda n: ScaledCayley(n, negative_ones=0),
     "cayley-all-signs": lambda n: ScaledCayley(n, negative_ones=n),
     "cayley-complex": ComplexScaledCayley,
+    "eigenvalue": EigenvalueNormalization,
+    "eigenvalue-eps": lambda n: EigenvalueNormalization(n, eps=0.1),
+    "long-short": lambda n: LongShort(n // 2, n - n // 2),
     "neumann": NeumannCayley,
     "neumann-first-order": lambda n: NeumannCayley(n, order=1),
     "neumann-often": lambda n: NeumannCayley(n, order=3, refresh_every=5),
