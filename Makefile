@@ -16,8 +16,9 @@ lint: $(READY)  ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
 
-bench: $(READY)  ## time every network against the naive loop and nn.LSTM
-	$(BIN)/python benchmarks/networks.py
+bench: $(READY)  ## time every network against the naive loop and nn.LSTM; the eigenvalue tracking
+	$(BIN)/python benchmarks/networks.py -o out/networks.json
+	$(BIN)/python benchmarks/eigenvalue.py
 
 clean:
 	rm -rf .venv build dist out *.egg-info .pytest_cache .ruff_cache
