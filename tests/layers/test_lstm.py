@@ -385,6 +385,13 @@ def test_parameter_counts(n: int, m: int, p: int, count: int) -> None:
     assert found == [count + 4 * n, count + 4 * n + extra, count + extra, found[1] - 2 * n]
 
 
+@pytest.mark.parametrize(("n", "count"), [(350, 1016450), (1030, 8594370)])
+def test_parameter_counts_of_the_characters(n: int, count: int) -> None:
+    """A linear embedding of 50 characters in n numbers goes before; two biases as above."""
+    modules = (nn.Linear(50, n, bias=False), LSTM(n, n), nn.Linear(n, 50))
+    assert sum(x.numel() for module in modules for x in module.parameters()) == count + 4 * n
+
+
 def test_atn_lets_the_scale_of_a_step_through_and_layer_normalisation_does_not() -> None:
     """Without a bias and at a small ε; with ε = 1 layer normalisation lets it through too (E24)."""
     x = torch.randn(T, B, I)
