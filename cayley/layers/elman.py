@@ -125,9 +125,8 @@ class RNN(Recurrent):
         check_nonlinearity(nonlinearity, is_complex)
         self.nonlinearity = nonlinearity
         self.is_complex = is_complex
-        self._activation = (
-            "modrelu_stacked" if is_complex and nonlinearity == "modrelu" else (nonlinearity)
-        )
+        stacked = is_complex and nonlinearity == "modrelu"
+        self._activation = "modrelu_stacked" if stacked else nonlinearity
         bound = hidden_size**-0.5
         uniform = partial(nn.init.uniform_, a=-bound, b=bound)
         self._threshold = ACTIVATIONS[self._activation].threshold

@@ -198,12 +198,14 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad_h, grad_z):
-    with no_autocast(ctx.saved_tensors[0].device):
-        return _gradients(ctx, grad_h, grad_z)
+    # read once: activation checkpointing gives them out once
+    saved = ctx.saved_tensors
+    with no_autocast(saved[0].device):
+        return _gradients(ctx, saved, grad_h, grad_z)
 
 
-def _gradients(ctx, grad_h, grad_z):
-    h, z, h0, W, b, batch_sizes = ctx.saved_tensors
+def _gradients(ctx, saved, grad_h, grad_z):
+    h, z, h0, W, b, batch_sizes = saved
     if grad_h is None:
         grad_h = torch.zeros_like(h)
     if not ACTIVATIONS[ctx.nonlinearity].saves_z:

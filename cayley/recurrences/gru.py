@@ -204,12 +204,14 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad_h, grad_saved):
-    with no_autocast(ctx.saved_tensors[0].device):
-        return _gradients(ctx, grad_h, grad_saved)
+    # read once: activation checkpointing gives them out once
+    kept = ctx.saved_tensors
+    with no_autocast(kept[0].device):
+        return _gradients(ctx, kept, grad_h, grad_saved)
 
 
-def _gradients(ctx, grad_h, grad_saved):
-    h, saved, h0, W, b, batch_sizes = ctx.saved_tensors
+def _gradients(ctx, kept, grad_h, grad_saved):
+    h, saved, h0, W, b, batch_sizes = kept
     if grad_h is None:
         grad_h = torch.zeros_like(h)
     before = previous_states(h, h0, batch_sizes, ctx.reverse)

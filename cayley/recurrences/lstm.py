@@ -416,13 +416,15 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, *gradients):
-    with no_autocast(ctx.saved_tensors[0].device):
-        return _gradients(ctx, gradients)
+    # read once: activation checkpointing gives them out once
+    saved = ctx.saved_tensors
+    with no_autocast(saved[0].device):
+        return _gradients(ctx, saved, gradients)
 
 
-def _gradients(ctx, gradients):
+def _gradients(ctx, saved, gradients):
     options = (ctx.window, ctx.over_batch, ctx.eps)
-    inputs, outputs = ctx.saved_tensors[: ctx.inputs], ctx.saved_tensors[ctx.inputs :]
+    inputs, outputs = saved[: ctx.inputs], saved[ctx.inputs :]
     if torch.is_grad_enabled():
         return *_differentiate_loop(ctx, inputs, gradients, options), *(None,) * 4
     (x, h0, c0, W, b, gamma_h, beta_h, reference_h, past_h, given_h) = inputs[:10]

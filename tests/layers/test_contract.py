@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import (
     pad_packed_sequence,
 )
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import checkpoint
 
 import cayley
 from cayley.layers.recurrent import Recurrent, State
@@ -433,6 +434,16 @@ def test_transforms_of_torch_func(make: Make) -> None:
     torch.testing.assert_close(tangent, (gradient * v).sum())
     alone = torch.func.vmap(layer, in_dims=1, out_dims=1)(x)[0]
     torch.testing.assert_close(alone, layer(x)[0])
+
+
+@every
+def test_activation_checkpointing(make: Make) -> None:
+    layer = layer_of(make)
+    x = torch.randn(T, B, I, requires_grad=True)
+    leaves = (x, *(p for name, p in layer.named_parameters() if not name.startswith("h0")))
+    output, _ = checkpoint(layer, x, use_reentrant=False)
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), leaves)
+    torch.testing.assert_close(torch.autograd.grad(output.square().sum(), leaves), expected)
 
 
 @every
