@@ -19,6 +19,7 @@ from cayley.layers import (
 from cayley.norms import AssortedTimeNorm
 from cayley.optim import parameter_groups
 from cayley.parametrizations import orthogonal_
+from cayley.recurrences import backend
 
 __version__ = "0.1.0.dev0"
 
@@ -38,6 +39,7 @@ __all__ = [
     "ScuRNN",
     "SpectralRNN",
     "activations",
+    "backend",
     "initializers",
     "modrelu",
     "norms",

@@ -4,7 +4,10 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
-from cayley.recurrences.steps import previous_states, rows, step_order, step_sizes
+from cayley.recurrences.cpu import elman as cpu
+from cayley.recurrences.cpu import native
+from cayley.recurrences.dispatch import backend_in_force, runs_on
+from cayley.recurrences.steps import outer_products, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["elman", "elman_loop"]
@@ -73,8 +76,9 @@ def elman(
         >>> torch.testing.assert_close(elman(x, h0, W), elman_loop(x, h0, W))
     """
     check_elman(x, h0, W, b, batch_sizes, nonlinearity)
-    run = _forward if transforms_active() else _elman
-    return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
+    if transforms_active():
+        return _forward(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
+    return _elman(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend_in_force())[0]
 
 
 def check_elman(
@@ -175,23 +179,64 @@ def _backward(
     return torch.cat(deltas).view_as(h), grad_h0, grad_b
 
 
-_elman = torch.library.custom_op("cayley::elman", _forward, mutates_args=())
-_elman_backward = torch.library.custom_op("cayley::elman_backward", _backward, mutates_args=())
+@torch.library.custom_op("cayley::elman", mutates_args=())
+def _elman(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+    nonlinearity: str,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    runs_on("reference", backend, x, None)
+    return _forward(x, h0, W, b, batch_sizes, reverse, nonlinearity)
+
+
+@_elman.register_kernel("cpu")
+def _(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
+    run = cpu.elman if runs_on("cpu", backend, x, native.refusal(x, h0, W, b)) else _forward
+    return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)
 
 
 @_elman.register_fake
-def _(x, h0, W, b, batch_sizes, reverse, nonlinearity):
+def _(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
     saves_z = ACTIVATIONS[nonlinearity].saves_z
     return x.new_empty(x.shape), x.new_empty(x.shape if saves_z else 0)
 
 
+@torch.library.custom_op("cayley::elman_backward", mutates_args=())
+def _elman_backward(
+    grad_h: Tensor,
+    grad_z: Tensor | None,
+    h: Tensor,
+    z: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+    nonlinearity: str,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _backward(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+
+
+@_elman_backward.register_kernel("cpu")
+def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
+    refusal = native.refusal(h, grad_h, grad_z, h0, W, b)
+    run = cpu.elman_backward if runs_on("cpu", backend, h, refusal) else _backward
+    return run(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+
+
 @_elman_backward.register_fake
-def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity):
+def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
     return h.new_empty(h.shape), h0.new_empty(h0.shape), h.new_empty(0 if b is None else b.shape)
 
 
 def _save(ctx, inputs, output):
-    _, h0, W, b, batch_sizes, ctx.reverse, ctx.nonlinearity = inputs
+    _, h0, W, b, batch_sizes, *ctx.options = inputs
     ctx.save_for_backward(*output, h0, W, b, batch_sizes)
     # z has a gradient only where the gradient itself is differentiated
     ctx.set_materialize_grads(False)
@@ -206,20 +251,21 @@ def _differentiate(ctx, grad_h, grad_z):
 
 def _gradients(ctx, saved, grad_h, grad_z):
     h, z, h0, W, b, batch_sizes = saved
+    reverse, nonlinearity, backend = ctx.options
     if grad_h is None:
         grad_h = torch.zeros_like(h)
-    if not ACTIVATIONS[ctx.nonlinearity].saves_z:
+    if not ACTIVATIONS[nonlinearity].saves_z:
         grad_z = None
+    arguments = (grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
     # When the gradient is to be differentiated again, its own operations must be recorded.
-    backward = _backward if torch.is_grad_enabled() else _elman_backward
-    delta, grad_h0, grad_b = backward(
-        grad_h, grad_z, h, z, h0, W, b, batch_sizes, ctx.reverse, ctx.nonlinearity
-    )
+    if torch.is_grad_enabled():
+        delta, grad_h0, grad_b = _backward(*arguments)
+    else:
+        delta, grad_h0, grad_b = _elman_backward(*arguments, backend)
     grad_W = None
     if ctx.needs_input_grad[2]:
-        before = previous_states(h, h0, batch_sizes, ctx.reverse)
-        grad_W = delta.flatten(0, -2).mT @ before.flatten(0, -2)
-    return delta, grad_h0, grad_W, None if b is None else grad_b, None, None, None
+        grad_W = outer_products(delta, h, h0, batch_sizes, reverse)
+    return delta, grad_h0, grad_W, None if b is None else grad_b, None, None, None, None
 
 
 _elman.register_autograd(_differentiate, setup_context=_save)

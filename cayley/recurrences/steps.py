@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["last_states", "previous_states", "rows", "step_order", "step_sizes"]
+__all__ = ["last_states", "outer_products", "previous_states", "rows", "step_order", "step_sizes"]
 
 
 def step_sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
@@ -57,6 +57,24 @@ def previous_states(h: Tensor, h0: Tensor, batch_sizes: Tensor | None, reverse: 
         before[t] = rows(state, h0, sizes[t])
         state = after[t]
     return torch.cat(before)
+
+
+def outer_products(
+    delta: Tensor, h: Tensor, h0: Tensor, batch_sizes: Tensor | None, reverse: bool
+) -> Tensor:
+    r"""The sum over all steps :math:`\sum_t \delta_t h_{t-1}^\top`, a gradient of W.
+
+    Example:
+        >>> delta, h, h0 = torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]), torch.ones(1, 1)
+        >>> outer_products(delta, h, h0, None, reverse=False)  # 1 · 1 + 1 · 3
+        tensor([[4.]])
+    """
+    if batch_sizes is not None:
+        return delta.mT @ previous_states(h, h0, batch_sizes, reverse)
+    # without a copy of h, which may be most of the memory in use
+    first, others = (delta[-1], delta[:-1]) if reverse else (delta[0], delta[1:])
+    before = h[1:] if reverse else h[:-1]
+    return torch.addmm(first.mT @ h0, others.flatten(0, 1).mT, before.flatten(0, 1))
 
 
 def last_states(h: Tensor, batch_sizes: Tensor | None, reverse: bool) -> Tensor:

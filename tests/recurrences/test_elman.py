@@ -142,7 +142,7 @@ def test_operator_is_registered_soundly(nonlinearity: str, batch_sizes: Tensor |
         x = x.detach().reshape(9, 4).requires_grad_()
     else:
         x = x.detach().permute(2, 0, 1).contiguous().permute(1, 2, 0).requires_grad_()
-    arguments = (x, h0, W, b[0] if b else None, batch_sizes, False, nonlinearity)
+    arguments = (x, h0, W, b[0] if b else None, batch_sizes, False, nonlinearity, "auto")
     # a packed sequence's sizes are data, which no tracer can read
     checks = ["test_schema", "test_autograd_registration"]
     if batch_sizes is None:

@@ -1,0 +1,1 @@
+"""The recurrences in C, for the CPU."""

@@ -1,0 +1,100 @@
+"""The library of C code: found, loaded, and its arguments described."""
+
+import ctypes
+import functools
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+__all__ = ["INSTRUCTION_SETS", "Steps", "call", "instruction_set", "refusal"]
+
+INSTRUCTION_SETS = ("plain", "avx2", "avx512")
+
+_OUT_OF_MEMORY = 1
+
+
+class Steps(ctypes.Structure):
+    """The steps of a sequence, as C wants them."""
+
+    _fields_ = (
+        ("T", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("sizes", ctypes.c_void_p),
+        ("B", ctypes.c_int),
+        ("reverse", ctypes.c_int),
+    )
+
+    @classmethod
+    def of(cls, x: Tensor, B: int, batch_sizes: Tensor | None, reverse: bool) -> "Steps":
+        """The steps of x, (T, B, ·) or (N, ·) with ``batch_sizes``."""
+        if batch_sizes is None:
+            return cls(x.shape[0], x.shape[0] * B, None, B, reverse)
+        return cls(len(batch_sizes), x.shape[0], batch_sizes.data_ptr(), B, reverse)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    """The compiled library, or None where the package was installed without a compiler."""
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_native{suffix}")
+        if path.exists():
+            return ctypes.CDLL(str(path))
+    return None
+
+
+@functools.cache
+def instruction_set() -> int:
+    """The index in :data:`INSTRUCTION_SETS` of the best that this processor has."""
+    library = _library()
+    assert library is not None, "call after refusal() has returned None"
+    return library.cayley_best()
+
+
+def refusal(x: Tensor, *others: Tensor | None) -> str | None:
+    """Why C cannot take these tensors; None if it can."""
+    if _library() is None:
+        return (
+            "cayley was installed without its C code; install a C compiler (gcc or clang), then "
+            "cayley again"
+        )
+    if x.dtype not in (torch.float32, torch.float64):
+        return f"it takes float32 and float64, not {x.dtype}"
+    if any(tensor is not None and tensor.dtype != x.dtype for tensor in others):
+        return "it takes tensors of one dtype"
+    return None
+
+
+def call(function: str, *arguments: object, dtype: torch.dtype) -> None:
+    """Run a function of the library in the precision of ``dtype`` on torch's number of threads.
+
+    Tensors are passed by address: they are contiguous, and the caller keeps them alive.
+    """
+    library = _library()
+    assert library is not None, "call after refusal() has returned None"
+    error = getattr(library, function)(
+        instruction_set(),
+        torch.finfo(dtype).bits,
+        *map(_argument, arguments),
+        torch.get_num_threads(),
+    )
+    if error == _OUT_OF_MEMORY:
+        raise MemoryError(f"{function} could not allocate its buffers")
+
+
+def _argument(value: object) -> object:
+    match value:
+        case Tensor():
+            assert value.is_contiguous(), "C reads tensors from front to back"
+            return ctypes.c_void_p(value.data_ptr())
+        case None:
+            return ctypes.c_void_p(None)
+        case bool() | int():
+            return ctypes.c_int(value)
+        case float():
+            return ctypes.c_double(value)
+        case Steps():
+            return ctypes.byref(value)
+        case _:
+            raise TypeError(f"expected a tensor, a number or Steps, got {type(value).__name__}")

@@ -1,0 +1,104 @@
+/* The recurrences in C: one entry for each, compiled for several instruction sets and chosen when
+ * called. No header of torch or Python is used; Python calls through ctypes.
+ */
+
+#include <math.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+enum { MODRELU, RELU, LEAKY_RELU, TANH, IDENTITY, MODRELU_STACKED };
+enum { OUT_OF_MEMORY = 1 };
+#define MAX_THREADS 256
+/* the constants of cayley.activations */
+#define EPSILON 1e-5
+#define NEGATIVE_SLOPE 0.01
+
+#include "machine.h"
+#include "steps.h"
+
+#define PASTE(word, isa, bits) word##_##isa##_##bits
+#define JOIN(word, isa, bits) PASTE(word, isa, bits)
+#define NAME(word) JOIN(word, ISA, BITS)
+
+#if defined(__clang__)
+#define TARGET(flags) \
+    PRAGMA(clang attribute push(__attribute__((target(flags))), apply_to = function))
+#define END_TARGET PRAGMA(clang attribute pop)
+#else
+#define TARGET(flags) PRAGMA(GCC push_options) PRAGMA(GCC target(flags))
+#define END_TARGET PRAGMA(GCC pop_options)
+#endif
+#define PRAGMA(words) _Pragma(#words)
+
+/* what every processor of the architecture has: SSE2, or NEON with its 32 registers */
+#define ISA plain
+#define VECTOR_BYTES 16
+#if defined(__aarch64__)
+#define COLUMNS 4
+#else
+#define COLUMNS 2
+#endif
+#include "precisions.h"
+
+#if defined(__x86_64__)
+TARGET("avx2,fma")
+#define ISA avx2
+#define VECTOR_BYTES 32
+#define COLUMNS 2
+#include "precisions.h"
+END_TARGET
+
+TARGET("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")
+#define ISA avx512
+#define VECTOR_BYTES 64
+#define COLUMNS 4
+#include "precisions.h"
+END_TARGET
+#endif
+
+/* The best instruction set of this processor: 0 plain, 1 AVX2, 2 AVX-512. */
+int cayley_best(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        return 2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+#endif
+    return 0;
+}
+
+#if defined(__x86_64__)
+#define CALL(function, ...)                                                   \
+    switch (isa * 2 + (bits == 64)) {                                         \
+    case 5: return function##_avx512_64(__VA_ARGS__);                         \
+    case 4: return function##_avx512_32(__VA_ARGS__);                         \
+    case 3: return function##_avx2_64(__VA_ARGS__);                           \
+    case 2: return function##_avx2_32(__VA_ARGS__);                           \
+    case 1: return function##_plain_64(__VA_ARGS__);                          \
+    default: return function##_plain_32(__VA_ARGS__);                         \
+    }
+#else
+#define CALL(function, ...)                                                   \
+    (void)isa;                                                                \
+    return bits == 64 ? function##_plain_64(__VA_ARGS__) : function##_plain_32(__VA_ARGS__);
+#endif
+
+int cayley_elman(int isa, int bits, const Steps *steps, int H, int activation, const void *x,
+                 const void *h0, const void *W, const void *b, void *h, void *z, int threads) {
+    CALL(elman, steps, H, activation, x, h0, W, b, h, z, threads)
+}
+
+int cayley_elman_back(int isa, int bits, const Steps *steps, int H, int activation,
+                      const void *grad_h, const void *grad_z, const void *h, const void *z,
+                      const void *W, const void *b, void *delta, void *grad_h0, void *grad_b,
+                      int threads) {
+    CALL(elman_back, steps, H, activation, grad_h, grad_z, h, z, W, b, delta, grad_h0, grad_b,
+         threads)
+}

@@ -1,0 +1,63 @@
+/* Everything for one precision and one instruction set.
+ *
+ * Included once for each pair, with REAL (float or double), INT (the integer of its size),
+ * VECTOR_BYTES (the size of a register), COLUMNS (registers across a tile of a product) and
+ * NAME(word) (which makes a word unique) defined. Vectors are those of GCC and Clang, which turn
+ * them into instructions of the target that is in force.
+ */
+
+#define LANES ((int)(VECTOR_BYTES / sizeof(REAL)))
+#define V NAME(vector)
+#define M NAME(mask)
+#define VU NAME(unaligned)
+
+typedef REAL V __attribute__((vector_size(VECTOR_BYTES)));
+typedef INT M __attribute__((vector_size(VECTOR_BYTES)));
+typedef REAL VU __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
+
+static INLINE V NAME(load)(const REAL *p) { return *(const VU *)p; }
+
+static INLINE void NAME(store)(REAL *p, V v) { *(VU *)p = v; }
+
+/* The first `left` numbers at p, and 0 in the lanes beyond them. */
+static INLINE V NAME(take)(const REAL *p, int left) {
+    if (left >= LANES) return NAME(load)(p);
+    V v = {0};
+    memcpy(&v, p, left * sizeof(REAL));
+    return v;
+}
+
+/* The lanes that are among the first `left` numbers at p. */
+static INLINE void NAME(put)(REAL *p, V v, int left) {
+    if (left >= LANES)
+        NAME(store)(p, v);
+    else
+        memcpy(p, &v, left * sizeof(REAL));
+}
+
+static INLINE V NAME(all)(REAL value) { return value - (V){0}; }
+
+static INLINE V NAME(select)(M mask, V yes, V no) { return (V)((mask & (M)yes) | (~mask & (M)no)); }
+
+static INLINE V NAME(absolute)(V v) {
+    const M sign = (M)NAME(all)(-(REAL)0);
+    return (V)(~sign & (M)v);
+}
+
+static INLINE V NAME(with_sign_of)(V v, V s) {
+    const M sign = (M)NAME(all)(-(REAL)0);
+    return (V)((~sign & (M)v) | (sign & (M)s));
+}
+
+/* Registers that a row of n numbers fills, and the numbers that these hold. */
+static INLINE int NAME(vectors)(int n) { return (n + LANES - 1) / LANES; }
+static INLINE int NAME(padded)(int n) { return NAME(vectors)(n) * LANES; }
+
+#include "functions.h"
+#include "product.h"
+#include "elman.h"
+
+#undef LANES
+#undef V
+#undef M
+#undef VU

@@ -1,0 +1,271 @@
+"""The contract of every back end: the loop's outputs and gradients, whatever the sizes."""
+
+import warnings
+
+import pytest
+import torch
+from backends import CASES
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import cayley
+from cayley.recurrences import dispatch
+from cayley.recurrences.cpu import native
+
+DEVICES = ["cpu"]
+SIZES = [(1, 1, 1), (4, 1, 63), (1, 5, 63), (7, 3, 2), (5, 13, 17), (4, 7, 170), (2, 3, 1030)]
+PRECISIONS = {torch.float32: 2e-5, torch.float64: 1e-12}
+PACKED = torch.tensor([5, 5, 3, 2, 2, 1])
+
+
+def results(
+    case: str,
+    tensors: dict[str, Tensor],
+    backend: str,
+    *,
+    wanted: tuple[str, ...] | None = None,
+    **options: object,
+) -> dict[str, Tensor]:
+    """Outputs, and the gradients of their sum with fixed random weights; by the loop for ""."""
+    wanted = tuple(tensors) if wanted is None else wanted
+    leaves = {k: v.detach().requires_grad_(k in wanted) for k, v in tensors.items()}
+    if backend:
+        with cayley.backend(backend):
+            outputs = CASES[case].operator(*leaves.values(), **options)
+    else:
+        outputs = CASES[case].loop(*leaves.values(), **options)
+    generator = torch.Generator().manual_seed(1)
+    loss = torch.zeros((), device=outputs[0].device)
+    for output in outputs:
+        weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+        loss = loss + (output * weights.to(output)).sum()
+    gradients = torch.autograd.grad(loss, [leaves[name] for name in wanted])
+    found = {f"output {k}": output.detach() for k, output in enumerate(outputs)}
+    return found | {f"gradient of {k}": g for k, g in zip(wanted, gradients, strict=True)}
+
+
+def cast(tensors: dict[str, Tensor], device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: tensor.to(device, dtype) for name, tensor in tensors.items()}
+
+
+def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The first ``PACKED[t]`` sequences of each step."""
+    x = tensors["x"]
+    return {**tensors, "x": torch.cat([x[t, :B] for t, B in enumerate(PACKED)])}
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], error: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        distance = (found[name].cpu().double() - value.cpu()).norm()
+        assert distance <= error * max(value.norm(), 1), f"{name} is off by {distance:.2g}"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_loop(
+    case: str, size: tuple[int, int, int], dtype: torch.dtype, device: str
+) -> None:
+    tensors = CASES[case].inputs(*size)
+    found = results(case, cast(tensors, device, dtype), device)
+    assert_close(found, results(case, tensors, ""), PRECISIONS[dtype])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("layout", ["dense", "packed"])
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_loop_in_both_directions_and_layouts(
+    case: str, layout: str, reverse: bool, device: str
+) -> None:
+    tensors = CASES[case].inputs(len(PACKED), int(PACKED[0]), 19)
+    options: dict[str, object] = {}
+    if layout == "packed":
+        tensors, options["batch_sizes"] = packed(tensors), PACKED
+    if CASES[case].reversible:
+        options["reverse"] = reverse
+    found = results(case, cast(tensors, device, torch.float64), device, **options)
+    assert_close(found, results(case, tensors, "", **options), 1e-12)
+
+
+@pytest.mark.parametrize("instructions", range(len(native.INSTRUCTION_SETS)))
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_instruction_set_equals_the_loop(
+    case: str, dtype: torch.dtype, instructions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if instructions > native.instruction_set():
+        pytest.skip(f"this processor has no {native.INSTRUCTION_SETS[instructions]}")
+    monkeypatch.setattr(native, "instruction_set", lambda: instructions)
+    for size in [(1, 1, 1), (3, 4, 9), (3, 13, 67)]:
+        tensors = CASES[case].inputs(*size)
+        found = results(case, cast(tensors, "cpu", dtype), "cpu")
+        assert_close(found, results(case, tensors, ""), PRECISIONS[dtype])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_threads_do_not_change_a_bit(case: str) -> None:
+    dense = cast(CASES[case].inputs(len(PACKED), int(PACKED[0]), 21), "cpu", torch.float32)
+    for tensors, options in ((dense, {}), (packed(dense), {"batch_sizes": PACKED})):
+        found = {}
+        for threads in (1, 2, 3, 16):
+            torch.set_num_threads(threads)
+            try:
+                found[threads] = results(case, tensors, "cpu", **options)
+            finally:
+                torch.set_num_threads(1)
+        for threads in (2, 3, 16):
+            for name, value in found[1].items():
+                # products over all steps are torch's, and may be split otherwise
+                if name != "gradient of W":
+                    assert torch.equal(found[threads][name], value), f"{threads}: {name}"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_do_not_depend_on_which_are_wanted(case: str, device: str) -> None:
+    tensors = cast(CASES[case].inputs(4, 3, 5), device, torch.float64)
+    full = results(case, tensors, device)
+    for name in tensors:
+        alone = results(case, tensors, device, wanted=(name,))
+        torch.testing.assert_close(alone[f"gradient of {name}"], full[f"gradient of {name}"])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES)
+def test_takes_tensors_that_are_not_contiguous(case: str, device: str) -> None:
+    tensors = cast(CASES[case].inputs(4, 3, 6), device, torch.float64)
+    strided = {
+        name: torch.stack((tensor, tensor), -1)[..., 0].mT.contiguous().mT
+        if tensor.dim() > 1
+        else torch.stack((tensor, tensor), -1)[..., 0]
+        for name, tensor in tensors.items()
+    }
+    assert not strided["x"].is_contiguous()
+    assert_close(
+        results(case, strided, device),
+        results(case, cast(tensors, "cpu", torch.float64), ""),
+        1e-12,
+    )
+    # the gradient of a sum is one number, expanded
+    leaf = tensors["x"].requires_grad_()
+    arguments = [leaf if name == "x" else tensor for name, tensor in tensors.items()]
+    sums = [CASES[case].operator(*arguments)[0].sum(), CASES[case].loop(*arguments)[0].sum()]
+    torch.testing.assert_close(*(torch.autograd.grad(loss, leaf)[0] for loss in sums))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES)
+def test_reads_nothing_that_it_has_not_written(case: str, device: str) -> None:
+    tensors = cast(CASES[case].inputs(3, 5, 13), device, torch.float64)
+    expected = results(case, tensors, device)
+    torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+    try:
+        found = results(case, tensors, device)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", CASES)
+def test_repeats_itself_bit_for_bit(case: str, device: str) -> None:
+    tensors = cast(CASES[case].inputs(9, 5, 70), device, torch.float32)
+    first, second = (results(case, tensors, device) for _ in range(2))
+    for name, value in first.items():
+        assert torch.equal(second[name], value), name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", "identity", "relu"])
+def test_drift_over_2000_steps(nonlinearity: str, device: str) -> None:
+    case = f"elman-{nonlinearity}"
+    tensors = CASES[case].inputs(2000, 3, 95)
+    tensors["x"] *= 0.1
+    if nonlinearity == "modrelu":
+        # an orthogonal map, whose rounding errors nothing damps; b ≠ 0 jumps at 0 or has a kink
+        tensors["b"].zero_()
+    found = results(case, cast(tensors, device, torch.float32), device)
+    assert_close(found, results(case, tensors, ""), 1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_nan_stays_in_its_sequence(case: str) -> None:
+    tensors = cast(CASES[case].inputs(4, 3, 5), "cpu", torch.float64)
+    if any(name in case for name in ("batch",)):
+        pytest.skip("statistics over the batch join its sequences")
+    clean = CASES[case].operator(*tensors.values())[0]
+    tensors["x"][1, 2, 0] = torch.nan
+    h = CASES[case].operator(*tensors.values())[0]
+    assert torch.equal(h[:, :2], clean[:, :2])
+    assert torch.equal(h[0], clean[0])
+    assert h[1:, 2].isnan().any(-1).all()
+
+
+def test_modrelu_of_zero_is_zero() -> None:
+    x, W, b = torch.zeros(2, 1, 3), torch.eye(3), torch.ones(3)
+    h = cayley.recurrences.elman(x, torch.zeros(1, 3), W, b, nonlinearity="modrelu")
+    assert torch.equal(h, torch.zeros(2, 1, 3))
+
+
+class Work(torch.utils.data.Dataset):
+    """A data set that runs a recurrence in the process of the loader."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Tensor:
+        x = torch.linspace(-1, 1, 4 * 3 * 8, dtype=torch.float64).view(4, 3, 8).requires_grad_()
+        with cayley.backend("cpu"):
+            h = cayley.recurrences.elman(x, x[0].detach(), torch.eye(8, dtype=torch.float64))
+        h.sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_runs_in_the_processes_of_a_loader(start: str) -> None:
+    torch.set_num_threads(2)
+    try:
+        expected = Work()[0]  # threads have run in this process before it forks
+    finally:
+        torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        # Python warns of forks in a process that has threads, as torch's has
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for batch in DataLoader(Work(), num_workers=1, multiprocessing_context=start):
+            torch.testing.assert_close(batch[0], expected)
+
+
+def test_says_once_what_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_said", set())
+    x, W = torch.randn(2, 3, 4, dtype=torch.bfloat16), torch.eye(4, dtype=torch.bfloat16)
+    with pytest.warns(UserWarning, match="float32 and float64, not torch.bfloat16"):
+        cayley.recurrences.elman(x, x[0], W)
+    cayley.recurrences.elman(x, x[0], W)
+    with cayley.backend("cpu"), pytest.raises(NotImplementedError, match="bfloat16"):
+        cayley.recurrences.elman(x, x[0], W)
+    with cayley.backend("cuda"), pytest.raises(ValueError, match="got cpu"):
+        cayley.recurrences.elman(x, x[0], W)
+    with pytest.raises(ValueError, match="expected a back end"), cayley.backend("tpu"):
+        pass
+
+
+def test_runs_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_said", set())
+    monkeypatch.setattr(native, "_library", lambda: None)
+    x, W = torch.randn(2, 3, 4), torch.eye(4)
+    with pytest.warns(UserWarning, match="installed without its C code"):
+        h = cayley.recurrences.elman(x, x[0], W)
+    torch.testing.assert_close(h, cayley.recurrences.elman_loop(x, x[0], W))
+
+
+def test_the_choice_ends_with_its_context() -> None:
+    with cayley.backend("reference"):
+        with cayley.backend("cpu"):
+            assert dispatch.backend_in_force() == "cpu"
+        assert dispatch.backend_in_force() == "reference"
+    assert dispatch.backend_in_force() == "auto"
