@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,14 @@ class StructuredMatrix(nn.Module):
     class of its own, this does by composition: it can be pickled. Calling it forms W.
 
     Note:
-        W is formed at every call that must record a gradient, and otherwise kept until a free
-        tensor or a buffer changes. Changes are noticed by comparing values: a fused optimizer, a
+        W is formed once and kept until a free tensor or a buffer changes: in evaluation, and on the
+        CPU also where gradients are recorded, so that several calls between two steps of an
+        optimizer share one. Changes are noticed by comparing values: a fused optimizer, a
         broadcast or a write through ``tensor.data`` leaves no other trace. What is returned is a
         copy of what is kept.
+
+        On a GPU the comparison would wait for the device, and W is formed at every call that
+        records a gradient.
 
     Arguments:
         map: The parametrisation. It is copied: two matrices never share one.
@@ -74,16 +79,29 @@ class StructuredMatrix(nn.Module):
     def forward(self) -> Tensor:
         """The matrix W, (n, n)."""
         free = self.free
-        if torch.is_grad_enabled() and any(X.requires_grad for X in free):
-            return self.map(*free)
-        if not computes_now(free[0]):
+        recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
+        if (
+            self.map.on_manifold
+            or not computes_now(free[0])
+            or (recorded and free[0].device.type != "cpu")
+        ):
             return self.map(*free)
         kept = self._kept
-        if kept is None or not kept.holds(self._sources()):
+        if kept is None or (recorded and kept.free is None) or not kept.holds(self._sources()):
+            self._kept = kept = self._form(recorded)
+        return _Attached.apply(kept, self.map, *free) if recorded else kept.W.detach().clone()
+
+    def _form(self, recorded: bool) -> "_Kept":
+        if not recorded:
+            W = self.map(*self.free).detach().clone()
             # after the map has run: some maps write their buffers
-            W = self.map(*free)
-            self._kept = kept = _Kept(W.detach().clone(), self._sources())
-        return kept.W.clone()
+            return _Kept(W, self._sources())
+        aliases = [X.detach().requires_grad_() for X in self.free]
+        # Activation checkpointing counts what a forward pass saves; this is saved by the first of
+        # several passes only. What is detached cannot keep its own graph alive.
+        with torch.autograd.graph.saved_tensors_hooks(lambda X: X.detach(), lambda X: X):
+            W = self.map(*aliases)
+        return _Kept(W, self._sources(), aliases)
 
     def _sources(self) -> list[Tensor]:
         """Everything that W is a function of."""
@@ -122,11 +140,20 @@ class StructuredMatrix(nn.Module):
 
 
 class _Kept:
-    """A matrix, and the values that it was formed from."""
+    """A matrix, the values that it was formed from, and the graph of its formation.
 
-    def __init__(self, W: Tensor, sources: Sequence[Tensor]) -> None:
+    Arguments:
+        W: The matrix, with a gradient function if ``free`` is given.
+        sources: What it is a function of.
+        free: Leaves of the graph of W.
+    """
+
+    def __init__(
+        self, W: Tensor, sources: Sequence[Tensor], free: Sequence[Tensor] | None = None
+    ) -> None:
         self.W = W
         self.values = [source.clone() for source in sources]
+        self.free = free
 
     def holds(self, sources: Sequence[Tensor]) -> bool:
         """Whether the sources still have these values."""
@@ -134,3 +161,26 @@ class _Kept:
             x.dtype == y.dtype and x.device == y.device and torch.equal(x, y)
             for x, y in zip(sources, self.values, strict=True)
         )
+
+
+class _Attached(torch.autograd.Function):
+    """A kept matrix as a function of the free tensors, which may be differentiated many times."""
+
+    @staticmethod
+    def forward(ctx: Any, kept: _Kept, map: Parametrization, *free: Tensor) -> Tensor:
+        ctx.kept, ctx.map = kept, map
+        ctx.save_for_backward(*free)
+        return kept.W.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[2:]
+        # a gradient that is differentiated again must lead to the free tensors themselves
+        again = torch.is_grad_enabled()
+        free = ctx.saved_tensors if again else ctx.kept.free
+        W = ctx.map(*free) if again else ctx.kept.W
+        wanted = [X for X, is_needed in zip(free, needed, strict=True) if is_needed]
+        found = iter(
+            torch.autograd.grad(W, wanted, gradient, retain_graph=True, create_graph=again)
+        )
+        return None, None, *(next(found) if is_needed else None for is_needed in needed)

@@ -1,9 +1,11 @@
 """When the matrix is formed anew, and when it is not."""
 
+import weakref
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -27,12 +29,59 @@ def check_fresh(W: StructuredMatrix) -> None:
     torch.testing.assert_close(W(), W.map(*W.free), rtol=0, atol=0)
 
 
-def test_is_formed_at_every_call_that_records_a_gradient() -> None:
+def test_is_formed_once_between_two_steps() -> None:
+    W, weights = matrix(), torch.randn(3, 6, 6)
+    expected = torch.autograd.grad((W.map(*W.free) * weights.sum(0)).sum(), W.A)[0]
+    assert formed(W, 3) == 1
+    for k in range(3):  # each with a graph of its own
+        (W() * weights[k]).sum().backward()
+    torch.testing.assert_close(W.A.grad, expected)
+    with torch.no_grad():
+        assert formed(W, 1) == 0
+        W.A += 0.1
+    assert formed(W, 2) == 1
+    check_fresh(W)
+
+
+def test_a_gradient_after_the_step_is_that_of_its_own_forward_pass() -> None:
     W = matrix()
-    assert formed(W, 2) == 2
-    first, second = W(), W()
-    first.sum().backward()
-    second.sum().backward()  # neither graph was shared
+    expected = torch.autograd.grad(W.map(*W.free).trace(), W.A)[0]
+    trace = W().trace()
+    with torch.no_grad():
+        W.A += 0.1
+    W()
+    torch.testing.assert_close(torch.autograd.grad(trace, W.A)[0], expected)
+
+
+def test_second_derivatives_pass_through_what_is_kept() -> None:
+    W = matrix()
+    W()
+
+    def value(A: Tensor) -> Tensor:
+        return torch.func.functional_call(W, {"A": A}, ())
+
+    A = W.A.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(value, A)
+    assert torch.autograd.gradgradcheck(value, A)
+
+
+def test_activation_checkpointing_may_form_and_find() -> None:
+    W, x = matrix(), torch.randn(6)
+    torch.utils.checkpoint.checkpoint(lambda x: W() @ x, x, use_reentrant=False).sum().backward()
+    expected = torch.autograd.grad((W.map(*W.free) @ x).sum(), W.A)[0]
+    torch.testing.assert_close(W.A.grad, expected)
+
+
+def test_what_is_kept_does_not_leak() -> None:
+    W = matrix()
+    W()
+    assert W._kept is not None
+    assert W._kept.free is not None
+    leaf = weakref.ref(W._kept.free[0])
+    with torch.no_grad():
+        W.A += 0.1
+    W().sum().backward()
+    assert leaf() is None
 
 
 def test_is_kept_without_gradients() -> None:

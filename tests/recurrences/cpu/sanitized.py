@@ -1,0 +1,36 @@
+"""Run every recurrence of a library that was compiled with sanitizers: python sanitized.py FILE."""
+
+import ctypes
+import sys
+
+import torch
+from backends import CASES
+
+import cayley
+from cayley.recurrences.cpu import native
+
+
+def main(path: str) -> None:
+    library = ctypes.CDLL(path)
+    native._library = lambda: library
+    best = native.instruction_set()
+    torch.manual_seed(0)
+    runs = 0
+    for instructions in range(best + 1):
+        native.instruction_set = lambda: instructions  # noqa: B023 (used within the iteration)
+        for threads, (T, B, H) in ((1, (1, 1, 1)), (2, (3, 7, 19)), (3, (2, 2, 33))):
+            torch.set_num_threads(threads)
+            for case in CASES.values():
+                for dtype in (torch.float32, torch.float64):
+                    tensors = [
+                        tensor.to(dtype).requires_grad_()
+                        for tensor in case.inputs(T, B, H).values()
+                    ]
+                    with cayley.backend("cpu"):
+                        sum(output.sum() for output in case.operator(*tensors)).backward()
+                    runs += 1
+    print(f"{runs} runs")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
