@@ -1,49 +1,69 @@
-"""Time of forward and backward of every network, against the naive loop and nn.LSTM, in one run.
+"""Time and memory of forward and backward of every network, beside its peers, in one run.
 
-    python benchmarks/networks.py [--threads 1] [--repeat 5] [--shape B,n,T ...] [-o FILE.json]
+    python benchmarks/networks.py [--device cpu] [--threads 1] [--shapes A C] [-o FILE.json]
 
-"Naive" is what users write by hand: a Python loop over the steps under autograd, with W formed and
-the input multiplied once per forward pass. Every network's output and gradients are compared with
-its naive loop before anything is timed. Gradients arrive at every step, and denormals are flushed
-for everybody, since vanishing gradients would slow the LSTM down.
+The peers: torch's own layers of the same hidden size; the naive loop, which is what users write by
+hand (a Python loop over the steps under autograd, W formed and the input multiplied once per
+forward pass); with ``--compile`` also that loop under ``torch.compile``, of which the first call
+takes minutes. The floor is three products (T·B, n) × (n, n), the arithmetic of an Elman recurrence
+and of its gradient, by torch's own library.
+
+No speed is printed for a shape before outputs and all gradients of all our networks have been
+compared with the naive loop at that shape. Gradients arrive at every step, and denormals are
+flushed for everybody, since vanishing gradients would slow the LSTM down. W is formed in every
+forward pass, as in training; "RNN(modrelu)" is ScoRNN's recurrence with W given.
 """
 
 import argparse
 import copy
-import json
-import platform
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
 import torch
+from measure import machine, peak_memory, rounds, summary, write
 from torch import Tensor, nn
 
 import cayley
 from cayley.layers.recurrent import Recurrent
 from cayley.recurrences import elman_loop, gru_loop, lstm_loop
 
-SHAPES = [(50, 60, 200), (20, 190, 500), (128, 170, 200)]
+SHAPES = {"A": (128, 170, 784), "C": (20, 190, 2020), "D": (32, 1030, 50), "E": (50, 60, 200)}
+GPU_SHAPES = {
+    "A": (128, 170, 784),
+    "A50": (50, 170, 784),
+    "B": (128, 512, 784),
+    "B50": (50, 512, 784),
+    "C": (20, 190, 2020),
+    "D": (32, 1030, 50),
+    "E": (50, 60, 200),
+    "F": (28, 425, 300),
+}
+INPUTS = 2
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
-    "nn.RNN(tanh)": lambda n: nn.RNN(2, n),
-    "nn.RNN(relu)": lambda n: nn.RNN(2, n, nonlinearity="relu"),
-    "nn.GRU": lambda n: nn.GRU(2, n),
-    "RNN(tanh)": lambda n: cayley.RNN(2, n),
-    "ScoRNN": lambda n: cayley.ScoRNN(2, n),
-    "ScuRNN": lambda n: cayley.ScuRNN(2, n // 2),
-    "URNN": lambda n: cayley.URNN(2, n // 2),
-    "FullURNN": lambda n: cayley.FullURNN(2, n // 2),
-    "EURNN": lambda n: cayley.EURNN(2, n // 2),
-    "ORNN": lambda n: cayley.ORNN(2, n),
-    "ExpRNN": lambda n: cayley.ExpRNN(2, n),
-    "SpectralRNN": lambda n: cayley.SpectralRNN(2, n),
-    "ENRNN": lambda n: cayley.ENRNN(2, n - n // 3, n // 3),
-    "NCGRU": lambda n: cayley.NCGRU(2, n),
-    "LSTM": lambda n: cayley.LSTM(2, n),
-    "LSTM(layer)": lambda n: cayley.LSTM(2, n, norm="layer"),
-    "LSTM(atn, 25)": lambda n: cayley.LSTM(2, n, norm="atn", window=25),
+    "nn.RNN(tanh)": lambda n: nn.RNN(INPUTS, n),
+    "nn.RNN(relu)": lambda n: nn.RNN(INPUTS, n, nonlinearity="relu"),
+    "nn.GRU": lambda n: nn.GRU(INPUTS, n),
+    "nn.LSTM": lambda n: nn.LSTM(INPUTS, n),
+    "RNN(modrelu)": lambda n: cayley.RNN(INPUTS, n, nonlinearity="modrelu"),
+    "RNN(tanh)": lambda n: cayley.RNN(INPUTS, n),
+    "ScoRNN": lambda n: cayley.ScoRNN(INPUTS, n),
+    "ScuRNN": lambda n: cayley.ScuRNN(INPUTS, n // 2),
+    "URNN": lambda n: cayley.URNN(INPUTS, n // 2),
+    "FullURNN": lambda n: cayley.FullURNN(INPUTS, n // 2),
+    "EURNN": lambda n: cayley.EURNN(INPUTS, n // 2),
+    "ORNN": lambda n: cayley.ORNN(INPUTS, n),
+    "ExpRNN": lambda n: cayley.ExpRNN(INPUTS, n),
+    "SpectralRNN": lambda n: cayley.SpectralRNN(INPUTS, n),
+    "ENRNN": lambda n: cayley.ENRNN(INPUTS, n - n // 3, n // 3),
+    "NCGRU": lambda n: cayley.NCGRU(INPUTS, n),
+    "LSTM": lambda n: cayley.LSTM(INPUTS, n),
+    "LSTM(layer)": lambda n: cayley.LSTM(INPUTS, n, norm="layer"),
+    "LSTM(atn, 2)": lambda n: cayley.LSTM(INPUTS, n, norm="atn", window=2),
+    "LSTM(atn, 25)": lambda n: cayley.LSTM(INPUTS, n, norm="atn", window=25),
+    "LSTM(atn, 500)": lambda n: cayley.LSTM(INPUTS, n, norm="atn", window=500),
 }
 
 
@@ -61,7 +81,7 @@ def fused(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x)[0]
 
 
-def check(layer: Recurrent, x: Tensor) -> None:
+def check(name: str, layer: Recurrent, x: Tensor) -> None:
     """Raise unless the layer and its naive loop agree in output and all gradients.
 
     In double precision: after some hundred steps a normalised LSTM in float32 is off by 1e-3,
@@ -73,108 +93,115 @@ def check(layer: Recurrent, x: Tensor) -> None:
         output = run(layer, x)
         results.append((output, *torch.autograd.grad(output.sum(), tuple(layer.parameters()))))
     for ours, theirs in zip(*results, strict=True):
-        if not (ours - theirs).abs().max() <= 1e-6 * theirs.abs().max():
-            raise SystemExit(f"{type(layer).__name__}: the operator and the loop disagree")
+        if not (ours - theirs).norm() <= 1e-6 * theirs.norm():
+            raise SystemExit(f"{name} and its loop disagree: no speed is reported")
 
 
-def seconds(run: Callable[[nn.Module, Tensor], Tensor], layer: nn.Module, x: Tensor) -> float:
+def train_step(run: Callable[[nn.Module, Tensor], Tensor], layer: nn.Module, x: Tensor) -> None:
+    """Forward and backward, with parameters that are new to the layer, as after every step."""
     layer.zero_grad()
-    start = time.perf_counter()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(1.0000001)
     output = run(layer, x)
     output.backward(torch.ones_like(output))
-    return time.perf_counter() - start
 
 
-def measure(shape: tuple[int, ...], repeat: int) -> list[dict]:
+def three_products(shape: tuple[int, int, int], device: str) -> Callable[[], None]:
     B, n, T = shape
-    x = torch.randn(T, B, 2)
-    lstm = nn.LSTM(2, n)
-    layers = {name: make(n) for name, make in NETWORKS.items()}
-    cases: dict[str, tuple[Callable, nn.Module]] = {"nn.LSTM": (fused, lstm)}
+    a, W = torch.randn(T * B, n, device=device), torch.randn(n, n, device=device)
+    y, gradient = torch.empty_like(a), torch.empty_like(W)
+
+    def run() -> None:
+        torch.mm(a, W, out=y)
+        torch.mm(a, W.mT, out=y)
+        torch.mm(a.mT, y, out=gradient)
+
+    return run
+
+
+def measure(shape: tuple[int, int, int], options: argparse.Namespace) -> list[dict]:
+    B, n, T = shape
+    device = options.device
+    x = torch.randn(T, B, INPUTS, device=device)
+    chosen = options.networks or NETWORKS
+    layers = {name: NETWORKS[name](n).to(device) for name in chosen}
+    runs: dict[str, Callable[[], object]] = {"floor": three_products(shape, device)}
     for name, layer in layers.items():
-        cases[name] = (fused, layer)
         if isinstance(layer, Recurrent):
-            check(layer, x)
-            cases[f"{name}, naive loop"] = (naive, layer)
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for round_ in range(repeat + 1):
-        # round by round, so that a busy moment of the machine falls on everybody
-        for name, (run, layer) in cases.items():
-            elapsed = seconds(run, layer, x)
-            if round_:
-                times[name].append(elapsed)
-    peer = median(times["nn.LSTM"])
-    return [
-        {
-            "network": name,
-            "B": B,
-            "n": n,
-            "T": T,
-            "milliseconds": 1e3 * median(values),
-            "spread": 1e3 * (max(values) - min(values)),
-            "speed over nn.LSTM": peer / median(values),
-            "speed over naive loop": (
-                median(times[f"{name}, naive loop"]) / median(values)
-                if f"{name}, naive loop" in times
-                else None
-            ),
-        }
-        for name, values in times.items()
-        if not name.endswith("naive loop")
-    ]
+            check(name, layer, x)
+            runs[f"{name}, naive loop"] = partial(train_step, naive, layer, x)
+            if options.compile:
+                compiled = torch.compile(naive)
+                runs[f"{name}, compiled loop"] = partial(train_step, compiled, layer, x)
+        runs[name] = partial(train_step, fused, layer, x)
+    times = rounds(runs, options.repeat, device)
+    rows = []
+    for name, seconds in times.items():
+        row = {"network": name, "B": B, "n": n, "T": T, **summary(seconds)}
+        row["over floor"] = median(seconds) / median(times["floor"])
+        for peer in ("nn.LSTM", "nn.GRU", "nn.RNN(relu)", f"{name}, naive loop"):
+            if peer in times:
+                label = "naive loop" if peer.endswith("loop") else peer
+                row[f"speed over {label}"] = median(times[peer]) / median(seconds)
+        if name in layers:
+            peak = peak_memory(runs[name], device)
+            # of float32 numbers, as many as h has
+            row["peak memory over h"] = None if peak is None else peak / (4 * B * n * T)
+        rows.append(row)
+    return rows
+
+
+COLUMNS = {
+    "ms": "milliseconds",
+    "spread": "spread",
+    "× floor": "over floor",
+    "by naive": "speed over naive loop",
+    "by LSTM": "speed over nn.LSTM",
+    "by GRU": "speed over nn.GRU",
+    "by RNN": "speed over nn.RNN(relu)",
+    "memory/h": "peak memory over h",
+}
+
+
+def show(rows: list[dict]) -> None:
+    print(f"{'network':28}" + "".join(f"{label:>10}" for label in COLUMNS))
+    for row in rows:
+        numbers = [row.get(key) for key in COLUMNS.values()]
+        print(
+            f"{row['network']:28}"
+            + "".join(f"{'' if value is None else f'{value:.2f}':>10}" for value in numbers)
+        )
+    print(flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--shape", nargs="+", metavar="B,n,T")
+    parser.add_argument("--shapes", nargs="+", help="names, or B,n,T")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, metavar="NAME")
+    parser.add_argument("--compile", action="store_true", help="torch.compile of the loop too")
     parser.add_argument("-o", "--output", type=Path, help="write the numbers as JSON too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(5544)
-    shapes = [tuple(map(int, shape.split(","))) for shape in options.shape or ()] or SHAPES
-
+    named = GPU_SHAPES if options.device == "cuda" else SHAPES
     rows = []
-    for shape in shapes:
-        print("B = {}, n = {}, T = {}".format(*shape))
-        print(f"{'network':16}{'ms':>9}{'spread':>9}{'× nn.LSTM':>11}{'× naive':>9}")
-        for row in measure(shape, options.repeat):
-            loop = row["speed over naive loop"]
-            print(
-                f"{row['network']:16}{row['milliseconds']:9.1f}{row['spread']:9.1f}"
-                f"{row['speed over nn.LSTM']:11.2f}{'' if loop is None else f'{loop:9.2f}':>9}",
-                flush=True,
-            )
-            rows.append(row)
-        print()
-    machine = {
-        "cayley": cayley.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "processor": processor(),
-        "threads": options.threads,
-        "repeat": options.repeat,
-        "dtype": "float32",
-        "date": time.strftime("%Y-%m-%d"),
-    }
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    print("forward and backward, medians; a speed of 2 over a peer means half its time.")
+    for name in options.shapes or named:
+        B, n, T = named[name] if name in named else map(int, name.split(","))
+        print(f"{name}: B = {B}, n = {n}, T = {T}", flush=True)
+        found = measure((B, n, T), options)
+        show(found)
+        rows += found
+    settings = {"precision": "float32", "repeat": options.repeat}
+    if options.device == "cuda":
+        settings["cuDNN's TF32"] = torch.backends.cudnn.allow_tf32
+    print("Medians of forward and backward. 'by LSTM' 4 means a quarter of nn.LSTM's time.")
     print("Complex networks have n/2 complex units, hence n real features.")
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
-
-
-def processor() -> str:
-    """The name of the CPU, where the system tells it."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    write(options.output, machine(options.device, **settings), rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,11 @@ from torch.utils._pytree import tree_leaves
 
 from cayley.parametrizations import MAPS, Parametrization, StructuredMatrix
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+    # double precision does, and says so once
+    pytest.mark.filterwarnings("ignore:a recurrence runs as a loop"),
+]
 
 # matrix_exp asks for the norm of its argument, a running inverse for its residual
 WAITING = {"exponential", "neumann"}

@@ -6,6 +6,7 @@ from torch import Tensor
 from cayley.activations import ACTIVATIONS
 from cayley.recurrences.cpu import elman as cpu
 from cayley.recurrences.cpu import native
+from cayley.recurrences.cuda import elman as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.steps import outer_products, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
@@ -200,6 +201,13 @@ def _(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
     return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)
 
 
+@_elman.register_kernel("cuda")
+def _(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
+    refusal = cuda.refusal(nonlinearity, x, h0, W, b, batch_sizes=batch_sizes)
+    run = cuda.elman if runs_on("cuda", backend, x, refusal) else _forward
+    return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)
+
+
 @_elman.register_fake
 def _(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
     saves_z = ACTIVATIONS[nonlinearity].saves_z
@@ -227,6 +235,15 @@ def _elman_backward(
 def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
     refusal = native.refusal(h, grad_h, grad_z, h0, W, b)
     run = cpu.elman_backward if runs_on("cpu", backend, h, refusal) else _backward
+    return run(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+
+
+@_elman_backward.register_kernel("cuda")
+def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
+    refusal = cuda.refusal(
+        nonlinearity, h, grad_h, h0, W, b, batch_sizes=batch_sizes, grad_z=grad_z
+    )
+    run = cuda.elman_backward if runs_on("cuda", backend, h, refusal) else _backward
     return run(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
 
 

@@ -1,0 +1,108 @@
+"""What the benchmarks share: a fair clock, the memory in use, and a description of the machine."""
+
+import ctypes
+import gc
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+
+import cayley
+
+Run = Callable[[], object]
+
+
+def rounds(runs: dict[str, Run], repeat: int, device: str = "cpu") -> dict[str, list[float]]:
+    """Seconds of every run, ``repeat`` times after one run that does not count.
+
+    They take turns, so that a busy moment of the machine falls on everybody.
+    """
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(repeat + 1):
+        for name, run in runs.items():
+            synchronize(device)
+            start = time.perf_counter()
+            run()
+            synchronize(device)
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def synchronize(device: str) -> None:
+    """Wait for the device to end its work."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    """Median and spread, in milliseconds."""
+    return {
+        "milliseconds": 1e3 * median(seconds),
+        "spread": 1e3 * (max(seconds) - min(seconds)),
+    }
+
+
+def peak_memory(run: Run, device: str = "cpu") -> int | None:
+    """Bytes that a run has in use at most, over those before it; None where no one tells."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    if platform.system() != "Linux":
+        return None
+    ctypes.CDLL(None).malloc_trim(0)
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
+    run()
+    return _status("VmHWM") - before
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError(f"expected {field} in /proc/self/status, found none")
+
+
+def machine(device: str = "cpu", **settings: object) -> dict[str, object]:
+    """What ran, where and when."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "threads": torch.get_num_threads(),
+        "cayley": cayley.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        **settings,
+    }
+
+
+def processor() -> str:
+    """The name of the CPU and its instruction sets, where the system tells them."""
+    information = Path("/proc/cpuinfo")
+    if not information.exists():
+        return platform.processor() or platform.machine()
+    fields = dict(
+        (part.strip() for part in line.split(":", 1))
+        for line in information.read_text().splitlines()
+        if ":" in line
+    )
+    wide = next((name for name in ("avx512f", "avx2") if name in fields.get("flags", "")), "")
+    return f"{fields.get('model name', platform.machine())} {wide}".strip()
+
+
+def write(path: Path | None, machine: dict[str, object], rows: list[dict]) -> None:
+    """Print the machine, and write everything as JSON if a file is given."""
+    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")

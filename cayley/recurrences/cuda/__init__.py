@@ -1,0 +1,1 @@
+"""The recurrences in CUDA, for GPUs of NVIDIA."""

@@ -1,0 +1,223 @@
+"""CUDA sources, compiled at run time by the compiler that comes with torch, and their launch."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+__all__ = ["Kernel", "cache_folder", "compile_source", "on"]
+
+SOURCES = Path(__file__).parent / "src"
+OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
+
+# of the CUDA driver's enumerations
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
+CLUSTER_DIMENSION = 4
+RELAXED_CAPTURE = 2
+PORTABLE_CLUSTER = 8
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """NVRTC and the CUDA driver, through the library by which torch itself reaches them."""
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so"))
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: ``$CAYLEY_CACHE``, else in the user's folder for caches."""
+    if folder := os.environ.get("CAYLEY_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cayley"
+
+
+def compile_source(source: str, sizes: str, architecture: str) -> bytes:
+    """Machine code of a source file, from the cache where it has been compiled before.
+
+    Arguments:
+        source: The name of a file in ``src``, without its ending.
+        sizes: The text of the header ``sizes.cuh`` that it includes.
+        architecture: Such as ``"sm_90"``.
+    """
+    headers = {path.name: path.read_bytes() for path in sorted(SOURCES.glob("*.cuh"))}
+    headers["sizes.cuh"] = sizes.encode()
+    text = (SOURCES / f"{source}.cu").read_bytes()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check_nvrtc(library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    options = (f"--gpu-architecture={architecture}", *OPTIONS)
+    everything = (major.value, minor.value, options, text, headers)
+    key = hashlib.sha256(repr(everything).encode()).hexdigest()[:32]
+    path = cache_folder() / f"{source}-{architecture}-{key}.cubin"
+    if path.exists():
+        return path.read_bytes()
+    cubin = _compile(text, f"{source}.cu", headers, options)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(cubin)
+        # other processes see the whole file or none
+        os.replace(file.name, path)
+    except OSError as error:
+        warnings.warn(
+            f"compiled kernels cannot be kept in {path.parent}, so that every process compiles "
+            f"them anew: set CAYLEY_CACHE to a folder that can be written ({error})",
+            stacklevel=2,
+        )
+    return cubin
+
+
+def _compile(text: bytes, name: str, headers: dict[str, bytes], options: tuple[str, ...]) -> bytes:
+    program = ctypes.c_void_p()
+    names = [header.encode() for header in headers]
+    arguments = [option.encode() for option in options]
+    _check_nvrtc(
+        library().nvrtcCreateProgram(
+            ctypes.byref(program),
+            text,
+            name.encode(),
+            len(headers),
+            (ctypes.c_char_p * len(headers))(*headers.values()),
+            (ctypes.c_char_p * len(headers))(*names),
+        )
+    )
+    try:
+        status = library().nvrtcCompileProgram(
+            program, len(options), (ctypes.c_char_p * len(options))(*arguments)
+        )
+        if status:
+            log = _result(program, "ProgramLog").rstrip(b"\0").decode()
+            raise RuntimeError(f"{name} does not compile with {' '.join(options)}:\n{log}")
+        return _result(program, "CUBIN")
+    finally:
+        library().nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _result(program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check_nvrtc(getattr(library(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    result = ctypes.create_string_buffer(size.value)
+    _check_nvrtc(getattr(library(), f"nvrtcGet{what}")(program, result))
+    return result.raw
+
+
+class Kernel:
+    """A kernel on the current device, ready to be launched.
+
+    Arguments:
+        source: The name of a file in ``src``, without its ending; the kernel is called like it.
+        sizes: The text of its header ``sizes.cuh``.
+        threads: The number of threads of a block.
+        blocks: The number of blocks of a cluster.
+        memory: The bytes of shared memory of a block.
+    """
+
+    def __init__(self, source: str, sizes: str, threads: int, blocks: int, memory: int) -> None:
+        self.threads, self.blocks, self.memory = threads, blocks, memory
+        major, minor = torch.cuda.get_device_capability()
+        cubin = compile_source(source, sizes, f"sm_{major}{minor}")
+        self._function = ctypes.c_void_p()
+        module, mode = ctypes.c_void_p(), ctypes.c_int(RELAXED_CAPTURE)
+        # a CUDA graph may be in capture, and loading is no part of it
+        _check(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+        try:
+            _check(library().cuModuleLoadData(ctypes.byref(module), cubin))
+            _check(
+                library().cuModuleGetFunction(ctypes.byref(self._function), module, source.encode())
+            )
+            self._set(MAX_DYNAMIC_SHARED_SIZE_BYTES, memory)
+            if blocks > PORTABLE_CLUSTER:
+                self._set(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+        finally:
+            _check(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+
+    def _set(self, attribute: int, value: int) -> None:
+        _check(library().cuFuncSetAttribute(self._function, attribute, value))
+
+    def resident_clusters(self) -> int:
+        """How many clusters the device can run at a time."""
+        attribute = _Attribute(CLUSTER_DIMENSION, 0, self.blocks, 1, 1)
+        launch = _Launch(
+            *(self.blocks, 1, 1, self.threads, 1, 1, self.memory),
+            attributes=ctypes.pointer(attribute),
+            count=1,
+        )
+        clusters = ctypes.c_int()
+        _check(
+            library().cuOccupancyMaxActiveClusters(
+                ctypes.byref(clusters), self._function, ctypes.byref(launch)
+            )
+        )
+        return clusters.value
+
+    def __call__(self, clusters: int, *arguments: Tensor | int) -> None:
+        """Launch on the current stream."""
+        values = [
+            ctypes.c_int(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr())
+            for a in arguments
+        ]
+        _check(
+            library().cuLaunchKernel(
+                self._function,
+                *(clusters * self.blocks, 1, 1, self.threads, 1, 1, self.memory),
+                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+                (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)),
+                None,
+            )
+        )
+
+
+@contextmanager
+def on(device: int) -> Iterator[None]:
+    """Context in which a device is the current one, of torch and of the driver."""
+    with torch.cuda.device(device):
+        context, number = ctypes.c_void_p(), ctypes.c_int()
+        _check(library().cuCtxGetCurrent(ctypes.byref(context)))
+        if not context:
+            # torch has done nothing yet on this thread
+            _check(library().cuDeviceGet(ctypes.byref(number), device))
+            _check(library().cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
+            _check(library().cuCtxSetCurrent(context))
+        yield
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("x", ctypes.c_uint),
+        ("y", ctypes.c_uint),
+        ("z", ctypes.c_uint),
+        ("rest", ctypes.c_char * 52),
+    )
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        *((f"size_{k}", ctypes.c_uint) for k in range(6)),
+        ("memory", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+def _check_nvrtc(status: int) -> None:
+    if status:
+        describe = library().nvrtcGetErrorString
+        describe.restype = ctypes.c_char_p
+        raise RuntimeError(f"NVRTC: {describe(status).decode()}")
+
+
+def _check(status: int) -> None:
+    if status:
+        message = ctypes.c_char_p()
+        library().cuGetErrorString(status, ctypes.byref(message))
+        raise RuntimeError(f"CUDA: {(message.value or b'unknown error').decode()}")

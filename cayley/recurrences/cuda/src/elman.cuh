@@ -1,0 +1,85 @@
+// What the two Elman kernels share. sizes.cuh, which elman.py writes, defines H, the number of
+// units; PHI, the activation; BLOCKS and CLUSTER; and OUTPUTS, SPLITS, VECTOR, ROWS, PASSES,
+// SHARED, DEPTH and THREADS, which product.cuh and states.cuh explain.
+#pragma once
+
+#include "activations.cuh"
+#include "sizes.cuh"
+
+#include "product.cuh"
+#include "states.cuh"
+
+// the units that a block computes
+constexpr int UNITS = (H + BLOCKS * OUTPUTS - 1) / (BLOCKS * OUTPUTS) * OUTPUTS;
+
+using Weights = Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS>;
+using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS>;
+constexpr int VALUES = Weights::VALUES;
+
+__device__ inline int block_in_cluster() {
+  if constexpr (BLOCKS > 1) return machine::rank_in_cluster();
+  return 0;
+}
+
+__device__ inline int first_row() { return blockIdx.x / BLOCKS * (ROWS * PASSES); }
+
+// The unit at a place among the states. There the two parts of a complex number are neighbours.
+__device__ inline int unit_at(int place) {
+  return PHI == MODRELU_STACKED ? place / 2 + place % 2 * (H / 2) : place;
+}
+
+// The values that a thread computes at every step.
+struct Owned {
+  int row[VALUES];     // of the batch, in the first pass
+  int place[VALUES];   // among the states of a row
+  int unit[VALUES];    // of x and h
+  int column[VALUES];  // among the thresholds
+  bool computed[VALUES];
+  bool first;  // of the lanes that compute the same values
+  int B;
+
+  __device__ Owned(const Weights& weights, int B) : B(B) {
+    first = weights.replica() == 0;
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      const int sum = weights.owned(i), output = weights.group * OUTPUTS + sum % OUTPUTS;
+      row[i] = first_row() + sum / OUTPUTS;
+      place[i] = block_in_cluster() * UNITS + output;
+      unit[i] = unit_at(place[i]);
+      column[i] = PHI == MODRELU_STACKED ? place[i] / 2 : place[i];
+      computed[i] = output < UNITS && place[i] < H;
+    }
+  }
+
+  // In one step of x or h. Rows beyond the last are copies of it.
+  __device__ int element(int pass, int i) const {
+    return min(row[i] + pass * ROWS, B - 1) * H + unit[i];
+  }
+
+  __device__ bool written(int pass, int i) const {
+    return computed[i] && first && row[i] + pass * ROWS < B;
+  }
+};
+
+// Makes new states of this thread known to all threads that read them.
+__device__ inline void share(const Memory& states, const Weights& weights, const Owned& owned,
+                             int pass, const float (&values)[VALUES]) {
+  if constexpr (BLOCKS == 1) {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i)
+      if (owned.computed[i] && owned.first)
+        states.set(pass, weights.owned(i) / OUTPUTS * Weights::WIDTH + owned.place[i], values[i]);
+  } else {
+    float quads[Weights::QUADS][4];
+    weights.gather(values, quads);
+#pragma unroll
+    for (int i = 0; i < Weights::QUADS; ++i) {
+      const int sum = weights.first_of_quad(i);
+      const int output = weights.group * OUTPUTS + sum % OUTPUTS;
+      const int place = block_in_cluster() * UNITS + output;
+      if (output < UNITS && place < H)
+        states.send<Weights::SENDERS>(pass, sum / OUTPUTS * Weights::WIDTH + place, quads[i],
+                                      weights.sender());
+    }
+  }
+}

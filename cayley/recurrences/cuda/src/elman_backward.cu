@@ -1,0 +1,111 @@
+// delta_t = φ'(z_t)ᵀ (grad_h_t + Wᵀ delta_{t+1}) for all steps, last step first, then
+// grad_h0 = Wᵀ delta_1. `saved` is h, or z for the complex modReLU; partial_b, (B, ·), is the
+// gradient of b from each row.
+#include "elman.cuh"
+
+extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
+    const float* __restrict__ grad_h, const float* __restrict__ saved, const float* __restrict__ W,
+    const float* __restrict__ b, float* __restrict__ delta, float* __restrict__ grad_h0,
+    float* __restrict__ partial_b, int T, int B, int reverse) {
+  extern __shared__ float4 shared[];
+  float* const memory = reinterpret_cast<float*>(shared);
+
+  Memory states;
+  states.init(memory, [](int, int) { return 0.0f; });
+  Weights weights;
+  weights.load(memory + Memory::FLOATS, [&](int output, int k) {
+    const int place = block_in_cluster() * UNITS + output;
+    return output < UNITS && place < H && k < H ? W[unit_at(k) * H + unit_at(place)] : 0.0f;
+  });
+  const Owned owned(weights, B);
+  float bias[VALUES];
+#pragma unroll
+  for (int i = 0; i < VALUES; ++i)
+    bias[i] = PHI == MODRELU_STACKED && owned.computed[i] ? b[owned.column[i]] : 0.0f;
+
+  const long long step = (reverse ? 1 : -1) * (long long)B * H;
+  const long long start = reverse ? 0 : (T - 1) * (long long)B * H;
+  delta += start;
+  Ahead<2, VALUES, DEPTH, THREADS> ahead;
+  ahead.init(memory + Memory::FLOATS + Weights::SHARED_FLOATS);
+  const float *grad_ahead = grad_h + start, *saved_ahead = saved + start;
+  int t_ahead = 0, pass_ahead = 0;
+  const auto fetch = [&] {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i)
+      if (t_ahead < T && owned.computed[i]) {
+        ahead.fetch(0, i, grad_ahead + owned.element(pass_ahead, i));
+        ahead.fetch(1, i, saved_ahead + owned.element(pass_ahead, i));
+      }
+    ahead.end_of_step();
+    if (++pass_ahead == PASSES) {
+      pass_ahead = 0;
+      ++t_ahead;
+      grad_ahead += step;
+      saved_ahead += step;
+    }
+  };
+  for (int i = 0; i < DEPTH - 1; ++i) fetch();
+
+  // Each thread adds up its own gradients of b, and puts them aside during other passes.
+  float* const aside = ahead.first + ahead.FLOATS;
+  float grad_b[VALUES] = {};
+#pragma unroll 1
+  for (int i = 0; i < PASSES * VALUES; ++i) aside[i * THREADS] = 0;
+
+  for (int t = 0; t <= T; ++t) {
+#pragma unroll 1
+    for (int pass = 0; pass < PASSES; ++pass) {
+      float g[VALUES], added[VALUES], save[VALUES], d[VALUES];
+      weights.multiply(states.before(t, pass), g, [&] {
+        fetch();
+        ahead.wait();
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+          added[i] = ahead.get(0, i);
+          save[i] = ahead.get(1, i);
+        }
+      });
+      if (t == T) {
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i)
+          if (owned.written(pass, i)) grad_h0[owned.element(pass, i)] = g[i];
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) g[i] += added[i];
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) {
+        if (PASSES > 1) grad_b[i] = aside[(pass * VALUES + i) * THREADS];
+        if constexpr (PHI == MODRELU_STACKED) {
+          const float partner = Weights::partner(save, i);
+          const Complex phi(save[i], partner, bias[i]);
+          const float radial = phi.inverse * (save[i] * g[i] + partner * Weights::partner(g, i));
+          d[i] = phi.scale * g[i] + radial * phi.curvature * save[i];
+          grad_b[i] += radial;
+        } else {
+          d[i] = slope<PHI>(save[i]) * g[i];
+        }
+      }
+      share(states, weights, owned, pass, d);
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) {
+        if (owned.written(pass, i)) delta[owned.element(pass, i)] = d[i];
+        if constexpr (PHI == MODRELU) grad_b[i] += save[i] < 0 ? -d[i] : d[i];
+        if (PASSES > 1) aside[(pass * VALUES + i) * THREADS] = grad_b[i];
+      }
+    }
+    delta += step;
+    states.advance();
+  }
+  if constexpr (PHI >= MODRELU) {
+    constexpr int UNITS_OF_B = PHI == MODRELU ? 1 : 2;  // that share a threshold
+    for (int pass = 0; pass < PASSES; ++pass)
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i)
+        if (owned.written(pass, i) && owned.place[i] % UNITS_OF_B == 0)
+          partial_b[(owned.row[i] + pass * ROWS) * (H / UNITS_OF_B) + owned.column[i]] =
+              PASSES > 1 ? aside[(pass * VALUES + i) * THREADS] : grad_b[i];
+  }
+  states.finish();
+}

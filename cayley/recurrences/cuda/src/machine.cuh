@@ -1,0 +1,82 @@
+// Instructions that CUDA C++ reaches through inline assembly only.
+#pragma once
+
+namespace machine {
+
+__device__ inline unsigned address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+// Copies four bytes into shared memory in the background.
+__device__ inline void copy_ahead(float* shared, const float* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address(shared)), "l"(global)
+               : "memory");
+}
+
+__device__ inline void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits for all groups of copies of this thread but the PENDING last ones.
+template <int PENDING>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+__device__ inline unsigned rank_in_cluster() {
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ inline void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address that a shared variable of this block has in another block of the cluster.
+__device__ inline unsigned address_in(unsigned shared, unsigned rank) {
+  unsigned there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
+  return there;
+}
+
+__device__ inline void init_barrier(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ inline void arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ inline void arrive_expecting(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ inline void wait(unsigned barrier, unsigned parity) {
+  unsigned done;
+  do {
+    asm volatile(
+        "{\n .reg .pred p;\n"
+        " mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        " selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (!done);
+}
+
+// Stores into a block of the cluster and tells the barrier there.
+__device__ inline void send(unsigned there, const float (&values)[4], unsigned barrier_there) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+      "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
+      "r"(__float_as_int(values[0])), "r"(__float_as_int(values[1])),
+      "r"(__float_as_int(values[2])), "r"(__float_as_int(values[3])), "r"(barrier_there)
+      : "memory");
+}
+
+}  // namespace machine

@@ -1,0 +1,146 @@
+// The product of a matrix, kept on chip, with the states of a few batch rows.
+#pragma once
+
+constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
+
+// A group of SPLITS neighbouring lanes computes OUTPUTS outputs of ROWS rows. Lane `split` adds up
+// the inputs (chunk * SPLITS + split) * VECTOR + e, and an exchange within the warp leaves every
+// sum with one lane. Weights are in registers, those of the last SHARED chunks in shared memory.
+// OUTPUTS, SPLITS and ROWS are powers of 2, OUTPUTS at least 4.
+template <int INPUTS, int OUTPUTS, int SPLITS, int VECTOR, int ROWS, int SHARED, int THREADS>
+struct Product {
+  static constexpr int STEP = SPLITS * VECTOR;
+  static constexpr int CHUNKS = (INPUTS + STEP - 1) / STEP;
+  static constexpr int WIDTH = CHUNKS * STEP;  // of a row of states, zeros at its end
+  static constexpr int KEPT = CHUNKS - SHARED;
+  static constexpr int SUMS = ROWS * OUTPUTS;
+  static constexpr int VALUES = SUMS > SPLITS ? SUMS / SPLITS : 1;    // that a lane ends with
+  static constexpr int REPLICAS = SPLITS > SUMS ? SPLITS / SUMS : 1;  // lanes with equal values
+  static constexpr int QUADS = VALUES > 4 ? VALUES / 4 : 1;
+  static constexpr int SENDERS = (VALUES > 4 ? 1 : 4 / VALUES) * REPLICAS;  // of equal quads
+  static constexpr int SHARED_FLOATS = SHARED * OUTPUTS * VECTOR * THREADS;
+
+  struct alignas(4 * VECTOR) Vector {
+    float at[VECTOR];
+  };
+
+  float weights[KEPT > 0 ? KEPT : 1][OUTPUTS][VECTOR];
+  const Vector* rest;
+  int split, group, order;
+
+  // entry(output, input) gives the matrix, zero outside.
+  template <class Entry>
+  __device__ void load(float* shared, Entry entry) {
+    split = threadIdx.x % SPLITS;
+    group = threadIdx.x / SPLITS;
+    order = 0;
+#pragma unroll
+    for (int level = 0; level < log2(SPLITS) && level < log2(SUMS); ++level)
+      order += (split >> level & 1) * (SUMS >> (level + 1));
+    rest = reinterpret_cast<const Vector*>(shared) + threadIdx.x;
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk)
+#pragma unroll
+      for (int o = 0; o < OUTPUTS; ++o)
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e) {
+          const int output = group * OUTPUTS + (o ^ order % OUTPUTS);
+          const float w = entry(output, (chunk * SPLITS + split) * VECTOR + e);
+          if (chunk < KEPT)
+            weights[chunk][o][e] = w;
+          else
+            shared[(((chunk - KEPT) * OUTPUTS + o) * THREADS + threadIdx.x) * VECTOR + e] = w;
+        }
+  }
+
+  // The row and output of the i-th value that this lane ends with, as row * OUTPUTS + output.
+  __device__ int owned(int i) const { return i + order; }
+
+  __device__ int replica() const { return split / (SPLITS / REPLICAS); }
+
+  // meanwhile() is something else to do while the first states are on their way.
+  template <class Meanwhile>
+  __device__ void multiply(const float* states, float (&values)[VALUES],
+                           Meanwhile meanwhile) const {
+    const Vector* state = reinterpret_cast<const Vector*>(states) + split;
+    float sums[SUMS];
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) sums[i] = 0;
+    Vector first[FIRST][ROWS];
+#pragma unroll
+    for (int chunk = 0; chunk < FIRST; ++chunk)
+#pragma unroll
+      for (int row = 0; row < ROWS; ++row) first[chunk][row] = state[row_at(row) + chunk * SPLITS];
+    meanwhile();
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+      Vector extra[OUTPUTS];
+      if (chunk >= KEPT)
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; ++o)
+          extra[o] = rest[((chunk - KEPT) * OUTPUTS + o) * THREADS];
+#pragma unroll
+      for (int row = 0; row < ROWS; ++row) {
+        const Vector h = chunk < FIRST ? first[chunk < FIRST ? chunk : 0][row]
+                                       : state[row_at(row) + chunk * SPLITS];
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e)
+#pragma unroll
+          for (int o = 0; o < OUTPUTS; ++o) {
+            const float w = chunk < KEPT ? weights[chunk < KEPT ? chunk : 0][o][e] : extra[o].at[e];
+            sums[row * OUTPUTS + o] = fmaf(w, h.at[e], sums[row * OUTPUTS + o]);
+          }
+      }
+    }
+    scatter(sums);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
+  }
+
+  // Four neighbouring outputs of one row each, which SENDERS lanes then have.
+  __device__ void gather(const float (&values)[VALUES], float (&quads)[QUADS][4]) const {
+    if constexpr (VALUES >= 4) {
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) quads[i / 4][i % 4] = values[i];
+    } else {
+      // bit 0 of the output is a bit of the lane, bit 1 the one below it
+      constexpr int TOP = SUMS / 2, MASK = VALUES == 1 ? TOP + TOP / 2 : TOP / 2;
+      const int lane = threadIdx.x & ~MASK;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int other = (i & 1) * TOP + (i >> 1) * TOP / 2 & MASK;
+        quads[0][i] = __shfl_sync(~0u, values[i % VALUES], lane + other);
+      }
+    }
+  }
+
+  __device__ int first_of_quad(int i) const { return 4 * i + order / 4 * 4; }
+
+  __device__ int sender() const { return order % 4 / VALUES + SENDERS / REPLICAS * replica(); }
+
+  // The value next to the i-th: the other one of a pair of outputs.
+  __device__ static float partner(const float (&values)[VALUES], int i) {
+    if constexpr (VALUES > 1)
+      return values[i ^ 1];
+    else
+      return __shfl_xor_sync(~0u, values[0], SUMS / 2);
+  }
+
+ private:
+  // The chunks that are read before anything else is done.
+  static constexpr int AHEAD = 32 / (ROWS * VECTOR);
+  static constexpr int FIRST = AHEAD < 1 ? 1 : AHEAD < CHUNKS ? AHEAD : CHUNKS;
+
+  __device__ int row_at(int row) const { return (row ^ order / OUTPUTS) * (WIDTH / VECTOR); }
+
+  // Adds the lanes' sums. At every level a lane hands the upper half of its sums over. They are in
+  // an order of its own, sum i at i ^ order, so that these are the ones it does not end with.
+  template <int LEVEL = 0>
+  __device__ void scatter(float (&sums)[SUMS]) const {
+    constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = 1 << LEVEL;
+    if constexpr (HALF == 0) sums[0] += __shfl_xor_sync(~0u, sums[0], OTHER);
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) sums[i] += __shfl_xor_sync(~0u, sums[i + HALF], OTHER);
+    if constexpr ((2 << LEVEL) < SPLITS) scatter<LEVEL + 1>(sums);
+  }
+};

@@ -1,0 +1,125 @@
+// The states of a few batch rows, and the arrays in global memory that every step reads.
+#pragma once
+
+#include "machine.cuh"
+
+// Two buffers of ROWS rows in every block of a cluster, for each of PASSES passes: a step reads
+// one and fills the other. While the states of one pass travel, the others are computed.
+//
+// With several blocks, a new value is sent to all of them and counted by a barrier next to the
+// buffer. A block fills a buffer only after it has got all values of the step before it, so after
+// all warps that own an output have read that buffer. Every warp arrives at a buffer's barrier
+// once it has seen it full, so that none can miss a phase.
+template <int INPUTS, int WIDTH, int ROWS, int PASSES, int BLOCKS, int THREADS>
+struct States {
+  static constexpr int SIZE = ROWS * WIDTH;
+  static constexpr int FLOATS = PASSES * (2 * SIZE + (BLOCKS > 1 ? 4 : 0));
+
+  float* buffers;
+  unsigned barriers;
+  int filled = 0;  // the buffer with the states before the step
+  unsigned parity = 1;
+
+  // first(row, input) gives the states before the first step.
+  template <class First>
+  __device__ void init(float* shared, First first) {
+    buffers = shared;
+    for (int i = threadIdx.x; i < PASSES * SIZE; i += THREADS) {
+      const int pass = i / SIZE, input = i % WIDTH;
+      buffers[i + pass * SIZE] = input < INPUTS ? first(i / WIDTH, input) : 0.0f;
+      buffers[i + pass * SIZE + SIZE] = 0;
+    }
+    if constexpr (BLOCKS > 1) {
+      barriers = machine::address(buffers + PASSES * 2 * SIZE);
+      if (threadIdx.x == 0) {
+        for (int i = 0; i < 2 * PASSES; ++i) machine::init_barrier(barriers + 8 * i, THREADS / 32);
+        machine::publish_barriers();
+      }
+      __syncthreads();
+      for (int i = 0; i < 2 * PASSES; ++i) expect(i);
+      machine::cluster_barrier();
+    }
+  }
+
+  // The states before step t, once all of them are there.
+  __device__ const float* before(int t, int pass) const {
+    const int buffer = 2 * pass + filled;
+    if constexpr (BLOCKS == 1) {
+      __syncthreads();
+    } else if (t > 0) {
+      machine::wait(barriers + 8 * buffer, parity);
+      __syncwarp();
+      expect(buffer);
+    }
+    return buffers + buffer * SIZE;
+  }
+
+  // One of the states after the step, with one block.
+  __device__ void set(int pass, int place, float value) const {
+    buffers[(2 * pass + 1 - filled) * SIZE + place] = value;
+  }
+
+  // Four of them, with several blocks, to the blocks that are `sender` modulo SENDERS.
+  template <int SENDERS>
+  __device__ void send(int pass, int place, const float (&values)[4], int sender) const {
+    const int buffer = 2 * pass + 1 - filled;
+    const unsigned here = machine::address(buffers + buffer * SIZE + place);
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block += SENDERS)
+      if (SENDERS <= BLOCKS || sender < BLOCKS)
+        machine::send(machine::address_in(here, block + sender), values,
+                      machine::address_in(barriers + 8 * buffer, block + sender));
+  }
+
+  // To be called after the last pass of a step.
+  __device__ void advance() {
+    filled = 1 - filled;
+    parity ^= filled;
+  }
+
+  // No block may end while another one still sends to it.
+  __device__ static void finish() {
+    if constexpr (BLOCKS > 1) machine::cluster_barrier();
+  }
+
+ private:
+  __device__ void expect(int buffer) const {
+    if (threadIdx.x == 0)
+      machine::arrive_expecting(barriers + 8 * buffer, ROWS * ((INPUTS + 3) / 4 * 16));
+    else if (threadIdx.x % 32 == 0)
+      machine::arrive(barriers + 8 * buffer);
+  }
+};
+
+// The values of STREAMS arrays at VALUES elements of each step, fetched DEPTH - 1 steps ahead. Each
+// thread reads what it has fetched itself, so that no barrier is needed.
+template <int STREAMS, int VALUES, int DEPTH, int THREADS>
+struct Ahead {
+  static constexpr int STEP = STREAMS * VALUES * THREADS;
+  static constexpr int FLOATS = DEPTH * STEP;
+
+  float* first;
+  int slot = 0;  // that the next step to be fetched goes to
+
+  __device__ void init(float* shared) {
+    first = shared + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < DEPTH * STREAMS * VALUES; ++i) first[i * THREADS] = 0;
+  }
+
+  __device__ void fetch(int stream, int i, const float* element) const {
+    machine::copy_ahead(first + slot + (stream * VALUES + i) * THREADS, element);
+  }
+
+  __device__ void end_of_step() {
+    machine::end_of_copies();
+    slot = slot == FLOATS - STEP ? 0 : slot + STEP;
+  }
+
+  // To be called after the step DEPTH - 1 ahead has been fetched.
+  __device__ static void wait() { machine::wait_for_copies<DEPTH - 1>(); }
+
+  __device__ float get(int stream, int i) const {
+    return first[slot + (stream * VALUES + i) * THREADS];
+  }
+};
