@@ -28,5 +28,5 @@ clean:
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard cayley/recurrences/cpu/src/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,graph,dev]'
 	touch $@

@@ -1,0 +1,1 @@
+"""The laboratory: the experiments of the documents as tasks, recipes, runs and reports."""

@@ -1,0 +1,108 @@
+"""Tasks: what networks are trained on, generated or read, with loss, metrics and baselines."""
+
+import difflib
+import importlib
+from inspect import signature
+from typing import Any
+
+from cayley.lab.data import DataError, Resource, Source
+from cayley.lab.tasks.adding import Adding
+from cayley.lab.tasks.cifar10 import CIFAR10
+from cayley.lab.tasks.copying import Copying
+from cayley.lab.tasks.denoise import Denoise
+from cayley.lab.tasks.graphs import DATASETS, Nodes
+from cayley.lab.tasks.metrics import Metric
+from cayley.lab.tasks.mnist import MNIST
+from cayley.lab.tasks.speech import Speech
+from cayley.lab.tasks.task import SPLITS, Batch, Graph, Position, Split, Task, evaluate
+from cayley.lab.tasks.text import Text
+
+__all__ = [
+    "CIFAR10",
+    "MNIST",
+    "SPLITS",
+    "TASKS",
+    "Adding",
+    "Batch",
+    "Copying",
+    "DataError",
+    "Denoise",
+    "Graph",
+    "Metric",
+    "Nodes",
+    "Position",
+    "Resource",
+    "Source",
+    "Speech",
+    "Split",
+    "Task",
+    "Text",
+    "evaluate",
+    "make",
+    "task_class",
+]
+
+# class and settings of each name
+TASKS: dict[str, tuple[type[Task], dict[str, Any]]] = {
+    "adding": (Adding, {}),
+    "copying": (Copying, {}),
+    "denoise": (Denoise, {}),
+    "mnist": (MNIST, {}),
+    "cifar10": (CIFAR10, {}),
+    "characters": (Text, {"level": "characters"}),
+    "words": (Text, {"level": "words"}),
+    "speech": (Speech, {}),
+    **{dataset: (Nodes, {"dataset": dataset}) for dataset in DATASETS},
+}
+
+
+def task_class(name: str) -> type[Task]:
+    """The class of a task, by its name in ``TASKS`` or as ``module:Class``.
+
+    Example:
+        >>> task_class("adding").__name__, task_class("cayley.lab.tasks.adding:Adding").__name__
+        ('Adding', 'Adding')
+    """
+    return _find(name)[0]
+
+
+def _find(name: str) -> tuple[type[Task], dict[str, Any]]:
+    if name in TASKS:
+        return TASKS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(name, TASKS, 1)
+        raise ValueError(
+            f"expected a task of {', '.join(TASKS)}, or module:Class, got {name!r}"
+            + (f": did you mean {near[0]!r}?" if near else "")
+        )
+    found = getattr(importlib.import_module(module), attribute, None)
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise TypeError(
+            f"expected {attribute} in {module} to be a subclass of cayley.lab.tasks.Task, got "
+            f"{found!r}"
+        )
+    return found, {}
+
+
+def make(name: str, **settings: Any) -> Task:
+    """A task by its name, with its settings.
+
+    Arguments:
+        name: A name in ``TASKS``, or ``module:Class`` for a task of the user's own.
+        settings: The fields of the task's class.
+
+    Example:
+        >>> make("copying", T=500)
+        Copying(T=500, delta=1, train=20000, valid=1000, test=1000, shuffle=True, fresh=False)
+    """
+    found, preset = _find(name)
+    valid = list(signature(found).parameters)
+    for setting in settings:
+        if setting not in valid:
+            near = difflib.get_close_matches(setting, valid, 1)
+            raise TypeError(
+                f"task {name!r}: expected settings of {', '.join(valid)}, got {setting!r}"
+                + (f": did you mean {near[0]!r}?" if near else "")
+            )
+    return found(**(preset | settings))

@@ -1,0 +1,68 @@
+"""The predictor that knows only how frequent each class is."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from cayley.lab.tasks.metrics import IGNORED
+
+__all__ = ["count_classes", "frequency_logits", "frequency_scores"]
+
+
+def count_classes(target: Tensor, n: int) -> Tensor:
+    """How often each of n classes occurs, int64, (n).
+
+    Example:
+        >>> count_classes(torch.tensor([2, 0, 2, -100]), 3)
+        tensor([1, 0, 2])
+    """
+    return torch.bincount(target[target != IGNORED].flatten().cpu(), minlength=n)
+
+
+def frequency_logits(counts: Tensor) -> Tensor:
+    r"""Logarithms of the frequencies, by Laplace's rule of succession.
+
+    .. math::
+        \ln p_c = \ln \frac{N_c + 1}{N + n}
+
+    A class that training never showed is unlikely, not impossible.
+
+    Arguments:
+        counts: The numbers :math:`N_c` of each class in training, (n).
+
+    Example:
+        >>> frequency_logits(torch.tensor([1, 0, 2])).exp()
+        tensor([0.3333, 0.1667, 0.5000])
+    """
+    p = (counts.double() + 1) / (counts.sum() + len(counts))
+    return p.log().to(torch.get_default_dtype())
+
+
+def frequency_scores(training: Tensor, counts: Tensor) -> dict[str, float]:
+    r"""What this predictor gets on targets with other counts.
+
+    .. math::
+        -\sum_c q_c \ln p_c, \qquad q_{\arg\max p}
+
+    Arguments:
+        training: Counts of the classes that p is made of, (n).
+        counts: Counts of the classes that are to be predicted, with frequencies q, (n).
+
+    Returns:
+        Cross entropy, accuracy, bits and perplexity, by the names of the metrics.
+
+    Example:
+        >>> scores = frequency_scores(torch.tensor([3, 0]), torch.tensor([1, 1]))
+        >>> round(scores["cross_entropy"], 4), scores["accuracy"]
+        (0.9163, 0.5)
+    """
+    p = (training.double() + 1) / (training.sum() + len(training))
+    q = counts.double() / counts.sum()
+    entropy = -float((q * p.log()).sum())
+    return {
+        "cross_entropy": entropy,
+        "accuracy": float(q[p.argmax()]),
+        "bpc": entropy / math.log(2),
+        "perplexity": math.exp(entropy),
+    }
