@@ -1,6 +1,14 @@
 """Recurrent networks with orthogonal and unitary weights, as drop-in ``torch.nn`` layers."""
 
-from cayley import activations, initializers, norms, optim, parametrizations, recurrences
+from cayley import (
+    activations,
+    initializers,
+    norms,
+    optim,
+    parametrizations,
+    preconditioners,
+    recurrences,
+)
 from cayley.activations import ModReLU, modrelu
 from cayley.layers import (
     ENRNN,
@@ -19,11 +27,13 @@ from cayley.layers import (
 from cayley.norms import AssortedTimeNorm
 from cayley.optim import parameter_groups
 from cayley.parametrizations import orthogonal_
+from cayley.preconditioners import BNP
 from cayley.recurrences import backend
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "BNP",
     "ENRNN",
     "EURNN",
     "LSTM",
@@ -47,5 +57,6 @@ __all__ = [
     "orthogonal_",
     "parameter_groups",
     "parametrizations",
+    "preconditioners",
     "recurrences",
 ]

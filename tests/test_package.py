@@ -20,6 +20,7 @@ def test_public_names_exist_and_are_sorted() -> None:
         cayley.norms,
         cayley.optim,
         cayley.parametrizations,
+        cayley.preconditioners,
         cayley.recurrences,
     ):
         assert len(set(module.__all__)) == len(module.__all__)

@@ -1,0 +1,267 @@
+"""Batch normalisation preconditioning of the gradients of a model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from cayley.preconditioners.checks import check_model, check_settings
+from cayley.preconditioners.distributed import gather_statistics, world_size
+from cayley.preconditioners.joint import Damping
+from cayley.preconditioners.plan import Pattern, join, make_plan
+from cayley.preconditioners.rule import Rule
+from cayley.preconditioners.rules import default_rules
+from cayley.preconditioners.statistics import RunningStatistics, Statistics
+from cayley.preconditioners.unit import Unit
+
+__all__ = ["BNP"]
+
+
+class BNP:
+    r"""Batch normalisation preconditioning: the effect of batch norm on training, and no layer.
+
+    .. math:: \theta \leftarrow \theta - \alpha P P^\top g
+
+    For each weight, P is made of mean and variance of the rows that it multiplied, so that a step
+    is one of gradient descent on the same layer with normalised inputs; see
+    :func:`~cayley.preconditioners.joint.joint`. Forward pass and inference are untouched, no
+    parameter is added, and a batch of one is enough. Use it between ``backward`` and the
+    optimizer::
+
+        bnp = cayley.BNP(model)
+        loss.backward()
+        bnp.step()
+        optimizer.step()
+
+    or call ``bnp.attach(optimizer)`` once and leave out ``bnp.step()``.
+
+    Rows count once a backward pass gives their output a gradient other than 0. So padding and nodes
+    that no target depends on stay out, and evaluation, teachers and abandoned passes leave nothing.
+    Several backward passes before a step are pooled, and equal one with the whole batch; so do
+    the processes of ``DistributedDataParallel``, which all must call :meth:`step`.
+
+    Note:
+        BNP is linear in the gradient: it may come before or after ``GradScaler.unscale_``. Clipping
+        after it bounds the step, clipping before it the gradient. Weight decay of the optimizer is
+        not preconditioned, a penalty in the loss is. Adam divides by its own scales and leaves
+        little of BNP but the centring: SGD, with or without momentum, is its optimizer.
+
+        A gradient that contains inf or NaN stays so. It leaves running statistics as they are.
+
+        Where no bias is trained nothing is centred, and weights are scaled by second moments.
+
+    References:
+        Batch Normalization Preconditioning for Neural Network Training, Lange, Helfrich, Ye, 2022.
+        Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
+        (dissertation), Helfrich, 2020, section 3.3.
+        Normalization Techniques for Sequential and Graphical Data (dissertation), Pospisil, 2023,
+        chapter 2.
+
+    Arguments:
+        model: The model, also in ``DistributedDataParallel`` or compiled.
+        eps: What is added to every variance. It bounds the rate of features that hardly vary.
+        relative_eps: Likewise, relative to the greatest variance among the features of a layer.
+        momentum: The ρ of an exponential average of the statistics; None for those of the batch.
+        start: Where the average starts: ``"batch"``, at the first batch, or ``"identity"``, at
+            μ = 0 and σ² = 1, which makes P the identity at first.
+        q: Whether to divide by q² = max(features / rows, 1), for batches smaller than the layer.
+        include: Modules to precondition, each with all modules in it: names, in which ``*`` stands
+            for anything, or types. None for all.
+        exclude: Modules to leave out, likewise.
+        rules: What is known about kinds of modules; None for
+            :func:`~cayley.preconditioners.default_rules`.
+        sync: Whether processes of torch.distributed share their statistics.
+        process_group: Those that do; None for all.
+        dtype: The least precision of the statistics.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1, bias=False))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> bnp = BNP(model, eps=1e-2).attach(optimizer)
+        >>> model(torch.randn(20, 2)).square().mean().backward()
+        >>> optimizer.step()
+        >>> bnp.report()
+        {'0.weight': 'Linear: [weight, bias]', '0.bias': 'Linear: [weight, bias]',
+         '2.weight': 'Linear: [weight]'}
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        eps: float = 1e-2,
+        relative_eps: float = 0.0,
+        momentum: float | None = None,
+        start: Literal["batch", "identity"] = "batch",
+        q: bool = False,
+        include: Pattern | Sequence[Pattern] | None = None,
+        exclude: Pattern | Sequence[Pattern] = (),
+        rules: Sequence[Rule] | None = None,
+        sync: bool = True,
+        process_group: "dist.ProcessGroup | None" = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        check_settings(eps, relative_eps, momentum, start, dtype)
+        check_model(model, sync)
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        # names are those of the model itself, also where torch.compile has wrapped it
+        self.model = model = model._modules.get("_orig_mod") or model
+        self.damping = Damping(eps, relative_eps, q)
+        self.momentum = momentum
+        self.start: Literal["batch", "identity"] = start
+        self.sync = sync
+        self.process_group = process_group
+        self._units, self._reasons = make_plan(
+            model,
+            default_rules() if rules is None else rules,
+            None if include is None else _patterns(include),
+            _patterns(exclude),
+            dtype,
+        )
+        if not self._units:
+            why = "".join(f"\n  {name}: {reason}" for name, reason in self._reasons.items())
+            raise ValueError(f"BNP: expected a model with a layer to precondition, got none:{why}")
+        self._handles = [handle for unit in self._units for handle in unit.watch()]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Precondition the gradients in place, once; call it before ``optimizer.step()``.
+
+        A second call without a backward pass in between changes nothing.
+        """
+        self._check_in_place()
+        found = [unit.collector.take() for unit in self._units]
+        if self.sync and world_size(self.process_group) > 1:
+            found = self._gather(found)
+        for unit, statistics in zip(self._units, found, strict=True):
+            unit.step(statistics, self.damping, self.momentum, self.start)
+
+    def attach(self, optimizer: Optimizer) -> "BNP":
+        """Let every ``optimizer.step()`` begin with :meth:`step`.
+
+        Arguments:
+            optimizer: An optimizer of all parameters that are preconditioned.
+
+        Returns:
+            This object.
+        """
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for unit in self._units:
+            for name in unit.names:
+                p = unit.modules[0].get_parameter(name)
+                if p.requires_grad and id(p) not in held:
+                    raise ValueError(
+                        f"BNP: expected an optimizer of all parameters that are preconditioned, "
+                        f"but {join(unit.name, name)} is not among those of this "
+                        f"{type(optimizer).__name__}: leave its module out with exclude=, freeze "
+                        "it, or call bnp.step() yourself"
+                    )
+        self._handles.append(optimizer.register_step_pre_hook(self._before_step))
+        return self
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is not None:
+            raise RuntimeError(
+                f"BNP: {type(optimizer).__name__}.step(closure) computes gradients after BNP has "
+                "had its turn. Do not attach BNP; call bnp.step() at the end of the closure, after "
+                "backward"
+            )
+        self.step()
+
+    def report(self) -> dict[str, str]:
+        """For every parameter the rule and the blocks that serve it, or why none does."""
+        served: dict[str, str] = {}
+        for unit in self._units:
+            for name in unit.names:
+                served[join(unit.name, name)] = unit.describe(name)
+        late = "it came after BNP was made: make BNP anew"
+        return {
+            name: served.get(name) or self._reasons.get(name, late)
+            for name, _ in self.model.named_parameters()
+        }
+
+    def remove(self) -> None:
+        """Take all hooks off the model and the optimizers; gradients are left as they are."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running statistics of every module, by its name; nothing without a momentum.
+
+        Under ``averages`` are mean, variance and second moment, (3, F), and under ``weight`` the
+        sum of what the batches count in them.
+        """
+        return {unit.name: self._averages(unit) for unit in self._units}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned, for the same modules of the same sizes."""
+        own = self.state_dict()
+        wrong = [f"missing {name!r}" for name in own if name not in state_dict]
+        wrong += [f"unexpected {name!r}" for name in state_dict if name not in own]
+        for name in own:
+            loaded = state_dict.get(name, own[name])
+            wrong += [f"missing {name!r}, {site}" for site in own[name] if site not in loaded]
+            wrong += [f"unexpected {name!r}, {site}" for site in loaded if site not in own[name]]
+            for site in own[name].keys() & loaded.keys():
+                expected, got = (tuple(s[site]["averages"].shape) for s in (own[name], loaded))
+                if expected != got:
+                    wrong.append(f"{name!r}, {site}: expected averages {expected}, got {got}")
+        if wrong:
+            raise ValueError(
+                "BNP: expected the state of the same modules, made with a momentum if this one is: "
+                + "; ".join(wrong)
+            )
+        for unit in self._units:
+            for site, running in self._running(unit).items():
+                running.averages.copy_(state_dict[unit.name][site]["averages"])
+                running.weight.copy_(state_dict[unit.name][site]["weight"])
+
+    def _running(self, unit: Unit) -> dict[str, RunningStatistics]:
+        return {} if self.momentum is None else unit.running_statistics(self.momentum, self.start)
+
+    def _averages(self, unit: Unit) -> dict[str, dict[str, Tensor]]:
+        return {
+            site: {"averages": running.averages.clone(), "weight": running.weight.clone()}
+            for site, running in self._running(unit).items()
+        }
+
+    def _gather(self, found: Sequence[Mapping[str, Statistics]]) -> list[dict[str, Statistics]]:
+        """The statistics of all processes, of all sites of all modules in the same order."""
+        keys = [(i, site) for i, unit in enumerate(self._units) for site in unit.sites()]
+        local = [found[i].get(site) or self._units[i].no_rows(site) for i, site in keys]
+        result: list[dict[str, Statistics]] = [{} for _ in found]
+        everywhere = gather_statistics(local, self.process_group)
+        for (i, site), statistics in zip(keys, everywhere, strict=True):
+            result[i][site] = statistics
+        return result
+
+    def _check_in_place(self) -> None:
+        if not self._handles:
+            raise RuntimeError("BNP: step() was called after remove(): make BNP anew")
+        modules = dict(self.model.named_modules())
+        for unit in self._units:
+            if modules.get(unit.name) is not unit.modules[0]:
+                raise RuntimeError(
+                    f"BNP: {unit.name} is another module now than when BNP was made: call remove() "
+                    "and make BNP anew"
+                )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "BNP belongs to one model, whose hooks it holds: for a copy of the model make "
+            "BNP(copy), and save bnp.state_dict()"
+        )
+
+
+def _patterns(patterns: Pattern | Sequence[Pattern]) -> tuple[Pattern, ...]:
+    return (patterns,) if isinstance(patterns, str | type) else tuple(patterns)

@@ -1,0 +1,151 @@
+"""The statistics of one module between two steps of the optimizer."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable
+
+from cayley.preconditioners.rule import Observation, Rows
+from cayley.preconditioners.statistics import Statistics
+
+__all__ = ["Collector"]
+
+# rows of fewer numbers than SMALL wait until there are MANY, or until the backward pass ends
+SMALL, MANY = 2**16, 64
+
+
+class Collector:
+    """Pools the rows of the forward passes that backward passes reach.
+
+    A row counts once its output receives a gradient other than 0, and once only until
+    :meth:`take`, however often its graph is used. Passes that no backward pass follows leave
+    nothing. Where an optimizer stepped without :meth:`take` and the gradients have been set to None
+    since, what was pooled before is forgotten.
+
+    Arguments:
+        fresh: Tells whether the module has no gradients yet.
+        dtype: The least precision of the statistics.
+
+    Attributes:
+        reached: Whether a backward pass has ever reached the module.
+
+    Example:
+        >>> from cayley.preconditioners.rule import reached
+        >>> collector, x = Collector(lambda: True), torch.tensor([[1.0], [3.0]])
+        >>> y = x * torch.ones(1, requires_grad=True)
+        >>> collector.record(Observation([y], lambda grads: {"x": Rows(x, reached(grads[0]))}))
+        >>> y.sum().backward()
+        >>> collector.take()["x"].mean
+        tensor([2.])
+        >>> collector.take()
+        {}
+    """
+
+    def __init__(self, fresh: Callable[[], bool], *, dtype: torch.dtype = torch.float32) -> None:
+        self.reached = False
+        self._fresh = fresh
+        self._dtype = dtype
+        self._running: set[int] = set()
+        self._pooled: dict[str, Statistics] = {}
+        self._small: dict[str, list[Rows]] = {}
+        self._arrived: list[_Pass] = []
+        self._period = object()
+
+    def record(self, observation: Observation) -> None:
+        """Wait for the gradients of a forward pass."""
+        if torch._C._current_graph_task_id() == -1:
+            # a backward pass that still counts as running has failed
+            self._running.clear()
+        one = _Pass(observation)
+        for i, output in enumerate(observation.outputs):
+            if output.requires_grad:
+                output.register_hook(lambda grad, i=i: self._arrive(one, i, grad))
+
+    def take(self) -> dict[str, Statistics]:
+        """The statistics of each site since the last call; empty if no backward pass came."""
+        taken = self._pooled
+        self._forget()
+        self._running.clear()
+        return taken
+
+    @torch.no_grad()
+    def _arrive(self, one: "_Pass", i: int, grad: Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        if task not in self._running:
+            # inside of another backward pass, that of a checkpoint, nothing is forgotten
+            if not self._running and self._fresh():
+                self._forget()
+            self._running.add(task)
+            # pyrefly: ignore[missing-attribute]
+            Variable._execution_engine.queue_callback(lambda: self._finish(task))
+        self.reached = True
+        one.grads[i] = grad
+        one.again = torch._C._autograd._get_current_graph_task_keep_graph()
+        if len(one.grads) == 1:
+            self._count(one)
+        elif not one.waits:
+            one.waits = True
+            self._arrived.append(one)
+
+    @torch.no_grad()
+    def _finish(self, task: int) -> None:
+        """Reduce what waits for the end of a backward pass."""
+        for one in self._arrived:
+            self._count(one)
+        self._arrived = []
+        for site in [*self._small]:
+            self._reduce(site)
+        self._running.discard(task)
+
+    def _count(self, one: "_Pass") -> None:
+        for site, rows in one.new_rows(self._period).items():
+            if rows.values.layout != torch.strided or rows.values.numel() >= SMALL:
+                self._pool(site, rows)
+                continue
+            waiting = self._small.setdefault(site, [])
+            waiting.append(rows)
+            if len(waiting) == MANY:
+                self._reduce(site)
+
+    def _reduce(self, site: str) -> None:
+        waiting = self._small.pop(site)
+        values = torch.cat([rows.values.reshape(-1, rows.values.shape[-1]) for rows in waiting])
+        self._pool(site, Rows(values, torch.cat([rows.reached.reshape(-1) for rows in waiting])))
+
+    def _pool(self, site: str, rows: Rows) -> None:
+        found = Statistics.of(*rows, dtype=self._dtype)
+        before = self._pooled.get(site)
+        self._pooled[site] = found if before is None else before.merge(found)
+
+    def _forget(self) -> None:
+        self._pooled, self._small, self._arrived = {}, {}, []
+        self._period = object()
+
+
+class _Pass:
+    """A forward pass that waits for its gradients."""
+
+    def __init__(self, observation: Observation) -> None:
+        # not the outputs: the graph, which keeps this object, would keep itself
+        self._rows = observation.rows
+        self.grads: list[Tensor | None] = [None] * len(observation.outputs)
+        self.waits, self.again = False, True
+        self._period: object = None
+        self._seen: dict[str, Tensor] = {}
+
+    def new_rows(self, period: object) -> dict[str, Rows]:
+        """The rows that these gradients reach, and that none has reached in this period."""
+        if period is not self._period:
+            self._period, self._seen = period, {}
+        result = {}
+        for site, (values, reached) in self._rows(self.grads).items():
+            seen = self._seen.get(site)
+            self._seen[site] = reached if seen is None else reached | seen
+            result[site] = Rows(values, reached if seen is None else reached & ~seen)
+        self.grads = [None] * len(self.grads)
+        self.waits = False
+        if not self.again:
+            # so that the memory of the inputs is free for what comes next
+            self._rows = lambda grads: {}
+        return result

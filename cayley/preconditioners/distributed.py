@@ -1,0 +1,53 @@
+"""Statistics of all processes of a data-parallel model."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cayley.preconditioners.statistics import Statistics
+
+__all__ = ["gather_statistics", "world_size"]
+
+
+def world_size(group: "dist.ProcessGroup | None" = None) -> int:
+    """The number of processes; 1 where torch.distributed is not in use.
+
+    Example:
+        >>> world_size()
+        1
+    """
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+def gather_statistics(
+    found: Sequence[Statistics], group: "dist.ProcessGroup | None" = None
+) -> list[Statistics]:
+    """The statistics of the rows of all processes, the same on each to the last bit.
+
+    Every process must call this with as many statistics of the same sizes; one that saw no rows
+    gives :meth:`Statistics.none`. There is one exchange, whatever their number.
+
+    Arguments:
+        found: The statistics of this process.
+        group: The processes; None for all.
+    """
+    if not found:
+        return []
+    device = found[0].mean.device
+    flat = torch.cat([v.reshape(-1).to(device, torch.float64) for one in found for v in one])
+    copies = [torch.empty_like(flat) for _ in range(world_size(group))]
+    dist.all_gather(copies, flat, group)
+    # merged in the order of the ranks everywhere, so that no two processes round differently
+    first, *others = (_unpack(copy, found) for copy in copies)
+    for other in others:
+        first = [a.merge(b) for a, b in zip(first, other, strict=True)]
+    return [
+        Statistics(*(v.to(like.mean) for v in one)) for one, like in zip(first, found, strict=True)
+    ]
+
+
+def _unpack(flat: Tensor, like: Sequence[Statistics]) -> list[Statistics]:
+    parts = iter(flat.split([v.numel() for one in like for v in one]))
+    return [Statistics(*(next(parts).view(v.shape) for v in one)) for one in like]

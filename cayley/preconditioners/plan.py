@@ -1,0 +1,168 @@
+"""Which module of a model is served by which rule, and why others are not."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from cayley.preconditioners.joint import Block
+from cayley.preconditioners.rule import Hook, Rule
+from cayley.preconditioners.rules import OPAQUE
+from cayley.preconditioners.unit import Unit, names_of, present
+
+__all__ = ["Pattern", "join", "make_plan"]
+
+Pattern = str | type[nn.Module]
+Path = tuple[tuple[str, nn.Module], ...]
+
+
+class _Candidate(NamedTuple):
+    name: str
+    module: nn.Module
+    rule: Rule
+    blocks: list[Block]
+
+
+def make_plan(
+    model: nn.Module,
+    rules: Sequence[Rule],
+    include: Sequence[Pattern] | None,
+    exclude: Sequence[Pattern],
+    dtype: torch.dtype,
+) -> tuple[list[Unit], dict[str, str]]:
+    """What to precondition, and why the rest is left.
+
+    Arguments:
+        model: The model.
+        rules: The rules; the first that serves a module is taken, for all modules in it too.
+        include: Names, with wildcards, or types of modules to serve, each with all modules in it;
+            None for all.
+        exclude: Likewise, those to leave out.
+        dtype: The least precision of the statistics.
+
+    Returns:
+        The modules that are served, and for parameters that are not, by name, why.
+    """
+    candidates: list[_Candidate] = []
+    reasons: dict[str, str] = {}
+    for path in _paths(model):
+        name, module = path[-1]
+        if any(one.module is outer for one in candidates for _, outer in path):
+            continue
+        why = _why_not(path, include, exclude)
+        rule = next((rule for rule in rules if rule.serves(module)), None)
+        if why is not None or rule is None:
+            why = why or _why_unserved(module, rules)
+            reasons |= {join(name, key): why for key, _ in module.named_parameters(recurse=False)}
+            continue
+        _check_unhooked(name, module)
+        layout = rule.layout(module)
+        real = {key: p for key, p in module.named_parameters() if not p.is_complex()}
+        candidates.append(_Candidate(name, module, rule, present(layout.blocks, real)))
+        reasons |= _why_left(name, module, layout.left)
+    _check_patterns(model, (*(include or ()), *exclude))
+    return _units(model, candidates, reasons, dtype), reasons
+
+
+def _units(
+    model: nn.Module,
+    candidates: Sequence[_Candidate],
+    reasons: dict[str, str],
+    dtype: torch.dtype,
+) -> list[Unit]:
+    """One unit for all modules that share all their parameters; none for other shared ones."""
+    holders = Counter(
+        p
+        for module in model.modules()
+        for _, p in module.named_parameters(recurse=False, remove_duplicate=False)
+    )
+    groups: dict[tuple[type[Rule], tuple[nn.Parameter, ...]], list[_Candidate]] = defaultdict(list)
+    for one in candidates:
+        parameters = tuple(one.module.get_parameter(name) for name in names_of(one.blocks))
+        groups[type(one.rule), parameters].append(one)
+    units: list[Unit] = []
+    for (_, parameters), group in groups.items():
+        first = group[0]
+        if any(holders[p] != len(group) for p in parameters):
+            for one in group:
+                for name in names_of(one.blocks):
+                    reasons[join(one.name, name)] = (
+                        "a parameter of its block belongs to another module too"
+                    )
+        elif parameters:
+            modules = [one.module for one in group]
+            units.append(Unit(first.name, modules, first.rule, first.blocks, dtype))
+    return units
+
+
+def _paths(model: nn.Module) -> Iterator[Path]:
+    """Every module with the modules that it is in, from the outermost."""
+    named = dict(model.named_modules())
+    for name in named:
+        parts = name.split(".") if name else []
+        prefixes = [".".join(parts[:k]) for k in range(len(parts) + 1)]
+        # a module that is found in two places is listed in the first only
+        yield tuple((prefix, named[prefix]) for prefix in prefixes if prefix in named)
+
+
+def _matches(pattern: Pattern, path: Path) -> bool:
+    if isinstance(pattern, str):
+        return any(fnmatchcase(name, pattern) for name, _ in path if name)
+    return any(isinstance(module, pattern) for _, module in path)
+
+
+def _why_not(
+    path: Path, include: Sequence[Pattern] | None, exclude: Sequence[Pattern]
+) -> str | None:
+    if include is not None and not any(_matches(pattern, path) for pattern in include):
+        return "not among those to include"
+    if any(_matches(pattern, path) for pattern in exclude):
+        return "excluded"
+    return next((why for kind, why in OPAQUE.items() if _matches(kind, path)), None)
+
+
+def _why_unserved(module: nn.Module, rules: Sequence[Rule]) -> str:
+    kind = type(module).__name__
+    if any(isinstance(module, rule.types) for rule in rules):
+        return f"{kind} has a forward of its own"
+    return f"no rule for {kind}"
+
+
+def _why_left(name: str, module: nn.Module, left: Mapping[str, str]) -> dict[str, str]:
+    """Why each parameter of a served module would be left, if it is in no block."""
+    reasons: dict[str, str] = {}
+    for key, p in module.named_parameters():
+        why = "its weight is not preconditioned"
+        if p.is_complex():
+            why = "it is complex"
+        elif key.startswith("parametrizations."):
+            why = "the weight is a function of it, and its preconditioned gradient could ascend"
+        reasons[join(name, key)] = left.get(key, why)
+    return reasons
+
+
+def _check_patterns(model: nn.Module, patterns: Sequence[Pattern]) -> None:
+    for pattern in patterns:
+        if not any(_matches(pattern, path) for path in _paths(model)):
+            names = ", ".join(name for name, _ in model.named_modules() if name)
+            raise ValueError(
+                f"BNP: expected include and exclude to match modules of the model, but {pattern!r} "
+                f"matches none of: {names}"
+            )
+
+
+def _check_unhooked(name: str, module: nn.Module) -> None:
+    hooks = module._forward_hooks.values()
+    if any(isinstance(hook, Hook) and hook.function is not None for hook in hooks):
+        raise ValueError(
+            f"BNP: {name or 'the model'} is preconditioned by another BNP already: call remove() "
+            "of that one, or keep the two apart with include= and exclude="
+        )
+
+
+def join(prefix: str, name: str) -> str:
+    """The name in the model of what has a name in a module of it."""
+    return f"{prefix}.{name}" if prefix else name

@@ -1,0 +1,154 @@
+"""What a preconditioner knows about one kind of module."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from cayley.preconditioners.joint import Block
+from cayley.tracing import computes_now
+
+__all__ = ["Hook", "Layout", "Observation", "Rows", "Rule", "reached", "recording"]
+
+
+class Rows(NamedTuple):
+    """Rows that multiplied a weight.
+
+    Attributes:
+        values: Detached, (..., F), or a sparse matrix (N, F).
+        reached: Which of them took part in the loss, (...).
+    """
+
+    values: Tensor
+    reached: Tensor
+
+
+class Observation(NamedTuple):
+    """What one forward pass of a module leaves for a backward pass.
+
+    Attributes:
+        outputs: The outputs of the module. A gradient that arrives at one of them is the sign that
+            the pass counts.
+        rows: Called with the gradients of the outputs, None where none arrived, it gives the rows
+            of each site. The autograd graph keeps it: it must not hold an output itself.
+    """
+
+    outputs: Sequence[Tensor]
+    rows: Callable[[Sequence[Any]], Mapping[str, Rows]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the parameters of a module belong together.
+
+    Attributes:
+        blocks: Those that are preconditioned.
+        left: Why others are left as they are, by name.
+    """
+
+    blocks: tuple[Block, ...]
+    left: Mapping[str, str] = field(default_factory=dict)
+
+
+class Hook:
+    """A function on a module that does nothing in a copy or a pickle of the module.
+
+    So ``torch.save(model)`` works, and a copy adds nothing to the statistics of the original.
+
+    Example:
+        >>> import copy
+        >>> hook = Hook(lambda x: x + 1)
+        >>> hook(1), copy.deepcopy(hook)(1)
+        (2, None)
+    """
+
+    def __init__(self, function: Callable[..., Any] | None) -> None:
+        self.function = function
+
+    # torch.compile leaves hooks to Python; torch.compiler.disable would import the compiler now
+    @torch._disable_dynamo
+    def __call__(self, *args: Any) -> Any:
+        """What the function returns, or None in a copy."""
+        return None if self.function is None else self.function(*args)
+
+    def __reduce__(self) -> tuple[type["Hook"], tuple[None]]:
+        return Hook, (None,)
+
+
+class Rule(ABC):
+    """What a preconditioner knows about one kind of module.
+
+    An instance serves every module of its types, and keeps nothing about any of them.
+
+    Attributes:
+        name: As :meth:`cayley.BNP.report` prints it.
+        types: The modules that it serves. A subclass with a forward of its own is not served.
+    """
+
+    name: ClassVar[str]
+    types: ClassVar[tuple[type[nn.Module], ...]]
+
+    @abstractmethod
+    def layout(self, module: nn.Module) -> Layout:
+        """How the parameters belong together; raise ValueError where that cannot be told."""
+
+    @abstractmethod
+    def observe(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Observation | None:
+        """What a forward pass with these arguments leaves for the backward pass."""
+
+    def serves(self, module: nn.Module) -> bool:
+        """Whether the module is of these types and computes what they compute."""
+        return any(
+            isinstance(module, kind) and type(module).forward is kind.forward for kind in self.types
+        )
+
+    def watch(
+        self, module: nn.Module, record: Callable[[Observation], None]
+    ) -> list[RemovableHandle]:
+        """Hook the module, so that each forward pass that counts is recorded."""
+        weight = next(module.parameters())
+
+        def after(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        ) -> None:
+            if recording(weight):
+                observation = self.observe(module, args, kwargs, output)
+                if observation is not None:
+                    record(observation)
+
+        return [module.register_forward_hook(Hook(after), with_kwargs=True)]
+
+
+def reached(grad: Tensor) -> Tensor:
+    """Which rows took part in the loss: those whose output has a gradient other than 0, (...).
+
+    All others, such as padding or nodes of a graph that no target depends on, add nothing to the
+    gradient of the weight.
+
+    Example:
+        >>> reached(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+        tensor([ True, False])
+    """
+    if grad.numel() > 2**16 and grad.device.type == "cpu":
+        # a few features nearly always tell; a GPU would have to wait for the answer
+        some = grad[..., :16].abs().sum(-1) != 0
+        if some.all():
+            return some
+    return grad.abs().sum(-1) != 0
+
+
+def recording(tensor: Tensor) -> bool:
+    """Whether operations on a tensor are recorded now for a backward pass, and computed.
+
+    Example:
+        >>> with torch.no_grad():
+        ...     recording(torch.zeros(1))
+        False
+    """
+    return torch.is_grad_enabled() and computes_now(tensor)

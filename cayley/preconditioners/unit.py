@@ -1,0 +1,173 @@
+"""A module whose gradients are preconditioned, with its statistics."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
+
+from cayley.preconditioners.collector import Collector
+from cayley.preconditioners.joint import Block, Damping, precondition_
+from cayley.preconditioners.rule import Observation, Rows, Rule
+from cayley.preconditioners.statistics import Moments, RunningStatistics, Statistics
+
+__all__ = ["Unit", "names_of", "present"]
+
+
+class Unit:
+    """A module, or several with the same parameters, that one rule serves.
+
+    Arguments:
+        name: Of the module in the model.
+        modules: The module, and others that share all its parameters.
+        rule: The rule that serves them.
+        blocks: How the parameters belong together.
+        dtype: The least precision of the statistics.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        modules: Sequence[nn.Module],
+        rule: Rule,
+        blocks: Sequence[Block],
+        dtype: torch.dtype,
+    ) -> None:
+        self.name = name
+        self.modules = modules
+        self.rule = rule
+        self.blocks = blocks
+        self.dtype = dtype
+        self._wanted = {weight.site for block in blocks for weight in block.weights}
+        self.collector = Collector(lambda: not self.gradients(), dtype=dtype)
+        self.running: dict[str, RunningStatistics] = {}
+        self._warned = False
+
+    def watch(self) -> list[RemovableHandle]:
+        """Hook the modules."""
+        return [
+            handle for module in self.modules for handle in self.rule.watch(module, self._record)
+        ]
+
+    def _record(self, observation: Observation) -> None:
+        outputs, rows_of = observation
+
+        def rows(grads: Sequence[Any]) -> dict[str, Rows]:
+            return {site: rows for site, rows in rows_of(grads).items() if site in self._wanted}
+
+        self.collector.record(Observation(outputs, rows))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parameters that are preconditioned, as the module has them."""
+        return names_of(self.blocks)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients that there are, by the parameter's name."""
+        # looked up each time: a cast or a move may have put other parameters in their places
+        parameters = {name: self.modules[0].get_parameter(name) for name in self.names}
+        return {name: p.grad for name, p in parameters.items() if p.grad is not None}
+
+    def sites(self) -> dict[str, tuple[int, torch.device, torch.dtype]]:
+        """The number of features of each site, and where its statistics are at home."""
+        result = {}
+        for weight in (weight for block in self.blocks for weight in block.weights):
+            W = self.modules[0].get_parameter(weight.name)
+            if not is_lazy(W):
+                dtype = torch.promote_types(W.dtype, self.dtype)
+                result[weight.site] = (W.shape[1] * weight.groups, W.device, dtype)
+        return result
+
+    def no_rows(self, site: str) -> Statistics:
+        """Statistics of a site that saw nothing."""
+        features, device, dtype = self.sites()[site]
+        return Statistics.none(features, device=device, dtype=dtype)
+
+    def describe(self, name: str) -> str:
+        """How a parameter is served, or why it is not for now."""
+        parameters = {key: self.modules[0].get_parameter(key) for key in self.names}
+        if not parameters[name].requires_grad:
+            return "frozen"
+        blocks: list[str] = []
+        for block in self.blocks:
+            weights = [w.name for w in block.weights if parameters[w.name].requires_grad]
+            names = weights + [b.name for b in block.biases if parameters[b.name].requires_grad]
+            if weights and name in names:
+                blocks.append(f"[{', '.join(names)}]")
+        if not blocks:
+            return "its weight is frozen"
+        seen = "" if self.collector.reached else ", not reached by a backward pass so far"
+        return f"{self.rule.name}: {' + '.join(dict.fromkeys(blocks))}{seen}"
+
+    def step(
+        self,
+        found: Mapping[str, Statistics],
+        damping: Damping,
+        momentum: float | None,
+        start: Literal["batch", "identity"],
+    ) -> None:
+        """Precondition the gradients in place."""
+        gradients = self.gradients()
+        if not gradients:
+            return
+        if not found:
+            self._warn_if_never_reached()
+            return
+        missing = {site: self.no_rows(site) for site in self._wanted - found.keys()}
+        moments: Mapping[str, Moments] = {**found, **missing}
+        if momentum is not None:
+            finite = torch.stack([g.isfinite().all() for g in gradients.values()]).all()
+            moments = self.running_statistics(momentum, start)
+            for site, batch in found.items():
+                moments[site].update(batch, finite)
+        precondition_(self.blocks, gradients, moments, damping)
+
+    def running_statistics(
+        self, momentum: float, start: Literal["batch", "identity"]
+    ) -> dict[str, RunningStatistics]:
+        """The averages of all sites, those that are not there yet at their start."""
+        for site, (features, device, dtype) in self.sites().items():
+            if site not in self.running:
+                self.running[site] = RunningStatistics(
+                    features, momentum, start, device=device, dtype=dtype
+                )
+        return self.running
+
+    def _warn_if_never_reached(self) -> None:
+        if self.collector.reached or self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"BNP: {self.name or 'the model'} has a gradient, but no forward pass of it was seen: "
+            "its gradient is left as it is. Call the module itself rather than a function with its "
+            "weights, or leave it out with exclude=",
+            stacklevel=4,
+        )
+
+
+def names_of(blocks: Sequence[Block]) -> list[str]:
+    """The names of all parameters of some blocks, each once."""
+    places = [place for block in blocks for place in (*block.weights, *block.biases)]
+    return list(dict.fromkeys(place.name for place in places))
+
+
+def present(blocks: Sequence[Block], parameters: Mapping[str, Tensor]) -> list[Block]:
+    """The blocks with those of their parameters that there are, if they have a weight.
+
+    Example:
+        >>> from cayley.preconditioners.joint import Bias, Weight
+        >>> block = Block((Weight("weight", "input"),), (Bias("bias"),))
+        >>> present([block], {"weight": torch.ones(1, 1)})[0].biases
+        ()
+    """
+    kept = [
+        Block(
+            tuple(weight for weight in block.weights if weight.name in parameters),
+            tuple(bias for bias in block.biases if bias.name in parameters),
+        )
+        for block in blocks
+    ]
+    return [block for block in kept if block.weights]

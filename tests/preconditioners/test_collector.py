@@ -1,0 +1,92 @@
+"""What is pooled between two steps."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cayley.preconditioners.collector import MANY, SMALL, Collector
+from cayley.preconditioners.rule import Observation, Rows, reached
+
+
+def multiply(collector: Collector, x: Tensor, w: Tensor) -> Tensor:
+    y = x * w
+    collector.record(Observation([y], lambda grads: {"x": Rows(x, reached(grads[0]))}))
+    return y
+
+
+def test_many_small_rows_are_reduced_in_bunches() -> None:
+    collector, w = Collector(lambda: True), torch.ones(2, requires_grad=True)
+    x = torch.randn(3 * MANY + 5, 4, 2)
+    torch.stack([multiply(collector, x_t, w) for x_t in x]).sum().backward()
+    taken = collector.take()["x"]
+    assert taken.n == x[..., 0].numel()
+    torch.testing.assert_close(taken.mean, x.mean((0, 1)))
+    torch.testing.assert_close(taken.variance, x.flatten(0, 1).var(0, correction=0))
+
+
+def test_large_rows_are_reduced_at_once() -> None:
+    collector, w = Collector(lambda: True), torch.ones(2, requires_grad=True)
+    x = torch.randn(SMALL, 2)
+    multiply(collector, x, w).sum().backward()
+    torch.testing.assert_close(collector.take()["x"].mean, x.mean(0))
+
+
+def test_backward_passes_are_pooled_while_there_are_gradients() -> None:
+    w = nn.Parameter(torch.ones(2))
+    collector = Collector(lambda: w.grad is None)
+    x = torch.randn(10, 2)
+    for part in x.split(4):
+        multiply(collector, part, w).sum().backward()
+    assert collector.take()["x"].n == 10
+    assert collector.take() == {}
+    for part in x.split(4):
+        w.grad = None
+        multiply(collector, part, w).sum().backward()
+    assert collector.take()["x"].n == 2
+
+
+def test_a_backward_pass_that_fails_is_forgotten() -> None:
+    def fail(grad: Tensor) -> None:
+        raise ArithmeticError
+
+    w = nn.Parameter(torch.ones(2))
+    collector = Collector(lambda: w.grad is None)
+    x = torch.randn(10, 2)
+    broken = (x * w).requires_grad_()
+    broken.register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        multiply(collector, x + 5, broken).sum().backward()
+    multiply(collector, x, w).sum().backward()
+    assert collector.take()["x"].n == 10
+
+
+def test_two_outputs_count_together() -> None:
+    """Gradients of several outputs of one pass come one by one, and make one set of rows."""
+    w = torch.ones(2, requires_grad=True)
+    x = torch.arange(8.0).view(4, 2)
+    for used in ((0,), (1,), (0, 1)):
+        collector = Collector(lambda: True)
+        outputs = [x[:2] * w, x[1:] * w]
+
+        def rows(grads: list[Tensor | None]) -> dict[str, Rows]:
+            first, second = grads
+            mask = torch.zeros(4, dtype=torch.bool)
+            if first is not None:
+                mask[:2] |= reached(first)
+            if second is not None:
+                mask[1:] |= reached(second)
+            return {"x": Rows(x, mask)}
+
+        collector.record(Observation(outputs, rows))
+        sum(outputs[i].sum() for i in used).backward()
+        expected = {(0,): x[:2], (1,): x[1:], (0, 1): x}[used]
+        taken = collector.take()["x"]
+        assert taken.n == len(expected)
+        torch.testing.assert_close(taken.mean, expected.mean(0))
+
+
+def test_outputs_without_gradients_are_passed_over() -> None:
+    collector = Collector(lambda: True)
+    collector.record(Observation([torch.ones(2)], lambda grads: {}))
+    assert collector.take() == {}
+    assert not collector.reached
