@@ -6,7 +6,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from cayley.parametrizations.subspace import Factors, iterate, order_of, regular_factors
+from cayley.parametrizations.subspace import follow, order_of, sharpen
 
 __all__ = ["Event", "dominant_eigenpair", "followed_columns"]
 
@@ -47,20 +47,17 @@ def followed_columns(s: int) -> int:
 
 
 def dominant_eigenpair(
-    T: Tensor, right: Tensor, left: Tensor, counts: Tensor, quiet: Tensor
+    T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     r"""Spectral radius, an eigenvalue of that modulus and its two eigenvectors.
 
     .. math:: T u = \lambda u, \qquad v^* T = \lambda v^*, \qquad \rho(T) = |\lambda|
 
     Subspace iteration on :math:`T` and on :math:`T^\top`, each from the k vectors that the call
-    before left, with a Rayleigh–Ritz step (the eigenvalues θ of the k × k matrix
-    :math:`V^\top T V`) after every few products. A Ritz pair comes with the norm r of its residual.
-    Where products converge slowly, a step of inverse iteration sharpens the pairs in question.
-    An answer is trusted when on both sides r is small against the distance to the other Ritz
-    values, every other :math:`|\theta_j| + r_j` is below :math:`|\theta| - r`, and both sides have
-    found the same eigenvalue; otherwise all eigenvalues are computed.
-    :math:`\lambda = v^* T u / v^* u` is off by the product of the two sides' errors.
+    before left, see :func:`~cayley.parametrizations.subspace.follow`: some products with T, some
+    Rayleigh–Ritz steps, and a correction of the first pair alone. An answer is trusted when its two
+    residuals are small against the distance to the other Ritz values, and each of these, with its
+    own error, is smaller than :math:`|\lambda|`; otherwise all eigenvalues are computed.
 
     The vectors stand for the k largest eigenvalues, so that one that grows is there long before it
     is the largest; when it crosses, the order of the Ritz values changes and nothing else. One that
@@ -71,9 +68,10 @@ def dominant_eigenpair(
     all eigenvalues are computed.
 
     Note:
-        T decides how much work this is, so the GPU is waited for. The vectors stay on T's device;
-        the k × k eigenproblems are solved on the CPU. The second derivative of ρ is right; it costs
-        a full decomposition.
+        T decides how much work this is, so the GPU is waited for: at the start, at every
+        Rayleigh–Ritz step, mostly one, and at the end. The vectors stay on T's device; the k × k
+        eigenproblems are solved on the CPU. The second derivative of ρ is right; it costs a full
+        decomposition.
 
     Arguments:
         T: The matrix, real, (s, s).
@@ -82,7 +80,8 @@ def dominant_eigenpair(
         left: The same for :math:`T^\top`.
         counts: How often each :class:`Event` happened so far, (7), int64. It dates the audits,
             seeds the random parts, and tells whether to warn of a multiple eigenvalue.
-        quiet: Whether not to warn of a multiple eigenvalue where ρ ≤ 1, bool, ().
+        lax: Whether nobody needs the derivative of a ρ ≤ 1, bool, (). Such a ρ is then right to
+            1e-6, u and v are rough, and a multiple eigenvalue is nothing to warn of.
 
     Returns:
         ρ, differentiable in T; λ, complex, with a nonnegative imaginary part; u and v, complex, of
@@ -97,46 +96,50 @@ def dominant_eigenpair(
         >>> rho, eigenvalue
         (tensor(2.), tensor(0.+2.j))
     """
-    return _dominant(T, right, left, counts, quiet)
+    return _dominant(T, right, left, counts, lax)
 
 
 def _forward(
-    T: Tensor, right: Tensor, left: Tensor, counts: Tensor, quiet: Tensor
+    T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if T.isfinite().all():
+    # all that must be known beforehand, at once; the extremes of T are NaN where an entry is
+    finite = torch.stack(T.aminmax()).isfinite().all()
+    seen, finite, started, lenient, warned = torch.stack(
+        (counts.sum(), finite, right.any(), lax, counts[Event.MULTIPLE])
+    ).tolist()
+    if finite:
         answer, event = None, Event.DIRECT
-        if right.shape[1]:
-            answer, event = _follow(T, right, left, int(counts.sum()))
+        if started:
+            answer, event = _follow(T, right, left, seen, bool(lenient))
         if answer is None:
             answer, multiple = _decompose(T, right.shape[1])
             if multiple:
                 event = Event.MULTIPLE
-                if not counts[event] and not (quiet and answer[0].abs() <= 1):
-                    _warn(complex(answer[0]))
+                if not warned and not (lenient and abs(answer[0]) <= 1):
+                    _warn(answer[0])
     else:
         nan = T.new_full((len(T),), torch.nan, dtype=T.dtype.to_complex())
-        answer, event = (nan[0], nan, nan, right, left), Event.NONFINITE
+        answer, event = (complex(torch.nan, torch.nan), nan, nan, right, left), Event.NONFINITE
     eigenvalue, u, v, right, left = answer
-    dtype = T.dtype.to_complex()
     # an operator may not return what it was given
     return (
-        eigenvalue.abs().to(T.device, T.dtype, copy=True),
-        eigenvalue.to(T.device, dtype, copy=True),
-        u.to(dtype, copy=True),
-        v.to(dtype, copy=True),
+        T.new_tensor(abs(eigenvalue)),
+        u.new_tensor(eigenvalue, dtype=T.dtype.to_complex()),
+        u.to(T.dtype.to_complex(), copy=True),
+        v.to(T.dtype.to_complex(), copy=True),
         right.to(T.dtype, copy=True),
         left.to(T.dtype, copy=True),
         torch.tensor(int(event), device=T.device),
     )
 
 
-Answer = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Answer = tuple[complex, Tensor, Tensor, Tensor, Tensor]
 
 
-def _follow(T: Tensor, right: Tensor, left: Tensor, seen: int) -> tuple[Answer | None, Event]:
+def _follow(
+    T: Tensor, right: Tensor, left: Tensor, seen: int, lax: bool
+) -> tuple[Answer | None, Event]:
     """The eigenpair by iteration, or the reason why it is not to be trusted."""
-    if not right.any():
-        return None, Event.DIRECT
     if seen % AUDIT == 0:
         return None, Event.AUDIT
     # an accelerator may round float32 products to fewer digits than the residuals need
@@ -144,27 +147,14 @@ def _follow(T: Tensor, right: Tensor, left: Tensor, seen: int) -> tuple[Answer |
     generator = torch.Generator().manual_seed(seen)
     scale = NOISE / len(T) ** 0.5
     noise = scale * torch.randn(2, len(T), SCOUTS, generator=generator, dtype=A.dtype)
-    right, left = right.to(A), left.to(A)
-    right, left = (
+    V, W = (
         torch.cat((X[:, :-SCOUTS], X[:, -SCOUTS:] + part), 1)
-        for X, part in zip((right, left), noise.to(A.device), strict=True)
+        for X, part in zip((right.to(A), left.to(A)), noise.to(A.device), strict=True)
     )
-    factors: list[Factors] = []
-    sides = []
-    for matrix, X in ((A, right), (A.mT, left)):
-        side, tied = iterate(matrix, X, factors)
-        if side is None:
-            return None, Event.TIE if tied else Event.RESIDUAL
-        sides.append(side)
-    (theta, u, right), (theta_left, w, left) = sides
-    A, u, v = T.to(torch.float64), u.to(torch.complex128), w.to(torch.complex128).conj()
-    overlap = torch.vdot(v, u)
-    eigenvalue = torch.vdot(v, torch.complex(A @ u.real, A @ u.imag)) / overlap
-    moved = max(abs(complex(eigenvalue) - complex(x)) for x in (theta, theta_left))
-    # written so that NaN fails too
-    if not (moved <= 1e-3 * eigenvalue.abs() and overlap.abs() > least_overlap(T.dtype)):
-        return None, Event.RESIDUAL
-    return (eigenvalue, u, v, right, left), Event.FOLLOWED
+    pair, V, W, tied = follow(A, V, W, eps=torch.finfo(T.dtype).eps, lax=lax)
+    if pair is None:
+        return None, Event.TIE if tied else Event.RESIDUAL
+    return (pair.eigenvalue, pair.u, pair.v, V, W), Event.FOLLOWED
 
 
 def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
@@ -180,33 +170,18 @@ def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
         theta, E = theta[order], E[:, order]
         right = torch.linalg.qr(torch.where(theta.imag < 0, E.imag, E.real)[:, :k]).Q
         # rows of the inverse are left eigenvectors; if there is none, any start must do
-        rows = torch.linalg.inv_ex(E).inverse[:k].mT
+        rows = torch.linalg.solve_ex(E.mT, torch.eye(len(E), k).to(E)).result
         left = torch.where(theta[:k].imag < 0, rows.imag, rows.real)
         left = torch.linalg.qr(left).Q if left.isfinite().all() else right
-    eigenvalue = theta[0]
-    u, v = _eigenvectors(A, eigenvalue)
-    small = least_overlap(T.dtype)
-    distance = (theta - eigenvalue).abs()
-    distance[0] = torch.inf
-    overlap = torch.vdot(v, u).abs()
-    # at 0 the modulus has no derivative either
-    multiple = (overlap <= small) | (distance.min() <= small * eigenvalue.abs()) | (eigenvalue == 0)
-    return (eigenvalue, u, v, right, left), bool(multiple)
-
-
-def _eigenvectors(A: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors u, Au = λu, and v, v*A = λv*, by inverse iteration; other pairs do not matter."""
-    M = A.to(torch.complex128)
-    M.diagonal().sub_(eigenvalue)
-    LU, pivots = regular_factors(M)
+    eigenvalue = complex(theta[0])
     generator = torch.Generator().manual_seed(len(A))
-    start = torch.randn(len(A), 1, generator=generator, dtype=M.dtype).to(A.device)
-    u = v = start
-    for _ in range(3):
-        u = torch.linalg.lu_solve(LU, pivots, u)
-        v = torch.linalg.lu_solve(LU, pivots, v, adjoint=True)
-        u, v = u / torch.linalg.vector_norm(u), v / torch.linalg.vector_norm(v)
-    return u[:, 0], v[:, 0]
+    start = torch.randn(len(A), generator=generator, dtype=A.dtype).to(A.device)
+    pair = sharpen(A, eigenvalue, start, start)
+    small = least_overlap(T.dtype)
+    distance = float((theta[1:] - theta[0]).abs().min()) if len(theta) > 1 else torch.inf
+    # at 0 the modulus has no derivative either; written so that NaN is multiple too
+    simple = pair.c > small and distance > small * abs(eigenvalue) and eigenvalue != 0
+    return (eigenvalue, pair.u, pair.v, right, left), not simple
 
 
 def least_overlap(dtype: torch.dtype) -> float:
@@ -227,7 +202,7 @@ _dominant = torch.library.custom_op("cayley::dominant_eigenpair", _forward, muta
 
 
 @_dominant.register_fake
-def _(T, right, left, counts, quiet):
+def _(T, right, left, counts, lax):
     vector = T.new_empty(len(T), dtype=T.dtype.to_complex())
     return (
         T.new_empty(()),

@@ -1,112 +1,241 @@
-r"""Subspace iteration for the largest eigenvalues of a matrix, from a good start.
+r"""The largest eigenvalue of a matrix by subspace iteration on both sides, from a good start.
 
 Eigenvalues of a real matrix are complex. All of this keeps real bases of the spaces that conjugate
-pairs span, so that the large products are real.
+pairs span, and a complex vector as two real rows, so that the large products are real.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Factors", "Side", "iterate", "order_of", "regular_factors"]
+__all__ = ["Eigenpair", "follow", "order_of", "sharpen"]
 
-# Limits of one call: Rayleigh–Ritz steps, products between two of them, and how unequal products
-# may make the columns; pairs that inverse iteration takes on at once; the residual, in units of the
-# spectral radius, from which on a Ritz vector is a mixture of eigenvectors.
-CYCLES = 10
-PRODUCTS = 8
-SPREAD = 1e3
-PAIRS = 4
+# Limits of one call: Rayleigh–Ritz steps; products before the first and before any other;
+# products between two orthogonalisations; terms of the series that corrects one eigenvector.
+CYCLES = 8
+PRODUCTS = 4, 8
+STRETCH = 4
+TERMS = 32
+# Relative errors of an eigenvalue: if nobody needs its eigenvectors, and before it is corrected.
+ROUGH = 1.5e-7
+NEAR = 1e-5
+# The residual, in units of the spectral radius, from which on a Ritz vector is a mixture.
 BLUR = 0.1
 
-# an eigenvalue, its eigenvector, a basis
-Side = tuple[Tensor, Tensor, Tensor]
-# a Ritz value θ, and the factors of A − θ or, where θ is complex, of (A − θ)(A − θ̄)
-Factors = tuple[complex, Tensor, Tensor]
+
+class Eigenpair(NamedTuple):
+    """λ = v*Au / v*u, with u and v of norm one.
+
+    The norms of Au − λu and of v*A − λv*, and c = |v*u|, tell how good they are.
+    """
+
+    eigenvalue: complex
+    u: Tensor
+    v: Tensor
+    r_u: float
+    r_v: float
+    c: float
 
 
-def iterate(A: Tensor, Y: Tensor, factors: list[Factors]) -> tuple[Side | None, bool]:
-    r"""Eigenvalue of largest modulus and its eigenvector, by subspace iteration.
+class Projection(NamedTuple):
+    """All that a Rayleigh–Ritz step needs to know of A, (k, k) each, on the CPU.
 
-    Products with A, and now and then a Rayleigh–Ritz step: the eigenvalues θ of
-    :math:`H = V^\top A V`, V an orthonormal basis, and their residuals
-    :math:`r = \|(A V - V H) e\|`. Where products converge slowly, inverse iteration sharpens the
-    pairs in question.
+    VᵀAV and the Gram matrix of what AV has outside the space of V; WᵀAᵀW, and the same for AᵀW;
+    WᵀV and WᵀAV. V and W are orthonormal.
+    """
+
+    H: Tensor
+    H_out: Tensor
+    K: Tensor
+    K_out: Tensor
+    M: Tensor
+    N: Tensor
+
+
+class Candidate(NamedTuple):
+    """What a Rayleigh–Ritz step takes for the largest eigenvalue.
+
+    Attributes:
+        eigenvalue: θ, with a nonnegative imaginary part.
+        x, z: Its right vector in terms of V, and its left vector, unconjugated, in terms of W.
+        residual: The larger one of the norms of their residuals.
+        tolerance: What that has to be for good eigenvectors.
+        bound, estimate: How far θ may be off, and how far it probably is.
+        tied: Whether another eigenvalue may be as large.
+        ratio: By how much a product shortens what is outside the bases.
+        inverse: That of WᵀV.
+        right, left: Real bases in terms of V and W, θ first, then by falling modulus.
+    """
+
+    eigenvalue: complex
+    x: Tensor
+    z: Tensor
+    residual: float
+    tolerance: float
+    bound: float
+    estimate: float
+    tied: bool
+    ratio: float
+    inverse: Tensor
+    right: Tensor
+    left: Tensor
+
+
+def follow(
+    A: Tensor, V: Tensor, W: Tensor, *, eps: float, lax: bool
+) -> tuple[Eigenpair | None, Tensor, Tensor, bool]:
+    r"""Eigenvalue of largest modulus and its eigenvectors, by subspace iteration on both sides.
+
+    A few products with A on one side and :math:`A^\top` on the other, then two Rayleigh–Ritz steps.
+    The eigenvalues θ of :math:`V^\top A V` stay within the norm of A, and tell what there is. Those
+    of the pencil :math:`W^\top A V - \theta\, W^\top V` refine them: they are off by
+    :math:`r_u r_v / (c\, d)` only, with the norms of the right and the left residual, the modulus c
+    of the two vectors' inner product, and the distance d to other eigenvalues. As d, the bound
+    takes the least distance to another θ, and the estimate the spectral radius.
+
+    Then the first pair alone is corrected. With the vector :math:`u = V x` and its residual ϱ,
+
+    .. math:: u + \Pi \sum_{i<n} \frac{A^i}{\theta^{i+1}} \varrho, \qquad
+              \Pi = I - V (W^\top V)^{-1} W^\top
+
+    has a residual like that of n more products, which are products with one vector only. If they
+    would have to be too many, inverse iteration takes their place.
 
     Arguments:
         A: The matrix, real, (s, s).
-        Y: The k columns to start from, (s, k).
-        factors: Those that an iteration with the transposed matrix has left. With them there is
-            only to confirm what that one has found; without, this one searches, and leaves there
-            what factors it has made.
+        V: The columns to start from, (s, k).
+        W: Those for :math:`A^\top`, (s, k).
+        eps: The precision of the answer: the eigenvectors are right to about its root.
+        lax: Whether an eigenvalue of modulus below 1 is enough, without good eigenvectors.
 
     Returns:
-        The eigenvalue, its eigenvector and an orthonormal basis, by falling modulus of the
-        eigenvalues; or None. And whether, if None, another eigenvalue may be as large; else it is
-        the residual that is too large.
+        The eigenpair, or None; columns to start from the next time, by falling modulus of the
+        eigenvalues; and whether, if None, another eigenvalue may be as large. Otherwise it is the
+        residual that is too large.
 
     Example:
         >>> A = torch.diag(torch.cat((torch.linspace(0.1, 0.5, 99), torch.ones(1))))
-        >>> (eigenvalue, u, X), _ = iterate(A, torch.randn(100, 8), [])
-        >>> round(eigenvalue.real.item(), 5), X.shape
+        >>> start = torch.randn(100, 8)
+        >>> pair, V, W, tied = follow(A, start, start, eps=1e-7, lax=False)
+        >>> round(pair.eigenvalue.real, 5), V.shape
         (1.0, torch.Size([100, 8]))
     """
-    tied, before, searched, square = False, math.inf, False, None
-    confirms = bool(factors)
+    tied = False
     for cycle in range(CYCLES):
-        V = torch.linalg.qr(Y).Q
-        AV = A @ V
-        H = V.mT @ AV
-        theta, E, r = _ritz(H, torch.addmm(AV, V, H, alpha=-1))
-        if theta[0] == 0:
-            return None, False
-        tolerance = _tolerance(theta, A.dtype)
-        doubtful = _rivals(theta, r, 64 * torch.finfo(A.dtype).eps)
-        doubtful[0] = r[0] > tolerance
-        if confirms:
-            doubtful[1:] = False
-        # one real column for each Ritz value: of a pair, the real and the imaginary part
-        M = torch.where(theta.imag < 0, E.imag, E.real)
-        if (searched or confirms) and not doubtful.any():
-            u = V.to(V.dtype.to_complex()) @ E[:, 0].to(V.device, V.dtype.to_complex())
-            X = V @ torch.linalg.qr(M).Q.to(V)
-            return (theta[0], u / torch.linalg.vector_norm(u), X), False
-        tied = not doubtful[0]
-        if cycle == 0 and confirms:
-            Y = A @ (A @ _sharpen(V @ M.to(V), theta, factors, adjoint=True))
-            continue
-        worst = float(r[doubtful].max()) if doubtful.any() else tolerance
-        ratio = float(theta[0].abs() / theta[-1].abs().clamp(min=1e-3 * theta[0].abs()))
-        steps = min(PRODUCTS, int(math.log(SPREAD) / max(math.log(ratio), 1e-3)))
-        # Inverse iteration where products will not do: the first time by what they should do to
-        # the first pair, then by what they did to the worst.
-        pairs: list[int] = []
-        if not searched and tolerance * ratio ** (steps + 1) < r[0] < 0.1 * theta[0].abs():
-            pairs = [0]
-        elif searched and worst**2 > before * tolerance and not doubtful[len(r) // 2 :].any():
-            pairs = [j for j in range(len(r)) if doubtful[j] and theta[j].imag >= 0][:PAIRS]
-        Y, before = (V @ M.to(V), math.inf) if pairs else (AV, worst)
-        if pairs:
-            if square is None and theta[pairs].imag.any():
-                square = A @ A
-            made = [_factorise(A, square, complex(theta[j])) for j in pairs]
-            factors += [] if confirms else made
-            Y = _sharpen(Y, theta, made, adjoint=False)
-        if not pairs or not searched:
-            for _ in range(steps):
-                Y = A @ Y
-            searched = True
-    return None, tied
+        products = PRODUCTS[min(cycle, 1)]
+        V, W = _power(A, V, products), _power(A.mT, W, products)
+        AV, AW = A @ V, A.mT @ W
+        found = _candidate(_project(V, W, AV, AW), eps)
+        if found is None:
+            return None, V, W, False
+        tied, rho = found.tied, abs(found.eigenvalue)
+        if not tied and found.estimate <= NEAR * rho:
+            rough = lax and rho + found.bound < 1
+            excess = (found.estimate / (ROUGH * rho)) ** 0.5
+            if not rough:
+                excess = max(excess, found.residual / found.tolerance)
+            terms = _terms(excess, found.ratio)
+            if rough or terms <= TERMS:
+                inverse, terms = found.inverse.to(A), min(terms, TERMS)
+                u = _correct(A, V, AV, W, inverse, found.x, found.eigenvalue, terms)
+                v = _correct(A.mT, W, AW, V, inverse.mT, found.z, found.eigenvalue, terms)
+                pair = _quotient(A, u, v)
+            else:
+                y, z = (B @ x.real.to(B) for B, x in ((V, found.x), (W, found.z)))
+                pair = sharpen(A, found.eigenvalue, y, z)
+            if rough:
+                good = pair.r_u * pair.r_v <= ROUGH * rho**2 * pair.c
+            else:
+                good = max(pair.r_u, pair.r_v) <= found.tolerance and pair.c > eps**0.5
+            if good and abs(pair.eigenvalue - found.eigenvalue) <= found.bound + 16 * eps * rho:
+                right, left = V @ found.right.to(V), W @ found.left.to(W)
+                columns = 2 if pair.eigenvalue.imag else 1
+                return pair, _lead(pair.u, right, columns), _lead(pair.v, left, columns), False
+            if not rough and terms > TERMS:
+                return None, V, W, False
+        V, W = AV, AW
+    return None, V, W, tied
 
 
-def _ritz(H: Tensor, R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Ritz values by falling modulus, their vectors and residuals; small, and on the CPU."""
-    theta, E = torch.linalg.eig(H.to("cpu", torch.float64))
+def _power(A: Tensor, Y: Tensor, n: int) -> Tensor:
+    """An orthonormal basis of AⁿY."""
+    for _ in range(n // STRETCH):
+        for _ in range(STRETCH):
+            Y = A @ Y
+        Y = torch.linalg.qr(Y).Q
+    return Y
+
+
+def _project(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> Projection:
+    H, K = V.mT @ AV, W.mT @ AW
+    R, S = torch.addmm(AV, V, H, alpha=-1), torch.addmm(AW, W, K, alpha=-1)
+    parts = (H, R.mT @ R, K, S.mT @ S, W.mT @ V, W.mT @ AV)
+    return Projection(*torch.stack(parts).to("cpu", torch.float64))
+
+
+def _candidate(P: Projection, eps: float) -> Candidate | None:
+    """The largest eigenvalue as far as one can tell, or None if there is nothing to tell from."""
+    inverse = torch.linalg.inv_ex(P.M).inverse
+    pencil = inverse @ P.N
+    if not (P.H.isfinite().all() and pencil.isfinite().all()):
+        return None
+    (ritz, E), (q, X) = _eig(P.H), _eig(pencil)
+    Z = (torch.linalg.inv_ex(X).inverse @ inverse.to(X.dtype)).mT
+    if not Z.isfinite().all():
+        return None
+    # of each pair, one; each Ritz vector is refined by the pair with the nearest right vector
+    upper, pencil_upper = (t.imag.ge(0).nonzero()[:, 0] for t in (ritz, q))
+    theta, e = ritz[upper], E[:, upper]
+    nearest = pencil_upper[(X[:, pencil_upper].mH @ e).abs().argmax(0)]
+    refined, x, z = q[nearest], X[:, nearest], Z[:, nearest]
+    c = torch.linalg.vector_norm(z, dim=0).reciprocal()
+    # complex arithmetic leaves some dust on what is real
+    z = torch.where(refined.imag == 0, z.real, z) * c
+    r = _residuals(theta, e, P.H, P.H_out)
+    r_x, r_z = _residuals(refined, x, P.H, P.H_out), _residuals(refined, z, P.K, P.K_out)
+    distance = (theta - ritz[:, None]).abs()
+    distance[upper, torch.arange(len(upper))] = math.inf
+    distance = distance.amin(0)
+    bound = r_x * r_z / (c * distance)
+    # Vectors of different eigenvalues have an inner product too, as large as their errors: what
+    # refines is near the Ritz value, and its two vectors belong together.
+    better = (refined - theta).abs() <= r + 64 * eps * ritz[0].abs()
+    better &= c > 2 * (r_x + r_z) / distance
+    value, bound = torch.where(better, refined, theta), torch.where(better, bound, r)
+    j = int(value.abs().argmax())
+    rho = float(value[j].abs())
+    if rho == 0:
+        return None
+    rivals = value.abs() + bound >= (1 - 64 * eps) * rho - bound[j]
+    rivals[j] = False
+    # Those of the second half need not converge. But a large residual there is that of a mixture,
+    # which may hide an eigenvalue; the pair that the k-th column cuts in two makes one or two.
+    second = upper >= len(ritz) // 2
+    blurred = rivals & second & (r > BLUR * rho)
+    mixtures = int(blurred.sum() + (blurred & (theta.imag > 0)).sum())
+    return Candidate(
+        complex(value[j]),
+        x[:, j],
+        z[:, j],
+        residual=float(torch.maximum(r_x[j], r_z[j])),
+        tolerance=max(0.5 * eps**0.5 * float(distance[j]), 16 * eps * rho),
+        bound=float(bound[j]),
+        estimate=float(r_x[j] * r_z[j] / (c[j] * rho)) if better[j] else math.inf,
+        tied=bool((rivals & ~second).any()) or mixtures > 2,
+        ratio=float(ritz[-1].abs()) / rho,
+        inverse=inverse,
+        right=_real_basis(ritz, E, theta[j]),
+        left=_real_basis(q, Z, refined[j]),
+    )
+
+
+def _eig(H: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues by falling modulus, and their vectors."""
+    theta, E = torch.linalg.eig(H)
     order = order_of(theta)
-    theta, E = theta[order], E[:, order]
-    gram = (R.mT @ R).to("cpu", torch.complex128)
-    return theta, E, (E.conj() * (gram @ E)).sum(0).real.clamp(min=0).sqrt()
+    return theta[order], E[:, order]
 
 
 def order_of(theta: Tensor) -> Tensor:
@@ -115,32 +244,103 @@ def order_of(theta: Tensor) -> Tensor:
     return order[theta[order].abs().argsort(descending=True, stable=True)]
 
 
-def _tolerance(theta: Tensor, dtype: torch.dtype) -> float:
-    """A residual at which an eigenvector is right: small against the distance to all others."""
-    eps = torch.finfo(dtype).eps
-    distance = float((theta[1:] - theta[0]).abs().min())
-    return max(0.5 * eps**0.5 * distance, 16 * eps * float(theta[0].abs()))
+def _residuals(theta: Tensor, X: Tensor, H: Tensor, H_out: Tensor) -> Tensor:
+    """Norms of (A − θ)Vx, from what is in the space of V and what is not."""
+    inside = (H.to(X.dtype) @ X - theta * X).abs().square().sum(0)
+    return (inside + (X.conj() * (H_out.to(X.dtype) @ X)).sum(0).real.clamp(min=0)).sqrt()
 
 
-def _rivals(theta: Tensor, r: Tensor, rounding: float) -> Tensor:
-    """Which Ritz values may be larger in modulus than the first, as far as residuals can tell."""
-    rival = theta.abs() + r >= (1 - rounding) * theta[0].abs() - r[0]
-    rival &= theta != theta[0].conj()  # its mate
-    # Those of the second half need not converge. But a large residual there is that of a mixture,
-    # which may hide an eigenvalue; the pair that the k-th column cuts in two makes one or two.
-    blurred = rival[len(r) // 2 :] & (r[len(r) // 2 :] > BLUR * theta[0].abs())
-    rival[len(r) // 2 :] = blurred & (blurred.sum() > 2)
-    return rival
+def _real_basis(theta: Tensor, E: Tensor, first: Tensor) -> Tensor:
+    """One real column for each eigenvalue: of a pair, the real and the imaginary part."""
+    order = ((theta != first) & (theta != first.conj())).to(torch.int8).argsort(stable=True)
+    columns = torch.where(theta.imag < 0, E.imag, E.real)
+    return torch.linalg.qr(columns[:, order]).Q
 
 
-def _factorise(A: Tensor, square: Tensor | None, theta: complex) -> Factors:
-    if theta.imag == 0 or square is None:
-        M = A.clone()
-        M.diagonal().sub_(theta.real)
-    else:
-        M = torch.add(square, A, alpha=-2 * theta.real)
-        M.diagonal().add_(abs(theta) ** 2)
-    return theta, *regular_factors(M)
+def _terms(excess: float, ratio: float) -> int:
+    """How many terms make a residual smaller by a factor, if each does by a ratio."""
+    if excess <= 1:
+        return 0
+    return math.ceil(math.log(excess) / -math.log(ratio)) if 0 < ratio < 1 else TERMS + 1
+
+
+def _correct(
+    A: Tensor, V: Tensor, AV: Tensor, W: Tensor, inverse: Tensor, x: Tensor, theta: complex, n: int
+) -> Tensor:
+    """The vector Vx, corrected by n terms, as two rows."""
+    rows = torch.stack((x.real, x.imag)).to(V)
+    a, b = theta.real, theta.imag
+    times = torch.tensor([[a, -b], [b, a]], dtype=torch.float64)
+    over = (times.mT / abs(theta) ** 2).to(V)
+    u = rows @ V.mT
+    if n == 0:
+        return u
+    term = over @ (rows @ AV.mT - times.to(V) @ u)
+    total = term
+    for _ in range(n - 1):
+        term = over @ (term @ A.mT)
+        total = total + term
+    return u + total - (total @ W) @ inverse.mT @ V.mT
+
+
+def _quotient(A: Tensor, u: Tensor, w: Tensor) -> Eigenpair:
+    """The eigenpair of a right and an unconjugated left vector, two rows each."""
+    u, w = u / torch.linalg.matrix_norm(u), w / torch.linalg.matrix_norm(w)
+    u, Au, w, wA = (torch.complex(*rows) for rows in (u, u @ A.mT, w, w @ A))
+    # the products may be rounded to fewer digits, but not the sums
+    double = torch.complex128
+    c = w.to(double) @ u.to(double)
+    eigenvalue = w.to(double) @ Au.to(double) / c
+    theta = eigenvalue.to(u.dtype)
+    norms = [torch.linalg.vector_norm(R) for R in (Au - theta * u, wA - theta * w)]
+    a, b, *quality = torch.stack((eigenvalue.real, eigenvalue.imag, *norms, c.abs())).tolist()
+    return Eigenpair(complex(a, b), u, w.conj(), *quality)
+
+
+def _lead(u: Tensor, X: Tensor, n: int) -> Tensor:
+    """The columns X with u, as n columns, in place of the first n."""
+    return torch.cat((torch.stack((u.real, u.imag), 1)[:, :n], X[:, n:]), 1)
+
+
+def sharpen(A: Tensor, eigenvalue: complex, y: Tensor, z: Tensor) -> Eigenpair:
+    r"""The eigenpair next to a value, by inverse iteration.
+
+    For a complex value λ the iteration is that of the real matrix
+    :math:`(A - \lambda)(A - \bar\lambda)`. It finds a vector y of the plane of the pair, and
+    :math:`(A - \bar\lambda) y` is the eigenvector.
+
+    Arguments:
+        A: The matrix, real, (s, s).
+        eigenvalue: λ, almost an eigenvalue.
+        y: A vector to start from, real, (s).
+        z: One for the left side.
+
+    Returns:
+        The eigenpair.
+
+    Example:
+        >>> A, start = torch.diag(torch.tensor([1.0, 2.0, 3.0])), torch.ones(3)
+        >>> round(sharpen(A, 2.001 + 0j, start, start).eigenvalue.real, 5)
+        2.0
+    """
+    a, b = eigenvalue.real, eigenvalue.imag
+    M = torch.addmm(A, A, A, beta=-2 * a) if b else A.clone()
+    M.diagonal().add_(a * a + b * b if b else -a)
+    LU, pivots = regular_factors(M)
+    y, z = y[:, None], z[:, None]
+    for _ in range(3):
+        y = torch.linalg.lu_solve(LU, pivots, y)
+        z = torch.linalg.lu_solve(LU, pivots, z, adjoint=True)
+        y, z = y / torch.linalg.vector_norm(y), z / torch.linalg.vector_norm(z)
+    y, z = y[:, 0], z[:, 0]
+    if not b:
+        return _quotient(A, *(torch.stack((x, torch.zeros_like(x))) for x in (y, z)))
+    Ay, zA = A @ y, z @ A
+    # what λ is off leaves that much of the mate's vector: once more, with the quotient
+    for _ in range(2):
+        pair = _quotient(A, torch.stack((Ay - a * y, b * y)), torch.stack((zA - a * z, b * z)))
+        a, b = pair.eigenvalue.real, pair.eigenvalue.imag
+    return pair
 
 
 def regular_factors(M: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,18 +351,3 @@ def regular_factors(M: Tensor) -> tuple[Tensor, Tensor]:
     least = torch.finfo(M.dtype).eps * torch.where(largest > 0, largest, 1.0)
     d.copy_(torch.where(d.abs() < least, least, d))
     return LU, pivots
-
-
-def _sharpen(Y: Tensor, theta: Tensor, factors: list[Factors], adjoint: bool) -> Tensor:
-    """Two steps of inverse iteration on the Ritz vectors, or planes of pairs, next to some θ."""
-    Y = Y.clone()
-    for shift, LU, pivots in factors:
-        j = int((theta - shift).abs().argmin())
-        mate = int((theta - theta[j].conj()).abs().argmin())
-        columns = [j] if j == mate else [j, mate]
-        y = Y[:, columns]
-        for _ in range(2):
-            y = torch.linalg.lu_solve(LU, pivots, y, adjoint=adjoint)
-            y = y / torch.linalg.vector_norm(y, dim=0)
-        Y[:, columns] = y
-    return Y
