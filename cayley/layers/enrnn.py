@@ -32,8 +32,8 @@ class ENRNN(RNN):
 
     References:
         Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory, Helfrich, Ye, 2020.
-        Numerical Linear Algebra Techniques in Deep Neural Networks (dissertation), Helfrich, 2020,
-        section 2.7.
+        Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
+        (dissertation), Helfrich, 2020, section 2.7.
 
     Arguments:
         input_size: The number of features of the input.

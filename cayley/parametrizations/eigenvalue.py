@@ -30,8 +30,8 @@ def spectral_radius(T: Tensor) -> Tensor:
         gradient jumps; it is that of one of them.
 
     References:
-        Numerical Linear Algebra Techniques in Deep Neural Networks (dissertation), Helfrich, 2020,
-        proposition 2.7.1.
+        Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
+        (dissertation), Helfrich, 2020, proposition 2.7.1.
 
     Arguments:
         T: A real matrix, (s, s).
@@ -83,8 +83,8 @@ class EigenvalueNormalization(Parametrization):
         trace in training.
 
     References:
-        Numerical Linear Algebra Techniques in Deep Neural Networks (dissertation), Helfrich, 2020,
-        section 2.7.
+        Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
+        (dissertation), Helfrich, 2020, section 2.7.
         Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory, Helfrich, Ye, 2020.
 
     Arguments:

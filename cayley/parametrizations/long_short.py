@@ -50,8 +50,8 @@ class LongShort(Parametrization):
     :class:`~cayley.parametrizations.EigenvalueNormalization` make them; :math:`W_C` is free, or 0.
 
     References:
-        Numerical Linear Algebra Techniques in Deep Neural Networks (dissertation), Helfrich, 2020,
-        section 2.7.
+        Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
+        (dissertation), Helfrich, 2020, section 2.7.
 
     Arguments:
         q: The size of :math:`W_L`; 0 for none.

@@ -80,11 +80,9 @@ class StructuredMatrix(nn.Module):
         """The matrix W, (n, n)."""
         free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
-        if (
-            self.map.on_manifold
-            or not computes_now(free[0])
-            or (recorded and free[0].device.type != "cpu")
-        ):
+        # a point of a manifold is W, and a GPU would have to be waited for
+        direct = recorded and (self.map.on_manifold or free[0].device.type != "cpu")
+        if direct or not computes_now(free[0]):
             return self.map(*free)
         kept = self._kept
         if kept is None or (recorded and kept.free is None) or not kept.holds(self._sources()):
