@@ -3,10 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench bench-gpu clean
 
-demo: $(READY)  ## train ScoRNN and nn.LSTM on the adding problem, draw both curves
-	$(BIN)/python examples/adding.py
+demo: $(READY)  ## train ScoRNN on the adding problem, a minute; then the report of the run
+	$(BIN)/cayley train quickstart --seeds 1 --output out/runs
+	$(BIN)/cayley report out/runs --output out/report.html
 
 test: $(READY)  ## tests and doctests
 	$(BIN)/python -m pytest
@@ -16,12 +17,23 @@ lint: $(READY)  ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
 
-bench: $(READY)  ## time every network against the naive loop and nn.LSTM; the eigenvalue tracking
-	$(BIN)/python benchmarks/networks.py -o out/networks.json
+bench: $(READY)  ## speed and memory beside the peers, in one run each; JSON and pictures in out/
+	$(BIN)/python benchmarks/networks.py -o out/networks-cpu.json
+	$(BIN)/python benchmarks/scaling.py -o out/scaling-cpu.json
+	$(BIN)/python benchmarks/formation.py -o out/formation-cpu.json
+	$(BIN)/python benchmarks/training.py -o out/training-cpu.json
 	$(BIN)/python benchmarks/eigenvalue.py
+	$(BIN)/python benchmarks/bnp.py
+	$(BIN)/python benchmarks/tasks.py $(if $(DATA),--data $(DATA))
+
+bench-gpu: $(READY)  ## the same on an NVIDIA GPU
+	$(BIN)/python benchmarks/gpu.py -o out/elman-gpu.json
+	$(BIN)/python benchmarks/scaling.py --device cuda -o out/scaling-gpu.json
+	$(BIN)/python benchmarks/formation.py --device cuda -o out/formation-gpu.json
+	$(BIN)/python benchmarks/training.py --device cuda -o out/training-gpu.json
 
 clean:
-	rm -rf .venv build dist out *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv build dist out runs *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first and pinned, so that no other package brings a build of its own.

@@ -107,7 +107,7 @@ def invent_recordings(split: Split, n: int = 6) -> list[Tensor]:
     waves = []
     for number in range(n):
         place = torch.arange(3) + 3 * number
-        length = 1000 + int(integers(key("speech", split, "length"), place[0], 2000))
+        length = 4000 + int(integers(key("speech", split, "length"), place[0], 2000))
         omega = 2 * uniform(key("speech", split, "frequency"), place, dtype=torch.float32)
         loud = uniform(key("speech", split, "loudness"), place, dtype=torch.float32)
         t = torch.arange(length).unsqueeze(1)

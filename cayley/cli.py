@@ -1,0 +1,272 @@
+"""The command ``cayley``: its arguments, its errors and its exit codes."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cayley.lab import catalogue, commands
+from cayley.lab.data import DataError
+from cayley.lab.errors import LabError
+from cayley.lab.recipes import tables
+from cayley.lab.report import report
+
+__all__ = ["main"]
+
+CODES = """\
+exit codes:
+  0    done
+  1    data are missing, or the device is
+  2    wrong arguments, or a recipe that cannot be used
+  3    a loss that is not finite; the last good checkpoint is kept
+  4    a run folder that cannot be used: in use, no run, not writable, disk full
+  130  stopped by Ctrl-C, 143 by SIGTERM; there is a checkpoint to go on from
+"""
+# functions of the shell that complete an argument
+RECIPES = {"bash": "_cayley_recipes", "zsh": "_cayley_recipes"}
+TABLES = {"bash": "_cayley_tables", "zsh": "_cayley_tables"}
+FILES = {"bash": "_cayley_files", "zsh": "_files"}
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Arguments:
+        arguments: The words after ``cayley``; None for those of the process.
+
+    Returns:
+        The exit code.
+    """
+    options = make_parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except LabError as error:
+        code, message = error.code, str(error)
+    except DataError as error:
+        code, message = 1, str(error)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("cayley"):
+            raise
+        code = 1
+        message = (
+            f"expected the package {error.name}, got none: pip install 'cayley[lab]' brings it"
+        )
+    except KeyboardInterrupt:
+        code, message = 130, "stopped at once; a run goes on from its last checkpoint"
+    except BrokenPipeError:
+        # whoever read the output has seen enough
+        sys.stdout = None  # pyrefly: ignore[bad-assignment]
+        return 0
+    print(f"cayley: {message}", file=sys.stderr)
+    return code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The arguments of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="cayley",
+        description="Train recurrent networks on the experiments of the papers, and on your own.",
+        epilog=CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    group = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, run: Command, example: str) -> argparse.ArgumentParser:
+        words = (run.__doc__ or "").replace("\n    ", "\n")
+        sub = group.add_parser(
+            name,
+            help=words.partition("\n")[0].rstrip("."),
+            description=words,
+            epilog=f"example:\n  {example}\n\n{CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = add("list", catalogue.list_recipes, "cayley list --model scornn --task mnist")
+    for what in ("paper", "model", "task"):
+        sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
+    _add_json(sub)
+
+    sub = add("show", catalogue.show, "cayley show quickstart")
+    _add_recipe(sub)
+    _add_json(sub)
+
+    sub = add("train", commands.train, "cayley train quickstart --set model.hidden=64 --seeds 3")
+    _add_recipe(sub)
+    sub.add_argument("--seed", type=int, help="of the (first) run; else that of the recipe")
+    _add_seeds(sub)
+    _add_work(sub)
+
+    sub = add("reproduce", commands.reproduce, "cayley reproduce quickstart --output runs")
+    table = sub.add_argument("table", help="the name of a table in cayley list")
+    _complete(table, TABLES)
+    _add_changes(sub)
+    _add_seeds(sub)
+    _add_work(sub)
+
+    sub = add("resume", commands.resume, "cayley resume runs/quickstart/paper-seed5544")
+    _add_run(sub)
+    _add_telling(sub)
+    _add_checkpoints(sub)
+
+    sub = add("evaluate", commands.evaluate, "cayley evaluate runs/quickstart/paper-seed5544")
+    _add_run(sub)
+    sub.add_argument("--split", choices=("train", "valid", "test"), default="test")
+    sub.add_argument(
+        "--weights",
+        choices=("selected", "valid", "test", "last"),
+        default="selected",
+        help="those that give the run's numbers, the best by a split, or the last (%(default)s)",
+    )
+    sub.add_argument("--audio", action="store_true", help="speech: SegSNR, STOI and PESQ instead")
+    _add_json(sub)
+
+    sub = add("report", report, "cayley report runs -o report.html")
+    folders = sub.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs below them"
+    )
+    page = sub.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), help="the page (%(default)s)"
+    )
+    markdown = sub.add_argument("--markdown", type=Path, help="a file for the tables as Markdown")
+    figures = sub.add_argument("--figures", type=Path, help="a folder for the figures as PNG")
+    for action in (folders, page, markdown, figures):
+        _complete(action, FILES)
+    _add_json(sub)
+
+    sub = add("completion", completion, 'eval "$(cayley completion bash)"')
+    sub.add_argument("shell", choices=("bash", "zsh"))
+    return parser
+
+
+def completion(options: argparse.Namespace) -> int:
+    """Print a script that completes commands, options, recipes and tables in a shell."""
+    import shtab
+
+    recipes = " ".join(entry.name for table in tables().values() for entry in table.entries)
+    names = " ".join(tables())
+    if options.shell == "bash":
+        functions = (
+            f'_cayley_recipes() {{ compgen -W "{recipes}" -- "$1"; }}\n'
+            f'_cayley_tables() {{ compgen -W "{names}" -- "$1"; }}\n'
+            '_cayley_files() { compgen -f -- "$1"; }\n'
+        )
+    else:
+        functions = (
+            f"_cayley_recipes() {{ compadd {recipes}; }}\n_cayley_tables() {{ compadd {names}; }}\n"
+        )
+    preamble: Any = {options.shell: functions}
+    print(shtab.complete(make_parser(), options.shell, preamble=preamble))
+    return 0
+
+
+def _complete(action: argparse.Action, how: dict[str, str]) -> None:
+    """Say how a shell completes an argument; shtab looks for it here."""
+    action.complete = how  # pyrefly: ignore[missing-attribute]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
+    return number
+
+
+def _add_recipe(sub: argparse.ArgumentParser) -> None:
+    recipe = sub.add_argument("recipe", help="a name from cayley list, or a TOML file of your own")
+    _complete(recipe, RECIPES)
+    sub.add_argument(
+        "--task", default="", help="another task instead: a name, or module:Class of your own"
+    )
+    _add_changes(sub)
+
+
+def _add_changes(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--variant",
+        choices=("paper", "code"),
+        default="paper",
+        help="what the paper says, or what its published code does (%(default)s)",
+    )
+    sub.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change settings, such as model.hidden=64 optim.recurrent_lr=1e-4",
+    )
+
+
+def _add_seeds(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--seeds", type=_positive, metavar="N", help="how many runs, with seeds in a row"
+    )
+
+
+def _add_work(sub: argparse.ArgumentParser) -> None:
+    output = sub.add_argument(
+        "-o", "--output", type=Path, default=Path("runs"), help="where runs go (%(default)s)"
+    )
+    _complete(output, FILES)
+    sub.add_argument("--download", action="store_true", help="fetch data that are missing")
+    sub.add_argument(
+        "--unchecked", action="store_true", help="take data files whose checksums are others"
+    )
+    sub.add_argument(
+        "--tiny", action="store_true", help="on a few made-up examples, to try a recipe out"
+    )
+    sub.add_argument(
+        "--precision",
+        choices=("32-true", "64-true", "bf16-mixed"),
+        default="32-true",
+        help="of the computation (%(default)s)",
+    )
+    # more gain little on steps this small, lose much on a busy machine, and change last digits
+    sub.add_argument(
+        "--threads", type=int, default=1, help="of torch; 0 for its own choice (%(default)s)"
+    )
+    _add_place(sub, "auto")
+    _add_telling(sub)
+    _add_checkpoints(sub)
+
+
+def _add_run(sub: argparse.ArgumentParser) -> None:
+    folder = sub.add_argument("run_folder", metavar="RUN", type=Path, help="the folder of a run")
+    _complete(folder, FILES)
+    _add_place(sub, "")
+
+
+def _add_place(sub: argparse.ArgumentParser, device: str) -> None:
+    sub.add_argument(
+        "--device", default=device, help="auto, cpu, cuda or cuda:1; else that of the run"
+    )
+    data = sub.add_argument("--data", type=Path, help="a folder (or file) with the data")
+    _complete(data, FILES)
+
+
+def _add_telling(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    _add_json(sub)
+
+
+def _add_json(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--json", action="store_true", help="print JSON, an object a line")
+
+
+def _add_checkpoints(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--checkpoint-every",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="between two checkpoints (%(default)s)",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""What the commands that train do; :mod:`cayley.cli` has their arguments."""
+
+import json
+import sys
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from cayley.lab.catalogue import facts
+from cayley.lab.data import DataError
+from cayley.lab.errors import Interrupted, LabError, RecipeError
+from cayley.lab.recipes import find, tables
+from cayley.lab.schema import Recipe
+
+__all__ = ["evaluate", "reproduce", "resume", "train"]
+
+
+def train(options: Namespace) -> int:
+    """Train a recipe, in a folder of its own for each seed.
+
+    With --seeds, runs that are finished are skipped and others gone on with; without it, a folder
+    that holds a run is refused.
+    """
+    recipe = find(options.recipe).recipe(options.variant, options.set, options.task)
+    overrides = [*options.set, *([f"task={options.task}"] if options.task else [])]
+    first = recipe.seed if options.seed is None else options.seed
+    seeds = range(first, first + (options.seeds or 1))
+    jobs = [_Job(recipe, seed, tuple(overrides)) for seed in seeds]
+    return _work(jobs, options, again=options.seeds is not None)
+
+
+def reproduce(options: Namespace) -> int:
+    """Train all rows of a table, each with as many seeds as the paper; what is done is skipped."""
+    if options.table not in tables():
+        raise RecipeError(
+            f"expected a table of {', '.join(tables())}, got {options.table!r}: see cayley list"
+        )
+    jobs = []
+    for entry in tables()[options.table].entries:
+        if options.variant in entry.variants:
+            recipe = entry.recipe(options.variant, options.set)
+            count = options.seeds or recipe.seeds
+            seeds = range(recipe.seed, recipe.seed + count)
+            jobs += [_Job(recipe, seed, tuple(options.set)) for seed in seeds]
+    if not jobs:
+        raise RecipeError(f"{options.table}: expected a row with the variant {options.variant}")
+    return _work(jobs, options, again=True)
+
+
+def resume(options: Namespace) -> int:
+    """Go on with a run where it was left; the final numbers are those of an undisturbed run."""
+    from cayley.lab import training
+    from cayley.lab.interrupts import Interrupts
+    from cayley.lab.progress import choose_reporter
+
+    with Interrupts() as interrupts:
+        result = training.resume(
+            options.run_folder,
+            device=options.device,
+            data=options.data,
+            reporter=choose_reporter(options.quiet, options.json),
+            interrupts=interrupts,
+            checkpoint_seconds=options.checkpoint_every,
+        )
+    if not (options.quiet or options.json):
+        tell(options.run_folder, result)
+    return 0
+
+
+def evaluate(options: Namespace) -> int:
+    """Score the weights of a run."""
+    from cayley.lab import training
+
+    scores = training.evaluate(
+        options.run_folder,
+        options.split,
+        weights=options.weights,
+        device=options.device,
+        data=options.data,
+        audio=options.audio,
+    )
+    if options.json:
+        print(json.dumps({"split": options.split, "weights": options.weights, "scores": scores}))
+    else:
+        for name, value in scores.items():
+            print(f"{options.split} {name} {value:.6g}")
+    return 0
+
+
+@dataclass(frozen=True)
+class _Job:
+    recipe: Recipe
+    seed: int
+    overrides: tuple[str, ...]
+
+
+def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
+    """Do jobs one after the other; among several, one that fails does not stop the rest.
+
+    Arguments:
+        jobs: What to do.
+        options: Of the command.
+        again: Whether to go on with runs that are there already.
+
+    Returns:
+        The exit code: that of the first failure.
+    """
+    from cayley.lab import training
+    from cayley.lab.interrupts import Interrupts
+    from cayley.lab.machine import Machine
+    from cayley.lab.progress import choose_reporter
+
+    machine = Machine(options.device, options.precision, options.threads)
+    code = 0
+    results: dict[str, list[dict[str, Any]]] = {}
+    with Interrupts() as interrupts:
+        for job in jobs:
+            folder = training.run_folder(options.output, job.recipe, job.seed, job.overrides)
+            reporter = choose_reporter(options.quiet, options.json)
+            try:
+                if again and (folder / "run.json").exists():
+                    result = training.resume(
+                        folder,
+                        data=options.data,
+                        reporter=reporter,
+                        interrupts=interrupts,
+                        checkpoint_seconds=options.checkpoint_every,
+                    )
+                else:
+                    settings = training.Settings(
+                        machine,
+                        data=options.data,
+                        download=options.download,
+                        check=not options.unchecked,
+                        tiny=options.tiny,
+                        overrides=job.overrides,
+                        checkpoint_seconds=options.checkpoint_every,
+                    )
+                    result = training.train(
+                        job.recipe,
+                        folder,
+                        seed=job.seed,
+                        settings=settings,
+                        reporter=reporter,
+                        interrupts=interrupts,
+                    )
+            except (LabError, DataError) as error:
+                if len(jobs) == 1 or isinstance(error, Interrupted):
+                    raise
+                print(f"{job.recipe.name}, seed {job.seed}: {error}", file=sys.stderr)
+                code = code or (error.code if isinstance(error, LabError) else 1)
+                continue
+            results.setdefault(job.recipe.name, []).append(result)
+            if not (options.quiet or options.json):
+                tell(folder, result)
+    if not (options.quiet or options.json):
+        for name, several in results.items():
+            if len(several) > 1:
+                print(f"{name}, {len(several)} seeds: {spread(several)}")
+    return code
+
+
+def tell(folder: Path, result: dict[str, Any]) -> None:
+    """Print the numbers of a run, and what was published."""
+    from cayley.lab.progress import duration, number, title
+    from cayley.lab.runs import read_run
+
+    description, recipe = read_run(folder)
+    metric = description["metric"]["name"]
+    print(
+        f"{title(description)}: {result['status']}, {result['step']} steps in "
+        f"{duration(result['seconds'])}, in {folder}"
+    )
+    for split, selected in result["selected"].items():
+        by = selected["chosen_by"]
+        chosen = "the last" if by == "last" else f"the best by {by}"
+        hint = ", which is optimistic" if by == split and split == "test" else ""
+        print(
+            f"  {split} {metric} {number(selected['scores'][metric])} (step {selected['step']}, "
+            f"{chosen}{hint}), baseline {number(description['baseline'][split][metric])}"
+        )
+    # several papers print the same number: the first of them is named
+    published = {(p["metric"], p["value"]): p for p in reversed(facts(recipe)["published"])}
+    for (name, value), one in sorted(published.items()):
+        print(f"  published: {name} {value:g}, {one['paper']}, {one['location']}")
+
+
+def spread(results: list[dict[str, Any]]) -> str:
+    """Mean and standard deviation over runs, by split and metric."""
+    from cayley.lab.progress import number
+
+    parts = []
+    for split, selected in results[0]["selected"].items():
+        for metric in selected["scores"]:
+            values = [result["selected"][split]["scores"][metric] for result in results]
+            parts.append(f"{split} {metric} {number(mean(values))} ± {number(stdev(values))}")
+    return ", ".join(parts)

@@ -1,0 +1,51 @@
+"""Errors that a user can do something about, each with the exit code of the command."""
+
+__all__ = [
+    "Interrupted",
+    "LabError",
+    "MachineError",
+    "NotFinite",
+    "RecipeError",
+    "RunError",
+]
+
+
+class LabError(RuntimeError):
+    """Something that the message tells how to put right."""
+
+    code = 1
+
+
+class MachineError(LabError):
+    """A device that is not there."""
+
+
+class RecipeError(LabError, ValueError):
+    """Settings that cannot be used."""
+
+    code = 2
+
+
+class NotFinite(LabError):
+    """A loss, a score or a weight that is infinite or not a number."""
+
+    code = 3
+
+
+class RunError(LabError):
+    """A run folder that cannot be used."""
+
+    code = 4
+
+
+class Interrupted(LabError):
+    """A run that was asked to stop and did, after a checkpoint.
+
+    Arguments:
+        message: Where it stopped.
+        signal: The number of the signal that asked.
+    """
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.code = 128 + signal

@@ -1,0 +1,89 @@
+"""Scores of a model on a split, and which of them decides."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cayley.lab.errors import NotFinite, RecipeError
+from cayley.lab.schema import Recipe
+from cayley.lab.tasks import Batch, Metric, Speech, Split, Task, evaluate
+
+__all__ = ["audio_metrics", "deciding_metric", "evaluated_splits", "score"]
+
+
+def score(
+    recipe: Recipe,
+    task: Task,
+    model: nn.Module,
+    split: Split,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    metrics: tuple[Metric, ...] | None = None,
+    between: Callable[[], None] | None = None,
+) -> dict[str, float]:
+    """The metrics of a model on a split.
+
+    Arguments:
+        recipe: Says how many examples a batch has.
+        task: Has the examples and the metrics.
+        model: Is put into evaluation for this.
+        split: Which part of the data.
+        device: Where to put the batches.
+        dtype: Of floating numbers.
+        metrics: Which; None for those of the task.
+        between: Called before each batch.
+
+    Returns:
+        The value of each metric; all are finite.
+    """
+
+    def predict(batch: Batch, state: Any) -> tuple[Tensor, Any]:
+        if between is not None:
+            between()
+        return model(batch.input, state)
+
+    training = model.training
+    model.eval()
+    B = recipe.evaluation.batch or recipe.training.batch
+    try:
+        scores = evaluate(task, predict, split, B, device=device, dtype=dtype, metrics=metrics)
+    except OverflowError:
+        raise NotFinite(f"a metric of the split {split} is infinite") from None
+    finally:
+        model.train(training)
+    for name, value in scores.items():
+        if not math.isfinite(value):
+            raise NotFinite(f"{split} {name} is {value}")
+    return scores
+
+
+def evaluated_splits(recipe: Recipe, task: Task) -> list[Split]:
+    """The splits that are evaluated: those that have examples."""
+    evaluation = recipe.evaluation
+    splits = [split for split in evaluation.splits if task.size(split)]
+    if not splits or (evaluation.select in ("valid", "test") and evaluation.select not in splits):
+        raise RecipeError(
+            f"evaluation: expected examples in the split {evaluation.select!r}, got none in "
+            f"{recipe.task.name}: choose splits and select among those that it has"
+        )
+    return splits
+
+
+def deciding_metric(recipe: Recipe, task: Task) -> Metric:
+    """The metric that decides which evaluation is best."""
+    metrics = {metric.name: metric for metric in task.metrics}
+    name = recipe.evaluation.metric or task.metrics[0].name
+    if name not in metrics:
+        raise RecipeError(f"evaluation.metric: expected one of {', '.join(metrics)}, got {name!r}")
+    return metrics[name]
+
+
+def audio_metrics(task: Task) -> tuple[Metric, ...]:
+    """Scores of the sound that predictions make."""
+    if not isinstance(task, Speech):
+        raise RecipeError(f"evaluation.audio: expected a task of speech, got {type(task).__name__}")
+    return task.audio_metrics

@@ -1,0 +1,96 @@
+"""What a published number is a number of, and what a run has to say about it."""
+
+from dataclasses import dataclass
+
+from cayley.lab.report.accounts import Account
+
+__all__ = ["AUDIO", "Quantity", "chosen_by", "find_baseline", "is_higher_better", "measure"]
+
+SPLITS = ("train", "valid", "test")
+MINUTES = "minutes_per_epoch"
+AUDIO = ("segsnr_db", "stoi", "pesq")
+WORDS = {
+    "bpc": "BPC",
+    "mse": "MSE",
+    "minutes_per_epoch": "minutes an epoch",
+    "pesq": "PESQ",
+    "segsnr_db": "SegSNR, dB",
+    "stoi": "STOI",
+}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A metric on a split, in units of its own.
+
+    Attributes:
+        split: Empty for a time.
+        metric: As runs name it.
+        scale: From the unit of a run to this one.
+
+    Example:
+        >>> Quantity.parse("permuted_test_accuracy_percent")
+        Quantity(split='test', metric='accuracy', scale=100.0)
+        >>> Quantity.parse("valid_loss").label
+        'valid cross entropy'
+    """
+
+    split: str
+    metric: str
+    scale: float = 1.0
+
+    @classmethod
+    def parse(cls, name: str) -> "Quantity":
+        """The quantity of a published metric: the split is ``test`` unless it is named."""
+        name = name.removeprefix("permuted_")
+        if name == MINUTES:
+            return cls("", name)
+        scale = 100.0 if name.endswith("_percent") else 1.0
+        name = name.removesuffix("_percent")
+        first, _, rest = name.partition("_")
+        split, metric = (first, rest) if first in SPLITS else ("test", name)
+        return cls(split, "cross_entropy" if metric == "loss" else metric, scale)
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        words = WORDS.get(self.metric, self.metric.replace("_", " "))
+        return f"{self.split} {words}".strip() + (", %" if self.scale == 100.0 else "")
+
+
+def measure(account: Account, quantity: Quantity) -> float | None:
+    """The value of a finished run; None where it has none."""
+    outcome = account.outcome
+    if outcome is None:
+        return None
+    if quantity.metric == MINUTES:
+        return None if outcome.seconds_per_epoch is None else outcome.seconds_per_epoch / 60
+    if quantity.metric in AUDIO:
+        scores = outcome.audio or {}
+    else:
+        chosen = outcome.selected.get(quantity.split)
+        scores = {} if chosen is None else chosen.scores
+    value = scores.get(quantity.metric)
+    return None if value is None else value * quantity.scale
+
+
+def find_baseline(account: Account, quantity: Quantity) -> float | None:
+    """What the naive predictor gets; None where that is not known."""
+    value = account.description.baseline.get(quantity.split, {}).get(quantity.metric)
+    return None if value is None else value * quantity.scale
+
+
+def chosen_by(account: Account, quantity: Quantity) -> str:
+    """The split that chose the evaluation, ``"last"``, or empty where there was no choice."""
+    if account.outcome is None or quantity.metric == MINUTES:
+        return ""
+    chosen = account.outcome.selected.get(quantity.split)
+    return "" if chosen is None else chosen.chosen_by
+
+
+def is_higher_better(account: Account, quantity: Quantity) -> bool:
+    """Which direction is better: the run says it of its metrics; sound wants more, time less."""
+    better = {metric.name: metric.better for metric in account.description.metrics}
+    return (
+        better.get(quantity.metric, "higher" if quantity.metric in AUDIO else "lower") == "higher"
+    )

@@ -1,0 +1,210 @@
+"""The rows of tables: ours over seeds, the published value, the gap."""
+
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from cayley.lab.report.accounts import Account, Problem
+from cayley.lab.report.quantities import Quantity
+from cayley.lab.report.wording import counted, time_words
+from cayley.lab.schema import Recipe
+
+__all__ = ["VERDICTS", "Environment", "Line", "Published", "Report", "Row", "Section"]
+
+VERDICTS = ("better", "equal", "within spread", "worse")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published number and all places that print it."""
+
+    value: float
+    std: float | None
+    sources: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        """The first place, and how many more there are."""
+        more = len(self.sources) - 1
+        return self.sources[0] + (f", and {more} more" if more else "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A quantity of a row: ours and the published value.
+
+    Attributes:
+        quantity: What is measured.
+        higher: Whether higher values are better.
+        values: One for each finished run.
+        published: None if nothing was.
+        baseline: What the naive predictor gets; None if that is not known.
+        chosen_by: The split that chose the evaluations; ``"last"``; or empty.
+    """
+
+    quantity: Quantity
+    higher: bool
+    values: tuple[float, ...]
+    published: Published | None = None
+    baseline: float | None = None
+    chosen_by: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """Over runs."""
+        return mean(self.values) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        """The sample standard deviation over runs; None for a single one."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def gap(self) -> float | None:
+        """Ours − published."""
+        if self.mean is None or self.published is None:
+            return None
+        return self.mean - self.published.value
+
+    @property
+    def verdict(self) -> str:
+        """Ours against the published value: one of :data:`VERDICTS`, or empty.
+
+        Within the spread is a gap that is not larger than the standard deviation, ours or theirs.
+
+        Example:
+            >>> published = Published(0.973, None, ())
+            >>> Line(Quantity("test", "accuracy"), True, (0.97, 0.974), published).verdict
+            'within spread'
+            >>> Line(Quantity("test", "accuracy"), True, (0.97,), published).verdict
+            'worse'
+        """
+        if self.gap is None or self.published is None:
+            return ""
+        if abs(self.gap) <= 1e-9 * abs(self.published.value):
+            return "equal"
+        if abs(self.gap) <= max(self.spread or 0.0, self.published.std or 0.0):
+            return "within spread"
+        return "better" if (self.gap > 0) == self.higher else "worse"
+
+    @property
+    def optimistic(self) -> bool:
+        """Whether the test set chose its own best evaluation."""
+        return self.quantity.split == "test" and self.chosen_by == "test"
+
+
+@dataclass(frozen=True)
+class Row:
+    """All runs of a recipe with the same settings.
+
+    Attributes:
+        recipe: With all settings.
+        changes: Those that differ from the recipe of the package, in words.
+        accounts: The runs, by seed.
+        lines: The quantities, the published ones first.
+        environments: The letters of the environments that the runs were in.
+        printed: How many parameters the paper prints, such as ``"16k"``; empty if it does not.
+    """
+
+    recipe: Recipe
+    changes: tuple[str, ...]
+    accounts: tuple[Account, ...]
+    lines: tuple[Line, ...]
+    environments: tuple[str, ...]
+    printed: str = ""
+
+    @property
+    def label(self) -> str:
+        """Recipe, variant and what was changed, for the legend of a figure."""
+        parts = ("code" if self.recipe.variant == "code" else "", *self.changes)
+        words = ", ".join(part for part in parts if part)
+        return f"{self.recipe.name} ({words})" if words else self.recipe.name
+
+    @property
+    def finished(self) -> tuple[Account, ...]:
+        """The runs that have numbers."""
+        return tuple(account for account in self.accounts if account.outcome is not None)
+
+    @property
+    def unfinished(self) -> int:
+        """How many runs have none."""
+        return len(self.accounts) - len(self.finished)
+
+    @property
+    def seeds(self) -> str:
+        """How many runs have numbers, and how many seeds they have if these are fewer."""
+        count = len(self.finished)
+        different = len({account.description.seed for account in self.finished})
+        return str(count) if count == different else f"{different} in {count} runs"
+
+    @property
+    def parameters(self) -> int:
+        """How many the model has, as the documents count them."""
+        return self.accounts[0].description.parameters
+
+    @property
+    def time(self) -> tuple[str, str] | None:
+        """The mean time of an epoch or, where no run had a whole one, of a step."""
+        outcomes = [account.outcome for account in self.finished if account.outcome is not None]
+        epochs = [one.seconds_per_epoch for one in outcomes if one.seconds_per_epoch is not None]
+        if epochs:
+            return time_words(mean(epochs)), "an epoch"
+        steps = [one.seconds / one.step for one in outcomes if one.step]
+        return (time_words(mean(steps)), "a step") if steps else None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A published table or figure: its rows that have runs."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Machine and software that runs share, with a letter to name them by."""
+
+    letter: str
+    facts: tuple[tuple[str, str], ...]
+    runs: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a page shows."""
+
+    sections: tuple[Section, ...]
+    environments: tuple[Environment, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def runs(self) -> int:
+        """How many there are, those without numbers included."""
+        return sum(len(row.accounts) for section in self.sections for row in section.rows)
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """How many published numbers met which fate, where no setting was changed."""
+        rows = [row for section in self.sections for row in section.rows if not row.changes]
+        verdicts = [line.verdict for row in rows for line in row.lines]
+        return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+
+    @property
+    def sentence(self) -> str:
+        """What matches the papers and what does not, in numbers."""
+        rows = sum(len(section.rows) for section in self.sections)
+        words = f"{counted(self.runs, 'run')} in {counted(rows, 'row')}."
+        total = sum(self.tally.values())
+        if total:
+            fates = ", ".join(f"{count} {verdict}" for verdict, count in self.tally.items())
+            words += f" {counted(total, 'published number')} measured with the recipe's settings: "
+            words += f"{fates}."
+        changed = [row for section in self.sections for row in section.rows if row.changes]
+        others = sum(bool(line.verdict) for row in changed for line in row.lines)
+        if others:
+            words += f" {counted(others, 'number')} measured with other settings."
+        if self.problems:
+            folders = {problem.folder for problem in self.problems}
+            words += f" {counted(len(folders), 'run')} not finished or damaged: see the end."
+        return words

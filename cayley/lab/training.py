@@ -1,0 +1,187 @@
+"""Start a run, go on with one, and score what one has learnt."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from cayley.lab.building import Settings, build_model, build_task, describe, recall, run_folder
+from cayley.lab.errors import RunError
+from cayley.lab.evaluation import audio_metrics, score
+from cayley.lab.interrupts import Interrupts
+from cayley.lab.learner import Learner
+from cayley.lab.loop import Loop
+from cayley.lab.progress import Quiet, Reporter
+from cayley.lab.runs import Run, load, read_run
+from cayley.lab.schema import Recipe
+from cayley.lab.tasks import Split, Task
+
+__all__ = ["Settings", "build_model", "build_task", "evaluate", "resume", "run_folder", "train"]
+
+Weights = Literal["selected", "valid", "test", "last"]
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    seed: int | None = None,
+    settings: Settings | None = None,
+    reporter: Reporter | None = None,
+    interrupts: Interrupts | None = None,
+) -> dict[str, Any]:
+    """Run a recipe from the start.
+
+    Arguments:
+        recipe: What to do.
+        folder: Of the run; it must not hold one.
+        seed: Of the run; None for the recipe's.
+        settings: Machine and data.
+        reporter: Who is told; None for nobody.
+        interrupts: Wishes to stop.
+
+    Returns:
+        The content of ``result.json``.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from cayley.lab.recipes import find
+        >>> recipe = find("quickstart").recipe(overrides=["training.steps=2"])
+        >>> with TemporaryDirectory() as folder:
+        ...     result = train(recipe, Path(folder, "run"), settings=Settings(tiny=True))
+        >>> result["status"], result["step"]
+        ('done', 2)
+    """
+    settings = Settings() if settings is None else settings
+    seed = recipe.seed if seed is None else seed
+    task = build_task(recipe.task, settings)
+    # before there is a folder: what cannot work leaves nothing behind
+    model = build_model(recipe, task, seed, settings.machine)
+    task.steps("train", recipe.training.batch, seed=seed)
+    with Run(folder) as run:
+        if run.has("run.json"):
+            raise RunError(
+                f"expected a folder without a run, got {folder}: go on with cayley resume "
+                f"{folder}, or choose another --output"
+            )
+        loop = _loop(recipe, task, model, run, seed, settings, reporter, interrupts)
+        description = describe(recipe, loop, settings)
+        run.begin(recipe, description)
+        return _go(loop, description)
+
+
+def resume(
+    folder: Path,
+    *,
+    device: str = "",
+    data: Path | None = None,
+    reporter: Reporter | None = None,
+    interrupts: Interrupts | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> dict[str, Any]:
+    """Go on with a run where it was left; if it is finished, only give its result.
+
+    Arguments:
+        folder: Of the run.
+        device: Another one than before, which may change last digits; empty for the same.
+        data: Where the data are now; None for the same place.
+        reporter: Who is told; None for nobody.
+        interrupts: Wishes to stop.
+        checkpoint_seconds: Between two checkpoints.
+
+    Returns:
+        The content of ``result.json``.
+    """
+    description, recipe = read_run(folder)
+    settings = replace(recall(description, device, data), checkpoint_seconds=checkpoint_seconds)
+    with Run(folder) as run:
+        if run.has("result.json"):
+            return run.read_json("result.json")
+        task = build_task(recipe.task, settings)
+        model = build_model(recipe, task, description["seed"], settings.machine)
+        loop = _loop(recipe, task, model, run, description["seed"], settings, reporter, interrupts)
+        if run.has("checkpoint.pt"):
+            loop.restore()
+        return _go(loop, description)
+
+
+def evaluate(
+    folder: Path,
+    split: Split,
+    *,
+    weights: Weights = "selected",
+    device: str = "",
+    data: Path | None = None,
+    audio: bool = False,
+) -> dict[str, float]:
+    """Score the weights of a run, which may still be going on.
+
+    Arguments:
+        folder: Of the run.
+        split: What to score them on.
+        weights: ``"selected"``, which give the run's numbers, the best by ``"valid"`` or
+            ``"test"``, or the ``"last"`` that were saved.
+        device: Another one than that of the run; empty for the same.
+        data: Where the data are now; None for the same place.
+        audio: Whether to score sound instead.
+
+    Returns:
+        The value of each metric.
+    """
+    description, recipe = read_run(folder)
+    settings = recall(description, device, data)
+    task = build_task(recipe.task, settings)
+    model = build_model(recipe, task, description["seed"], settings.machine)
+    if weights == "selected":
+        select = recipe.evaluation.select
+        weights = ("valid" if split == "train" else split) if select == "each" else select
+    if weights == "last":
+        model.load_state_dict(load(folder, "checkpoint.pt")["learner"]["model"])
+    else:
+        model.load_state_dict(load(folder, f"best-{weights}.pt")["model"])
+    fabric = settings.machine.fabric()
+    return score(
+        recipe,
+        task,
+        fabric.setup_module(model),
+        split,
+        device=fabric.device,
+        dtype=settings.machine.dtype,
+        metrics=audio_metrics(task) if audio else None,
+    )
+
+
+def _loop(
+    recipe: Recipe,
+    task: Task,
+    model: nn.Module,
+    run: Run,
+    seed: int,
+    settings: Settings,
+    reporter: Reporter | None,
+    interrupts: Interrupts | None,
+) -> Loop:
+    return Loop(
+        recipe,
+        task,
+        Learner(recipe, task, model, settings.machine.fabric()),
+        run,
+        Quiet() if reporter is None else reporter,
+        seed=seed,
+        interrupts=interrupts,
+        checkpoint_seconds=settings.checkpoint_seconds,
+    )
+
+
+def _go(loop: Loop, description: dict[str, Any]) -> dict[str, Any]:
+    step = loop.progress.step
+    loop.reporter.begin(description, step)
+    result = None
+    try:
+        if step:
+            loop.event("resumed", f"on {loop.device}")
+        result = loop.train()
+    finally:
+        loop.reporter.end(result)
+    return result

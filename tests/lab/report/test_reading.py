@@ -1,0 +1,120 @@
+import json
+from pathlib import Path
+
+import pytest
+from lab.report.folders import make_recipe, write_run
+
+from cayley.lab.errors import RunError
+from cayley.lab.report.reading import read_runs
+
+SCORES = {
+    "scores": {"mse": 0.5},
+    "start": {"mse": 1.0},
+    "baseline": {"mse": 1.0},
+}
+RECIPE = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8}, task={"name": "adding", "T": 9})
+
+
+def test_all_runs_are_read_or_named(runs: Path) -> None:
+    accounts, problems = read_runs([runs])
+    folders = {path.parent for path in runs.rglob("run.json")}
+    assert {account.folder for account in accounts} == folders - {runs / "broken" / "paper-seed1"}
+    assert [account.folder for account in accounts if account.outcome is None] == [
+        runs / "quickstart" / "paper-seed5545",
+        runs / "scornn" / "pmnist-170" / "paper-seed5544",
+    ]
+    reasons = {str(one.folder.relative_to(runs)): one.reason for one in problems}
+    assert len(reasons) == len(problems) == 4
+    assert reasons["broken/paper-seed1"].startswith("left out: expected a run in")
+    assert reasons["lstm/mnist-128/paper-seed5544"] == (
+        "line 5 of metrics.jsonl is damaged and left out"
+    )
+    assert reasons["quickstart/paper-seed5545"].startswith(
+        "not in the averages: result.json is damaged"
+    )
+    assert reasons["scornn/pmnist-170/paper-seed5544"] == (
+        "not finished: step 6600 of 22000; interrupted: after step 6600"
+    )
+
+
+def test_evaluations_are_those_of_the_file(runs: Path) -> None:
+    accounts, _ = read_runs([runs / "lstm"])
+    (folder,) = (runs / "lstm").rglob("paper-*")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    good = [json.loads(line) for index, line in enumerate(lines) if index != 4]
+    assert list(accounts[0].evaluations) == [one for one in good if one["kind"] == "eval"]
+
+
+def test_a_run_below_two_folders_is_read_once(runs: Path) -> None:
+    accounts, problems = read_runs([runs / "scornn", runs, runs / "scornn" / ".." / "scornn"])
+    assert len({account.folder.resolve() for account in accounts}) == len(accounts) == 9
+    assert len(problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"kind": "eval", "step": 2, "epoch": 1, "scores": {"test": {"mse": NaN}}}\n', "damaged"),
+        ('{"kind": "eval", "step": 2, "epoch": 1, "scores": {"test": {"mse": null}}}\n', "damaged"),
+        ('{"kind": "eval", "step": 2, "epoch": 1, "scores": {"test": {"mse": "1"}}}\n', "damaged"),
+        (
+            '{"kind": "eval", "step": 2, "epoch": 1, "scores": {"test": {"mse": 1e999}}}\n',
+            "damaged",
+        ),
+        ('{"kind": "eval", "step": 2, "epoch": 1, "scores": {"test": {}}}\n', "damaged"),
+        ('{"kind": "eval", "step": 2, "epoch": 1, "scores": {}}\n', "damaged"),
+        ('{"kind": "eval", "step": 2, "epoch": 1}\n', "damaged"),
+        ("[1]\n", "damaged"),
+        ("\n", "damaged"),
+        ('{"kind": "train", "st', "only half written"),
+    ],
+)
+def test_lines_that_are_no_records(tmp_path: Path, line: str, fault: str) -> None:
+    folder = write_run(tmp_path, RECIPE, **SCORES)
+    (before,), _ = read_runs([folder])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(line)
+    (account,), problems = read_runs([folder])
+    assert account.evaluations == before.evaluations
+    assert [one.reason for one in problems] == [f"line 42 of metrics.jsonl is {fault} and left out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("run.json", {"format": 2}, "left out: run.json: expected a table with format = 1"),
+        ("run.json", {"seed": "x"}, "left out: run.json: seed: expected an integer, got 'x'"),
+        ("run.json", {"baseline": {"test": {"mse": None}}}, "baseline: mse: expected a finite"),
+        ("result.json", {"audio": {"stoi": "1"}}, "stoi: expected a finite number, got '1'"),
+        ("result.json", {"selected": []}, "selected: expected a table, got []"),
+        ("result.json", {"selected": {"test": {"step": 1}}}, "selected.test: missing key epoch"),
+        ("result.json", {"seconds": None}, "result.json: seconds: expected a number, got None"),
+    ],
+)
+def test_files_of_another_form(
+    tmp_path: Path, name: str, change: dict[str, object], reason: str
+) -> None:
+    folder = write_run(tmp_path, RECIPE, **SCORES)
+    content = json.loads((folder / name).read_text()) | change
+    (folder / name).write_text(json.dumps(content))
+    accounts, problems = read_runs([folder])
+    assert not any(account.outcome for account in accounts)
+    assert len(problems) == 1
+    assert reason in problems[0].reason
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8}, reported=("no-such",))
+    folder = write_run(tmp_path, recipe, **SCORES)
+    (folder / "metrics.jsonl").unlink()
+    (account,), problems = read_runs([folder])
+    assert account.outcome is not None
+    assert [one.reason for one in problems] == [
+        "metrics.jsonl is missing: there is no curve to draw",
+        "published number 'no-such' is not known here: the run is of another version of cayley",
+    ]
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="expected a folder of runs, got"):
+        read_runs([tmp_path / "nowhere"])

@@ -1,0 +1,52 @@
+import math
+
+import pytest
+
+from cayley.lab.report.quantities import Quantity
+from cayley.lab.report.rows import Line, Published
+
+ACCURACY = Quantity("test", "accuracy")
+
+
+def line(values: tuple[float, ...], value: float, std: float | None, higher: bool) -> Line:
+    return Line(ACCURACY, higher, values, Published(value, std, ("here",)))
+
+
+@pytest.mark.parametrize(
+    ("values", "value", "std", "higher", "verdict"),
+    [
+        ((0.5,), 0.4, None, True, "better"),
+        ((0.5,), 0.4, None, False, "worse"),
+        ((0.4,), 0.5, None, True, "worse"),
+        ((0.4,), 0.5, None, False, "better"),
+        ((0.5,), 0.5, None, True, "equal"),
+        ((0.4, 0.6), 0.6, None, True, "within spread"),
+        ((0.4, 0.6), 0.65, None, True, "worse"),
+        ((0.5,), 0.6, 0.11, True, "within spread"),
+        ((0.5,), 0.6, 0.09, True, "worse"),
+    ],
+)
+def test_verdicts(
+    values: tuple[float, ...], value: float, std: float | None, higher: bool, verdict: str
+) -> None:
+    assert line(values, value, std, higher).verdict == verdict
+
+
+def test_mean_spread_and_gap() -> None:
+    one = line((1.0, 2.0, 6.0), 2.5, None, higher=True)
+    assert one.mean == 3.0
+    # ((1−3)² + (2−3)² + (6−3)²) / (3 − 1) = 7
+    assert one.spread == pytest.approx(math.sqrt(7.0), rel=1e-15)
+    assert one.gap == 0.5
+
+
+def test_nothing_to_compare() -> None:
+    assert line((), 0.5, None, higher=True).gap is None
+    assert line((), 0.5, None, higher=True).verdict == ""
+    assert Line(ACCURACY, True, (0.5,)).verdict == ""
+    assert Line(ACCURACY, True, (0.5,)).spread is None
+
+
+def test_sources() -> None:
+    assert Published(1.0, None, ("a",)).source == "a"
+    assert Published(1.0, None, ("a", "b", "c")).source == "a, and 2 more"

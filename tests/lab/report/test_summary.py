@@ -1,0 +1,121 @@
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from lab.report.folders import make_recipe, write_run
+
+from cayley.lab.report.reading import read_runs
+from cayley.lab.report.rows import Report, Row
+from cayley.lab.report.summary import summarize
+
+SCORES: dict[str, Any] = {
+    "scores": {"accuracy": 0.5, "cross_entropy": 1.0},
+    "start": {"accuracy": 0.1, "cross_entropy": 2.3},
+    "baseline": {"accuracy": 0.1, "cross_entropy": 2.3},
+}
+
+
+def summary(folder: Path) -> Report:
+    return summarize(*read_runs([folder]))
+
+
+def rows(report: Report) -> dict[str, Row]:
+    return {row.label: row for section in report.sections for row in section.rows}
+
+
+def test_seeds_are_averaged_and_settings_are_not(runs: Path) -> None:
+    found = rows(summary(runs))
+    assert set(found) == {
+        "lstm/mnist-128",
+        "quickstart (training.steps = 200, not 1500)",
+        "scornn/mnist-170",
+        "scornn/mnist-170 (model.hidden=64)",
+        "scornn/pmnist-170",
+        "scornn/timit300-425",
+    }
+    values = (0.9712, 0.9745, 0.9728)
+    (line,) = found["scornn/mnist-170"].lines
+    assert line.values == values
+    assert (line.mean, line.spread) == (mean(values), stdev(values))
+    assert line.gap == mean(values) - 0.973
+    assert found["scornn/mnist-170 (model.hidden=64)"].lines[0].values == (0.951,)
+
+
+def test_a_number_that_two_papers_print_is_one(runs: Path) -> None:
+    (line,) = rows(summary(runs))["scornn/mnist-170"].lines
+    assert line.published is not None
+    assert [source.rpartition(",")[0] for source in line.published.sources] == [
+        "Helfrich 2020",
+        "Helfrich, Willmott, Ye 2018",
+    ]
+
+
+def test_a_row_without_numbers_is_there(runs: Path) -> None:
+    row = rows(summary(runs))["scornn/pmnist-170"]
+    assert (row.seeds, row.unfinished, row.time) == ("0", 1, None)
+    assert row.lines[0].mean is None
+    assert row.lines[0].published is not None
+    assert row.lines[0].published.value == 0.943
+
+
+def test_speech_has_sound(runs: Path) -> None:
+    row = rows(summary(runs))["scornn/timit300-425"]
+    assert [(one.quantity.label, one.mean, one.verdict) for one in row.lines] == [
+        ("valid MSE", 1.43, "better"),
+        ("test SegSNR, dB", 4.2, "worse"),
+        ("test STOI", 0.82, "equal"),
+        ("test MSE", 1.43, ""),
+        ("test PESQ", 2.31, ""),
+    ]
+    assert row.printed == "200k"
+
+
+def test_what_is_chosen_by_the_test_set_is_marked(runs: Path) -> None:
+    found = rows(summary(runs))
+    assert found["scornn/mnist-170"].lines[0].optimistic
+    assert not any(line.optimistic for line in found["scornn/timit300-425"].lines)
+
+
+def test_time_of_an_epoch_or_a_step(runs: Path) -> None:
+    found = rows(summary(runs))
+    assert found["scornn/mnist-170"].time == ("55 s", "an epoch")
+    assert found["quickstart (training.steps = 200, not 1500)"].time == ("50 ms", "a step")
+
+
+def test_environments_are_told_apart(runs: Path) -> None:
+    report = summary(runs)
+    assert [(one.letter, one.runs) for one in report.environments] == [("A", 7), ("B", 2)]
+    assert dict(report.environments[1].facts)["device"] == "x86_64"
+    assert "secret-host" not in str(report.environments)
+    assert rows(report)["quickstart (training.steps = 200, not 1500)"].environments == ("B",)
+
+
+def test_the_tally_counts_what_kept_its_settings(runs: Path) -> None:
+    report = summary(runs)
+    assert report.tally == {"better": 1, "equal": 1, "within spread": 1, "worse": 1}
+    assert "1 number measured with other settings" in report.sentence
+    assert "4 runs not finished or damaged" in report.sentence
+
+
+def test_one_seed_twice_is_said(tmp_path: Path) -> None:
+    recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8})
+    write_run(tmp_path, recipe, **SCORES)
+    write_run(tmp_path, recipe, suffix="-copy", **SCORES)
+    assert rows(summary(tmp_path))["mine"].seeds == "1 in 2 runs"
+
+
+def test_recipes_that_changed_in_between_are_not_averaged(tmp_path: Path) -> None:
+    for seed, hidden in ((1, 8), (2, 9)):
+        recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": hidden})
+        write_run(tmp_path, recipe, seed, **SCORES)
+    (section,) = summary(tmp_path).sections
+    assert [row.seeds for row in section.rows] == ["1", "1"]
+    assert [row.changes for row in section.rows] == [("model.hidden = 8",), ("model.hidden = 9",)]
+
+
+def test_rows_stand_as_in_the_recipes(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        write_run(tmp_path, make_recipe(name, "mine", {"name": "LSTM", "hidden": 8}), **SCORES)
+    (section,) = summary(tmp_path).sections
+    assert [row.recipe.name for row in section.rows] == ["a", "b"]
+    assert section.title == "mine"

@@ -1,0 +1,21 @@
+import signal
+
+import pytest
+
+from cayley.lab.interrupts import Interrupts
+
+
+def test_the_first_is_noted_the_second_kills() -> None:
+    with Interrupts() as interrupts:
+        assert interrupts.signal == 0
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.signal == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_afterwards_everything_is_as_before() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts():
+        assert signal.getsignal(signal.SIGTERM) != before
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,0 +1,209 @@
+import json
+import os
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import pytest
+import torch
+
+from cayley.lab.data import DataError
+from cayley.lab.errors import RecipeError, RunError
+from cayley.lab.machine import Machine
+from cayley.lab.recipes import find
+from cayley.lab.runs import load, read_metrics, read_run
+from cayley.lab.schema import Recipe, read_recipe
+from cayley.lab.training import Settings, evaluate, resume, run_folder, train
+
+ROOT = Path(__file__).parents[2]
+TINY = Settings(Machine("cpu", "64-true", 1), tiny=True)
+ADDING = {
+    "name": "adding",
+    "task": {"name": "adding"},
+    "model": {"name": "ENRNN", "hidden": [5, 4]},
+    "optim": {"name": "Adam", "lr": 1e-2, "recurrent": "RMSpropTF", "recurrent_lr": 1e-3},
+    "training": {"batch": 16, "epochs": 12},
+}
+CHARACTERS = {
+    "name": "characters",
+    "task": {"name": "characters", "K": 8, "jitter": True},
+    "model": {
+        "name": "NCGRU",
+        "hidden": [7, 6],
+        "embedding": 5,
+        "dropout": 0.25,
+        "output_dropout": 0.25,
+    },
+    "optim": {
+        "name": "Adam",
+        "lr": 1e-2,
+        "schedule": {"name": "MultiStepLR", "every": "step", "milestones": [9], "gamma": 0.5},
+    },
+    "training": {"batch": 4, "epochs": 3, "clip_norm": 0.5, "log": 2},
+    "evaluation": {"every": 7},
+}
+GRAPH = {
+    "name": "graph",
+    "task": {"name": "cora"},
+    "model": {
+        "name": "GCN",
+        "hidden": 8,
+        "layers": 2,
+        "dropout": 0.5,
+        "norm": "batch",
+        "sites": "010",
+    },
+    "optim": {"name": "SGD", "lr": 0.1, "options": {"momentum": 0.9}},
+    "bnp": {"eps": 0.1, "momentum": 0.9},
+    "training": {"batch": 1, "epochs": 40},
+}
+
+
+def test_killed_at_random_moments_the_numbers_are_the_same(tmp_path: Path) -> None:
+    contents = json.dumps([ADDING, CHARACTERS, GRAPH])
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("killed.py"), tmp_path, contents],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(reports) == 3
+    for report in reports:
+        assert report["same"], report
+        assert report["kills"] > 0, report
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return read_recipe(ADDING | {"training": {"batch": 16, "steps": 7, "log": 2}})
+
+
+def test_a_run_leaves_what_it_should(recipe: Recipe, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, recipe, 3)
+    result = train(recipe, folder, seed=3, settings=TINY)
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json",
+        "recipe.toml",
+        "metrics.jsonl",
+        "checkpoint.pt",
+        "best-valid.pt",
+        "best-test.pt",
+        "result.json",
+        "lock",
+    }
+    description, again = read_run(folder)
+    assert again == recipe
+    assert (description["seed"], description["steps"], description["tiny"]) == (3, 7, True)
+    assert description["baseline"]["test"] == {"mse": 1 / 6}
+    assert description["machine"]["precision"] == "64-true"
+    assert description["versions"]["torch"] == torch.__version__
+    records = list(read_metrics(folder))
+    steps = [(record["kind"], record["step"]) for record in records]
+    # three batches an epoch: of 16, 16 and 8
+    expected = [("eval", 0), ("train", 2), ("eval", 3), ("train", 4), ("train", 6), ("eval", 6)]
+    assert steps == [*expected, ("eval", 7)]
+    assert records[0]["train_loss"] is None
+    assert records[1]["lr"] == {"rest": 1e-2, "recurrent": 1e-3}
+    assert result == json.loads((folder / "result.json").read_text())
+    assert (result["status"], result["step"], result["epoch"]) == ("done", 7, 2 + 1 / 3)
+    assert result["last"] == records[-1]["scores"]
+    values = [r["scores"]["valid"]["mse"] for r in records if r["kind"] == "eval"]
+    assert result["best"]["valid"]["value"] == min(values)
+    assert result["selected"]["test"]["chosen_by"] == "valid"
+
+
+def test_losses_are_means_of_what_was_trained(recipe: Recipe, tmp_path: Path) -> None:
+    """A record every step gives the numbers that are averaged otherwise."""
+    each = read_recipe(ADDING | {"training": {"batch": 16, "steps": 7, "log": 1}})
+    train(recipe, tmp_path / "two", settings=TINY)
+    train(each, tmp_path / "one", settings=TINY)
+    losses = [r["loss"] for r in read_metrics(tmp_path / "one") if r["kind"] == "train"]
+    records = list(read_metrics(tmp_path / "two"))
+    means = [r["loss"] for r in records if r["kind"] == "train"]
+    assert means == [(a + b) / 2 for a, b in zip(losses[0:6:2], losses[1:6:2], strict=True)]
+    means = [r["train_loss"] for r in records if r["kind"] == "eval"][1:]
+    expected = [sum(losses[:3]) / 3, sum(losses[3:6]) / 3, losses[6]]
+    assert means == pytest.approx(expected, rel=1e-15)
+    assert json.loads((tmp_path / "two" / "result.json").read_text())["train_loss_best"] == min(
+        means
+    )
+
+
+def test_evaluate_gives_the_numbers_of_the_run(recipe: Recipe, tmp_path: Path) -> None:
+    result = train(recipe, tmp_path / "run", settings=TINY)
+    for split in ("valid", "test"):
+        scores = evaluate(tmp_path / "run", split)
+        assert scores == result["selected"][split]["scores"]
+    assert evaluate(tmp_path / "run", "test", weights="last") == result["last"]["test"]
+    best = evaluate(tmp_path / "run", "test", weights="test")
+    assert best["mse"] == result["best"]["test"]["value"]
+    with pytest.raises(RecipeError, match="expected a task of speech"):
+        evaluate(tmp_path / "run", "test", audio=True)
+
+
+def test_seeds_differ_and_repeat(recipe: Recipe, tmp_path: Path) -> None:
+    a, b, c = (
+        train(recipe, tmp_path / name, seed=seed, settings=TINY)["last"]
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert a == b != c
+
+
+def test_a_run_is_not_overwritten_and_a_finished_one_not_repeated(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    result = train(recipe, tmp_path / "run", settings=TINY)
+    with pytest.raises(RunError, match="go on with cayley resume"):
+        train(recipe, tmp_path / "run", settings=TINY)
+    assert resume(tmp_path / "run") == result
+
+
+def test_what_cannot_work_leaves_nothing_behind(tmp_path: Path) -> None:
+    recipe = find("quickstart").recipe(overrides=["task.TT=3"])
+    with pytest.raises(RecipeError, match="did you mean 'T'"):
+        train(recipe, tmp_path / "run", settings=TINY)
+    counted = read_recipe(ADDING | {"parameters": 99})
+    with pytest.raises(RecipeError, match=r"expected a model of 99 parameters, got \d+"):
+        train(counted, tmp_path / "run", settings=TINY)
+    mnist = read_recipe(ADDING | {"task": {"name": "mnist"}})
+    with pytest.raises(DataError, match="--data"):
+        train(mnist, tmp_path / "run", settings=Settings())
+    assert not (tmp_path / "run").exists()
+
+
+def write_sounds(folder: Path) -> None:
+    """Two seconds of noise that swells and fades."""
+    t = torch.arange(16_000) / 8000
+    for number in range(3):
+        samples = (torch.sin(8 * t + number).square() * torch.randn(len(t)) * 3000).short()
+        with wave.open(str(folder / f"{number}.wav"), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
+            file.writeframes(samples.numpy().tobytes())
+
+
+def test_speech_is_heard_at_the_end(tmp_path: Path) -> None:
+    pytest.importorskip("pystoi")
+    pytest.importorskip("pesq")
+    write_sounds(tmp_path)
+    content = ADDING | {
+        "task": {"name": "speech", "corpus": "own"},
+        "model": {"name": "ScoRNN", "hidden": 6},
+        "training": {"batch": 3, "steps": 2},
+        "evaluation": {"audio": True},
+    }
+    settings = Settings(Machine("cpu", "64-true", 1), data=tmp_path)
+    result = train(read_recipe(content), tmp_path / "run", settings=settings)
+    assert set(result["audio"]) == {"segsnr_db", "stoi", "pesq"}
+    assert evaluate(tmp_path / "run", "test", audio=True) == result["audio"]
+
+
+def test_checkpoints_hold_tensors_and_numbers_only(recipe: Recipe, tmp_path: Path) -> None:
+    train(recipe, tmp_path / "run", settings=TINY)
+    for name in ("checkpoint.pt", "best-valid.pt"):
+        torch.load(tmp_path / "run" / name, weights_only=True)
+    state = load(tmp_path / "run", "best-test.pt")
+    assert "structured.weight_hh_l0.A" in str(state["model"].keys())

@@ -1,0 +1,227 @@
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cayley import cli
+from cayley.lab.recipes import tables
+from cayley.lab.runs import find_runs, load, read_metrics
+
+ROOT = Path(__file__).parent.parent
+QUICK = ["--tiny", "--threads", "1", "--device", "cpu", "--set", "training.steps=3"]
+
+
+def run(*arguments: object) -> int:
+    return cli.main([str(argument) for argument in arguments])
+
+
+def test_list_shows_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list", "--paper", "quickstart") == 0
+    out = capsys.readouterr().out
+    assert "quickstart" in out
+    assert "ScoRNN 170" in out
+    assert run("list", "--model", "nothing like it") == 0
+    assert capsys.readouterr().out == ""
+    assert run("list", "--task", "adding", "--paper", "quickstart", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["recipe"], facts["hidden"], facts["data"]) == ("quickstart", 170, "none")
+
+
+def test_what_show_prints_can_be_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("show", "quickstart", "--set", "model.hidden=6", "training.steps=3") == 0
+    (tmp_path / "mine.toml").write_text(capsys.readouterr().out)
+    options = ("-q", "--tiny", "--threads", "1", "--device", "cpu")
+    assert run("train", tmp_path / "mine.toml", "-o", tmp_path, *options) == 0
+    assert run("train", tmp_path / "mine.toml", "-o", tmp_path, *options) == 4
+    (folder,) = find_runs(tmp_path)
+    assert folder == tmp_path / "quickstart" / "paper-seed5544"
+    assert run("train", folder / "recipe.toml", "-o", tmp_path / "again", *options) == 0
+    capsys.readouterr()
+
+
+def test_train_prints_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "quickstart", "-o", tmp_path, *QUICK, "--seed", 7) == 0
+    out, err = capsys.readouterr()
+    (folder,) = find_runs(tmp_path)
+    assert folder.name.startswith("paper-seed7-")
+    assert "seed 7: done, 3 steps in 0:00:0" in out
+    assert f"in {folder}" in out
+    assert "the best by valid), baseline 0.1667" in out
+    assert "to beat: baseline 0.1667 (always 1" in err
+
+
+def test_json_is_one_object_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "quickstart", "-o", tmp_path, "--json", *QUICK, "training.log=1") == 0
+    out, err = capsys.readouterr()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["kind"] for line in lines] == ["run", "eval", *["train"] * 3, "eval", "result"]
+    assert not err
+    (folder,) = find_runs(tmp_path)
+    assert lines[1:-1] == list(read_metrics(folder))
+
+
+def test_seeds_are_runs_that_are_not_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("train", "quickstart", "-o", tmp_path, *QUICK, "--seeds", 2)
+    assert run(*arguments) == 0
+    assert "quickstart, 2 seeds: valid mse " in capsys.readouterr().out
+    folders = find_runs(tmp_path)
+    assert [folder.name[:14] for folder in folders] == ["paper-seed5544", "paper-seed5545"]
+    written = [(folder / "result.json").stat().st_mtime_ns for folder in folders]
+    (folders[1] / "result.json").unlink()
+    assert run(*arguments) == 0
+    assert (folders[0] / "result.json").stat().st_mtime_ns == written[0]
+    assert (folders[1] / "result.json").stat().st_mtime_ns > written[1]
+
+
+def test_reproduce_does_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("reproduce", "quickstart", "-o", tmp_path, "-q", *QUICK) == 0
+    assert len(find_runs(tmp_path)) == 1
+    assert run("reproduce", "quickstar", "-o", tmp_path) == 2
+    assert "expected a table of" in capsys.readouterr().err
+
+
+def test_one_that_fails_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = ("optim.name=SGD", "optim.lr=1e30", "training.steps=50")
+    assert run("train", "quickstart", "-o", tmp_path, "--seeds", 2, *QUICK, *wild) == 3
+    err = capsys.readouterr().err
+    assert "quickstart, seed 5544: the loss of step" in err
+    assert "quickstart, seed 5545: the loss of step" in err
+    assert run("train", "quickstart", "-o", tmp_path / "b", "-q", *QUICK, *wild) == 3
+    assert capsys.readouterr().err.startswith("cayley: the loss of step")
+
+
+def test_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("train", "quickstart", "-o", tmp_path, "-q", *QUICK)
+    (folder,) = find_runs(tmp_path)
+    result = json.loads((folder / "result.json").read_text())
+    assert run("evaluate", folder, "--split", "valid", "--json") == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    assert scores == result["selected"]["valid"]["scores"]
+    assert run("evaluate", folder) == 0
+    assert f"test mse {result['selected']['test']['scores']['mse']:.6g}" in capsys.readouterr().out
+    assert run("resume", folder) == 0
+    assert "done, 3 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["train", "quikstart"], 2, "did you mean quickstart?"),
+        (["train", "quickstart", "--set", "model.hiden=3"], 2, "did you mean model.hidden"),
+        (["train", "quickstart", "--task", "mnist"], 1, "give one with Source(folder) or"),
+        (["train", "quickstart", "--variant", "code"], 2, "expected a variant of"),
+        (["resume", "nowhere"], 4, "expected a run in nowhere"),
+        (["evaluate", "nowhere"], 4, "expected a run in nowhere"),
+    ],
+)
+def test_errors_have_codes(
+    arguments: list[str],
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == code
+    err = capsys.readouterr().err
+    assert err.startswith("cayley: ")
+    assert message in err
+    assert not list(tmp_path.rglob("run.json"))
+
+
+def test_wrong_arguments_are_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["trian"], ["train", "quickstart", "--seeds", "0"]):
+        with pytest.raises(SystemExit) as caught:
+            run(*arguments)
+        assert caught.value.code == 2
+    capsys.readouterr()
+
+
+def test_a_package_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    assert run("train", "quickstart", "-o", tmp_path, *QUICK) == 1
+    assert "pip install 'cayley[lab]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", ["", "list", "show", "train", "reproduce", "resume", "evaluate"]
+)
+def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*filter(None, [command]), "--help")
+    assert caught.value.code == 0
+    assert "exit codes:" in capsys.readouterr().out
+
+
+def test_help_imports_no_engine() -> None:
+    """Help and lists need not wait for what only training needs."""
+    script = (
+        "import sys; from cayley import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'lightning_fabric', 'rich', 'torch_geometric'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_is_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("completion", shell) == 0
+    script = capsys.readouterr().out
+    for words in ("reproduce", "--checkpoint-every", *tables()):
+        assert words in script
+    if shell == "bash":
+        script += "COMP_WORDS=(cayley train quicks); COMP_CWORD=2; _cayley_recipes quicks"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert "quickstart" in done.stdout.split()
+
+
+def test_a_signal_ends_the_command_with_a_checkpoint(tmp_path: Path) -> None:
+    settings = ["training.steps=100000", "task.T=10", "model.hidden=4", "training.log=1"]
+    command = [sys.executable, "-m", "cayley.cli", "train", "quickstart", "-o", str(tmp_path)]
+    process = subprocess.Popen(
+        [*command, "--threads", "1", "--device", "cpu", "--json", "--set", *settings],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["kind"] == "train":
+            break
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+    assert process.returncode == 143
+    assert "go on with: cayley resume" in err
+    (folder,) = find_runs(tmp_path)
+    step = load(folder, "checkpoint.pt")["progress"]["step"]
+    assert f"stopped after step {step};" in err
+    assert step > 0
+
+
+def test_a_task_and_a_text_of_the_users_own(tmp_path: Path) -> None:
+    own = ("--task", "cayley.lab.tasks.adding:Adding", "--set", "task.T=8")
+    assert run("train", "quickstart", "-o", tmp_path / "a", "-q", *QUICK, *own) == 0
+    (tmp_path / "text.txt").write_text("In Ulm, um Ulm, und um Ulm herum. " * 20)
+    own = ("--task", "characters", "--data", tmp_path / "text.txt", "--set", "task.corpus=own")
+    settings = (*QUICK[1:], "training.batch=4", "evaluation.batch=0")
+    assert run("train", "quickstart", "-o", tmp_path / "b", "-q", *settings, *own) == 0
+    (folder,) = find_runs(tmp_path / "b")
+    description = json.loads((folder / "run.json").read_text())
+    assert description["metric"]["name"] == "bpc"
+    assert description["data"]["folder"] == str(tmp_path / "text.txt")
+    (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
+    assert run("evaluate", folder, "--data", tmp_path / "moved.txt") == 0
