@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
-from cayley.recurrences import elman, elman_loop
+from cayley.norms.windows import TimeWindow
+from cayley.recurrences import (
+    NormSite,
+    States,
+    elman,
+    elman_loop,
+    gru,
+    gru_loop,
+    lstm,
+    lstm_loop,
+)
 
 
 class Case(NamedTuple):
@@ -39,6 +49,104 @@ def elman_inputs(nonlinearity: str, T: int, B: int, H: int) -> dict[str, Tensor]
     return tensors
 
 
+def gru_inputs(threshold: bool, T: int, B: int, H: int) -> dict[str, Tensor]:
+    W = torch.cat([torch.linalg.qr(torch.randn(H, H))[0] for _ in range(3)])
+    tensors = {"x": torch.randn(T, B, 3 * H), "h0": torch.randn(B, H), "W": W}
+    if threshold:
+        tensors["b"] = 0.3 * torch.randn(H)
+    return tensors
+
+
+class Norm(NamedTuple):
+    """The normalisations of an LSTM: which of x, h and c, over what, and how."""
+
+    sites: str = "xhc"
+    over: str = "layer"
+    window: int = 1
+    past: bool = False
+    given: bool = False
+    bias: bool = True
+
+
+LSTMS = {
+    "none": Norm(""),
+    "none, no bias": Norm("", bias=False),
+    "layer": Norm(),
+    "layer, no cell": Norm("xh"),
+    "layer, h alone": Norm("h", bias=False),
+    "layer, x alone": Norm("x"),
+    "atn 2": Norm(window=2),
+    "atn 3, no cell": Norm("xh", window=3, bias=False),
+    "atn 3, going on": Norm(window=3, past=True),
+    "atn 99": Norm(window=99),
+    "atn 99, going on": Norm("hc", window=99, past=True),
+    "batch": Norm(over="batch"),
+    "atn 2 over batch": Norm(over="batch", window=2),
+    "atn 99 over batch": Norm("xh", over="batch", window=99),
+    "given": Norm(over="batch", given=True),
+    "given, no cell": Norm("xh", given=True, bias=False),
+}
+
+
+def lstm_inputs(norm: Norm, T: int, B: int, H: int) -> dict[str, Tensor]:
+    tensors = {"x": torch.randn(T, B, 4 * H), "h0": torch.randn(B, H), "c0": torch.randn(B, H)}
+    tensors["W"] = torch.randn(4 * H, H) / H**0.5
+    if norm.bias:
+        tensors["b"] = torch.randn(4 * H)
+    for site in norm.sites:
+        F = H if site == "c" else 4 * H
+        tensors |= {f"gamma_{site}": 1 + 0.3 * torch.randn(F), f"beta_{site}": torch.randn(F)}
+        if norm.past:
+            steps = (norm.window - 1, B, 1)
+            tensors |= {
+                f"reference_{site}": torch.randn(B, 1),
+                f"means_{site}": torch.randn(steps),
+                f"variances_{site}": 0.1 + torch.rand(steps),
+            }
+    return tensors
+
+
+def lstm_run(
+    function: Callable[..., States],
+    norm: Norm,
+    *values: Tensor,
+    batch_sizes: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """h, c, and means and variances of all steps."""
+    x, h0, c0, W, *rest = values
+    B = len(h0)
+    T = len(x) if batch_sizes is None else len(batch_sizes)
+    b = rest.pop(0) if norm.bias else None
+    # of one sequence all steps are known, of the next only the last
+    weights = x.new_zeros(norm.window - 1, B, 1)
+    weights[:, ::2] = weights[-1:] = 1
+    sites = {}
+    for site, name in zip("xhc", ("input", "recurrent", "cell"), strict=True):
+        if site not in norm.sites:
+            continue
+        gamma, beta = rest.pop(0), rest.pop(0)
+        past = given = None
+        if norm.past:
+            past = TimeWindow(rest.pop(0), rest.pop(0), rest.pop(0), weights)
+        if norm.given:
+            rows = B if site == "x" else 1
+            table = torch.linspace(-1, 1, T * rows * len(gamma), device=x.device, dtype=x.dtype)
+            table = table.view(T, rows, len(gamma))
+            given = table, table.square()
+        sites[name] = NormSite(gamma, beta, past, given)
+    assert not rest
+    # few sequences or units have almost no variance
+    states = function(
+        *(x, h0, c0, W, b),
+        **sites,
+        window=norm.window,
+        over=norm.over,
+        eps=0.1,
+        batch_sizes=batch_sizes,
+    )
+    return states.h, states.c, *(site[1][:2].clone() for site in states[2:] if site is not None)
+
+
 def outputs(function: Callable[..., Tensor], **options: object) -> Callable[..., tuple[Tensor]]:
     return lambda *tensors, **more: (function(*tensors, **options, **more),)
 
@@ -51,6 +159,21 @@ def cases() -> Iterator[tuple[str, Case]]:
                 partial(elman_inputs, name),
                 outputs(elman_loop, nonlinearity=name),
                 outputs(elman, nonlinearity=name),
+            ),
+        )
+    for name in ("modrelu", "tanh"):
+        yield (
+            f"gru-{name}",
+            Case(partial(gru_inputs, name == "modrelu"), outputs(gru_loop), outputs(gru)),
+        )
+    for name, norm in LSTMS.items():
+        yield (
+            f"lstm-{name}",
+            Case(
+                partial(lstm_inputs, norm),
+                partial(lstm_run, lstm_loop, norm),
+                partial(lstm_run, lstm, norm),
+                reversible=False,
             ),
         )
 

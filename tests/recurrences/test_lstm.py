@@ -16,15 +16,15 @@ SIZES = torch.tensor([3, 3, 2, 1, 1])  # of a packed sequence: the number of seq
 # what is normalised, over what, the window, whether steps went before, statistics that are given
 CASES: dict[str, dict] = {
     "none": {"norm": ""},
-    "layer": {"norm": "hc"},
-    "layer, no cell": {"norm": "h"},
-    "atn": {"norm": "hc", "window": 2},
+    "layer": {"norm": "xhc"},
+    "layer, no cell": {"norm": "xh"},
+    "atn": {"norm": "xhc", "window": 2},
     "atn, wide": {"norm": "hc", "window": 30},
-    "atn, going on": {"norm": "hc", "window": 3, "past": True},
+    "atn, going on": {"norm": "xhc", "window": 3, "past": True},
     "atn, wide, going on": {"norm": "hc", "window": 9, "past": True},
-    "batch": {"norm": "hc", "over": "batch"},
-    "atn over batch": {"norm": "hc", "over": "batch", "window": 3},
-    "given": {"norm": "hc", "over": "batch", "given": True},
+    "batch": {"norm": "xhc", "over": "batch"},
+    "atn over batch": {"norm": "xhc", "over": "batch", "window": 3},
+    "given": {"norm": "xhc", "over": "batch", "given": True},
 }
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 packs = pytest.mark.parametrize("packed", [False, True])
@@ -51,7 +51,7 @@ class Problem:
             T, B = len(SIZES), 3
         self.options = {"window": window, "over": over, "eps": 1e-3}
         self.options["batch_sizes"] = SIZES if packed else None
-        sizes = {"h": 4 * H, "c": H}
+        sizes = {"x": 4 * H, "h": 4 * H, "c": H}
         leaves = {
             "x": torch.randn((int(SIZES.sum()), 4 * H) if packed else (T, B, 4 * H)),
             "h0": torch.randn(B, H),
@@ -95,11 +95,12 @@ class Problem:
             sites[site] = NormSite(t[f"gamma_{site}"], t[f"beta_{site}"], past, given)
         states = function(
             *(t[name] for name in ("x", "h0", "c0", "W", "b")),
+            input=sites.get("x"),
             recurrent=sites.get("h"),
             cell=sites.get("c"),
             **self.options,
         )
-        found = (states.recurrent, states.cell)
+        found = (states.input, states.recurrent, states.cell)
         return states.h, states.c, *(site[1][:2].clone() for site in found if site is not None)
 
 
@@ -309,3 +310,11 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
             function(x, h0[:1], h0[:1], W)
         with pytest.raises(ValueError, match="gamma and beta of 2 features"):
             function(x, h0, h0, W, cell=site)
+        with pytest.raises(ValueError, match="b of 8 numbers"):
+            function(x, h0, h0, W, W[0])
+        given = torch.zeros(3, 1, 2)
+        with pytest.raises(ValueError, match=r"given statistics \(3, 1 or 2, 8\)"):
+            function(x, h0, h0, W, input=site._replace(given=(given, given)))
+        past = TimeWindow(h0[:, :1], *torch.zeros(3, 1, 2, 1))
+        with pytest.raises(ValueError, match=r"means and variances \(3, 2, 1\)"):
+            function(x, h0, h0, W, recurrent=site._replace(past=past), window=4)

@@ -31,6 +31,19 @@ class Steps(ctypes.Structure):
         """The steps of x, (T, B, ·) or (N, ·) with ``batch_sizes``."""
         if batch_sizes is None:
             return cls(x.shape[0], x.shape[0] * B, None, B, reverse)
+        sizes = batch_sizes.tolist()
+        if (
+            batch_sizes.dtype != torch.int64
+            or not batch_sizes.is_contiguous()
+            or sizes != sorted(sizes, reverse=True)
+            or (sizes[0], sum(sizes)) != (B, x.shape[0])
+            or sizes[-1] < 1
+        ):
+            raise ValueError(
+                "expected batch_sizes of int64, contiguous, never increasing, positive, beginning "
+                f"with the {B} rows of the initial state and {x.shape[0]} in all, got "
+                f"{batch_sizes.dtype} {sizes}"
+            )
         return cls(len(batch_sizes), x.shape[0], batch_sizes.data_ptr(), B, reverse)
 
 
@@ -94,7 +107,9 @@ def _argument(value: object) -> object:
             return ctypes.c_int(value)
         case float():
             return ctypes.c_double(value)
-        case Steps():
+        case ctypes.Structure():
             return ctypes.byref(value)
         case _:
-            raise TypeError(f"expected a tensor, a number or Steps, got {type(value).__name__}")
+            raise TypeError(
+                f"expected a tensor, a number or a structure, got {type(value).__name__}"
+            )

@@ -2,8 +2,8 @@
 
 #define EXPONENT_BIAS (sizeof(REAL) == 4 ? 127 : 1023)
 #define FRACTION_BITS (sizeof(REAL) == 4 ? 23 : 52)
-/* beyond it e^x - 1 is -1 in this precision, and e^-x overflows only a little later */
-#define EXPONENT_LIMIT (sizeof(REAL) == 4 ? (REAL)87 : (REAL)708)
+/* the last whole x before e^x overflows; e^-x - 1 is -1 and 1 / e^x is flushed to 0 from there on */
+#define EXPONENT_LIMIT (sizeof(REAL) == 4 ? (REAL)88 : (REAL)709)
 
 /* 2^k for whole k in the range of the exponent. */
 static INLINE V NAME(power_of_two)(M k) { return (V)((k + EXPONENT_BIAS) << FRACTION_BITS); }

@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -21,6 +24,7 @@ enum { OUT_OF_MEMORY = 1 };
 
 #include "machine.h"
 #include "steps.h"
+#include "lstm_arguments.h"
 
 #define PASTE(word, isa, bits) word##_##isa##_##bits
 #define JOIN(word, isa, bits) PASTE(word, isa, bits)
@@ -101,4 +105,25 @@ int cayley_elman_back(int isa, int bits, const Steps *steps, int H, int activati
                       int threads) {
     CALL(elman_back, steps, H, activation, grad_h, grad_z, h, z, W, b, delta, grad_h0, grad_b,
          threads)
+}
+
+int cayley_gru(int isa, int bits, const Steps *steps, int H, const void *x, const void *h0,
+               const void *W, const void *b, void *h, void *gates, int threads) {
+    CALL(gru, steps, H, x, h0, W, b, h, gates, threads)
+}
+
+int cayley_gru_back(int isa, int bits, const Steps *steps, int H, const void *grad_h,
+                    const void *grad_gates, const void *h, const void *gates, const void *h0,
+                    const void *W, const void *b, void *delta, void *grad_h0, void *grad_b,
+                    void *reset, int threads) {
+    CALL(gru_back, steps, H, grad_h, grad_gates, h, gates, h0, W, b, delta, grad_h0, grad_b, reset,
+         threads)
+}
+
+int cayley_lstm(int isa, int bits, const Steps *steps, const Lstm *all, int threads) {
+    CALL(lstm, steps, all, threads)
+}
+
+int cayley_lstm_back(int isa, int bits, const Steps *steps, const Lstm *all, int threads) {
+    CALL(lstm_back, steps, all, threads)
 }

@@ -32,7 +32,11 @@ static INLINE void NAME(tile)(const int rows, const int columns, int n_in, const
         UNROLL for (int j = 0; j < columns; j++) sum[i][j] = (V){0};
     for (int k = 0; k < n_in; k++, P += columns * LANES) {
         V p[COLUMNS];
-        UNROLL for (int j = 0; j < columns; j++) p[j] = *(const V *)(P + j * LANES);
+        UNROLL for (int j = 0; j < columns; j++) {
+            p[j] = *(const V *)(P + j * LANES);
+            /* a large matrix comes from afar, and the processor does not look ahead far enough */
+            __builtin_prefetch(P + (16 * columns + j) * LANES);
+        }
         UNROLL for (int i = 0; i < rows; i++) {
             const V v = NAME(all)(a[i * a_stride + k]);
             UNROLL for (int j = 0; j < columns; j++) sum[i][j] += v * p[j];

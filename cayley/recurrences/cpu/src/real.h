@@ -22,9 +22,15 @@ static INLINE void NAME(store)(REAL *p, V v) { *(VU *)p = v; }
 /* The first `left` numbers at p, and 0 in the lanes beyond them. */
 static INLINE V NAME(take)(const REAL *p, int left) {
     if (left >= LANES) return NAME(load)(p);
+#if VECTOR_BYTES == 64 && BITS == 32
+    return (V)_mm512_maskz_loadu_ps((1u << left) - 1, p);
+#elif VECTOR_BYTES == 64
+    return (V)_mm512_maskz_loadu_pd((1u << left) - 1, p);
+#else
     V v = {0};
     memcpy(&v, p, left * sizeof(REAL));
     return v;
+#endif
 }
 
 /* The lanes that are among the first `left` numbers at p. */
@@ -32,7 +38,13 @@ static INLINE void NAME(put)(REAL *p, V v, int left) {
     if (left >= LANES)
         NAME(store)(p, v);
     else
+#if VECTOR_BYTES == 64 && BITS == 32
+        _mm512_mask_storeu_ps(p, (1u << left) - 1, (__m512)v);
+#elif VECTOR_BYTES == 64
+        _mm512_mask_storeu_pd(p, (1u << left) - 1, (__m512d)v);
+#else
         memcpy(p, &v, left * sizeof(REAL));
+#endif
 }
 
 static INLINE V NAME(all)(REAL value) { return value - (V){0}; }
@@ -56,6 +68,10 @@ static INLINE int NAME(padded)(int n) { return NAME(vectors)(n) * LANES; }
 #include "functions.h"
 #include "product.h"
 #include "elman.h"
+#include "gru.h"
+#include "window.h"
+#include "norm.h"
+#include "lstm.h"
 
 #undef LANES
 #undef V

@@ -1,0 +1,30 @@
+"""What the operators in C hand to one another: the loop's, so that back ends can be mixed."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import cayley.recurrences  # noqa: F401 (registers the operators)
+
+LENGTHS = torch.tensor([3, 3, 2, 1])
+
+
+@pytest.mark.parametrize("threshold", [True, False], ids=["modrelu", "tanh"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("batch_sizes", [None, LENGTHS], ids=["dense", "packed"])
+@pytest.mark.parametrize("H", [1, 21])
+def test_gates_and_their_gradients_are_those_of_the_loop(
+    threshold: bool, reverse: bool, batch_sizes: Tensor | None, H: int
+) -> None:
+    shape = (4, 3) if batch_sizes is None else (9,)
+    h0, W = torch.randn(3, H), torch.randn(3 * H, H) / H**0.5
+    b = torch.randn(H) if threshold else None
+    forward, backward = torch.ops.cayley.gru, torch.ops.cayley.gru_backward
+    x = torch.randn(*shape, 3 * H)
+    loop, native = (
+        forward(x, h0, W, b, batch_sizes, reverse, backend) for backend in ("reference", "cpu")
+    )
+    torch.testing.assert_close(native, loop)
+    for grad_gates in (None, torch.randn(*shape, 3 * H)):
+        arguments = (torch.randn(*shape, H), grad_gates, *loop, h0, W, b, batch_sizes, reverse)
+        torch.testing.assert_close(backward(*arguments, "cpu"), backward(*arguments, "reference"))
