@@ -37,13 +37,14 @@ def test_networks_give_the_numbers_of_the_cpu(make: Make, dtype: torch.dtype) ->
     assert cuda_output.is_cuda
     assert cuda_output.dtype == dtype
     cuda_gradients = torch.autograd.grad(cuda_output.square().sum(), tuple(layer.parameters()))
-    tolerance = {} if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
+    # small entries of a gradient are sums of large ones, which float32 rounds
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-3
     for ours, theirs in zip(
         (cuda_output, *tree_leaves(cuda_h_n), *cuda_gradients),
         (output, *tree_leaves(h_n), *gradients),
         strict=True,
     ):
-        torch.testing.assert_close(ours.cpu().to(theirs.dtype), theirs, **tolerance)
+        assert (ours.cpu().to(theirs.dtype) - theirs).norm() <= tolerance * max(theirs.norm(), 1)
 
 
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)

@@ -6,6 +6,7 @@ from torch import Tensor
 from cayley.activations import ACTIVATIONS, Activation
 from cayley.recurrences.cpu import gru as cpu
 from cayley.recurrences.cpu import native
+from cayley.recurrences.cuda import gru as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.steps import outer_products, previous_states, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
@@ -226,6 +227,13 @@ def _(x, h0, W, b, batch_sizes, reverse, backend):
     return run(x, h0, W, b, batch_sizes, reverse)
 
 
+@_gru.register_kernel("cuda")
+def _(x, h0, W, b, batch_sizes, reverse, backend):
+    refusal = cuda.refusal(h0, x, W, b, batch_sizes=batch_sizes)
+    run = cuda.gru if runs_on("cuda", backend, x, refusal) else _forward
+    return run(x, h0, W, b, batch_sizes, reverse)
+
+
 @_gru.register_fake
 def _(x, h0, W, b, batch_sizes, reverse, backend):
     return x.new_empty(*x.shape[:-1], h0.shape[-1]), x.new_empty(x.shape)
@@ -251,6 +259,15 @@ def _gru_backward(
 def _(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse, backend):
     refusal = native.refusal(h, grad_h, grad_saved, saved, h0, W, b)
     run = cpu.gru_backward if runs_on("cpu", backend, h, refusal) else _backward
+    return run(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+
+
+@_gru_backward.register_kernel("cuda")
+def _(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse, backend):
+    refusal = cuda.refusal(
+        h0, h, grad_h, saved, W, b, batch_sizes=batch_sizes, grad_saved=grad_saved
+    )
+    run = cuda.gru_backward if runs_on("cuda", backend, h, refusal) else _backward
     return run(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from cayley.norms.windows import TimeWindow, coarse
 from cayley.recurrences.cpu import lstm as cpu
 from cayley.recurrences.cpu import native
+from cayley.recurrences.cuda import lstm as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.lstm_gradient import lstm_gradient
@@ -286,6 +287,23 @@ def _(*arguments):
     h = tensors[5]
     if runs_on("cpu", backend, h, native.refusal(h, *tensors)):
         return cpu.lstm_backward(*tensors, batch_sizes, window, over_batch, eps)
+    return lstm_gradient(*arguments)
+
+
+@_lstm.register_kernel("cuda")
+def _(x, *arguments):
+    *rest, _, backend = arguments
+    if runs_on("cuda", backend, x, cuda.refusal(x, *rest)):
+        return cuda.lstm(x, *rest)
+    return lstm_forward(x, *arguments)
+
+
+@_lstm_backward.register_kernel("cuda")
+def _(*arguments):
+    *rest, backend = arguments
+    refusal = cuda.refusal(*rest[11:], others=rest[:11])
+    if runs_on("cuda", backend, rest[5], refusal):
+        return cuda.lstm_backward(*rest)
     return lstm_gradient(*arguments)
 
 

@@ -1,0 +1,42 @@
+// What the kernels of gated recurrences share. A block computes one row of the batch. Four lanes
+// belong to a unit, its roles: each of them knows the whole state of the unit, and reads, computes
+// or writes a part of what a step needs. sizes.cuh, which gates.py writes, defines H, the number of
+// units; UNITS, those that a group of 4 UNITS lanes computes; DEPTH and THREADS; and VECTOR and
+// SHARED, which product.cuh explains, of each product.
+#pragma once
+
+#include "activations.cuh"
+#include "sizes.cuh"
+
+#include "product.cuh"
+#include "states.cuh"
+
+constexpr int LANES = 4 * UNITS;
+
+// Product number INDEX of a step, with OUTPUTS outputs for each unit.
+template <int INDEX, int INPUTS, int OUTPUTS>
+using Weights = Product<INPUTS, OUTPUTS * UNITS, LANES, VECTOR[INDEX], 1, SHARED[INDEX], THREADS>;
+
+template <class Weights, int INPUTS>
+using Buffers = States<INPUTS, Weights::WIDTH, 1, 1, 1, THREADS>;
+
+template <int STREAMS>
+using Inputs = Ahead<STREAMS, 1, DEPTH, THREADS>;
+
+// What a thread is for, with weights of one output for each unit, or of one for each role.
+struct Lane {
+  int unit, role;
+  bool used;    // there is such a unit
+  bool writes;  // one of the four
+
+  template <class Weights>
+  __device__ explicit Lane(const Weights& weights) {
+    constexpr int EACH = Weights::SUMS / UNITS;
+    unit = weights.group * UNITS + weights.order / EACH;
+    role = EACH == 4 ? weights.order % 4 : weights.split / UNITS;
+    used = unit < H;
+    writes = used && role == 0;
+  }
+};
+
+__device__ inline float sigmoid(float z) { return __fdividef(1.0f, 1.0f + expf(-z)); }

@@ -1,0 +1,87 @@
+// The gradient of gru_forward.cu, last step first. With g that of h_t, later steps included:
+// delta_c = φ'(c)ᵀ u g, delta_u = u (1 - u) (c - h) g, v = W_cᵀ delta_c,
+// delta_r = r (1 - r) h v, and (1 - u) g + r v + [W_r; W_u]ᵀ [delta_r; delta_u] goes to the step
+// before, with h its state. delta (T, B, 3H), reset = r h (T, B, H); partial_b, (B, H), is the
+// gradient of b from each row.
+#include "gates.cuh"
+
+using CandidateBack = Weights<0, H, 1>;
+using GatesBack = Weights<1, 2 * H, 1>;
+using DeltaC = Buffers<CandidateBack, H>;
+using DeltaGates = Buffers<GatesBack, 2 * H>;
+
+extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
+    const float* __restrict__ grad_h, const float* __restrict__ h, const float* __restrict__ saved,
+    const float* __restrict__ h0, const float* __restrict__ W, float* __restrict__ delta,
+    float* __restrict__ grad_h0, float* __restrict__ partial_b, float* __restrict__ reset, int T,
+    int B, int reverse) {
+  extern __shared__ float4 shared[];
+  float* memory = reinterpret_cast<float*>(shared);
+  const long long row = blockIdx.x;
+
+  DeltaC delta_c;
+  delta_c.init(memory, [](int, int) { return 0.0f; });
+  DeltaGates delta_gates;
+  delta_gates.init(memory += DeltaC::FLOATS, [](int, int) { return 0.0f; });
+  CandidateBack candidate;
+  candidate.load(memory += DeltaGates::FLOATS, [&](int output, int k) {
+    return output < H && k < H ? W[(2 * H + k) * H + output] : 0.0f;
+  });
+  GatesBack gates;
+  gates.load(memory += CandidateBack::SHARED_FLOATS, [&](int output, int k) {
+    return output < H && k < 2 * H ? W[k * H + output] : 0.0f;
+  });
+  const Lane lane(candidate);
+
+  const long long step = (reverse ? 1 : -1) * (long long)B, first = reverse ? 0 : T - 1;
+  const long long at = (first * B + row) * H + lane.unit;
+  const float *grad_ahead = grad_h + at, *h_ahead = h + at + step * H;
+  const float* saved_ahead = saved + (first * B + row) * 3 * H + lane.unit;
+  float* const gate_or_c = delta + (first * B + row) * 3 * H + lane.role * H + lane.unit;
+  float* out = lane.role < 3 ? gate_or_c : reset + at;
+  const long long out_step = step * (lane.role < 3 ? 3 * H : H);
+  Inputs<5> ahead;
+  ahead.init(memory += GatesBack::SHARED_FLOATS);
+  int t_ahead = 0;
+  const auto fetch = [&] {
+    if (t_ahead < T && lane.used) {
+      ahead.fetch(0, 0, grad_ahead);
+      ahead.fetch(1, 0, t_ahead < T - 1 ? h_ahead : h0 + row * H + lane.unit);
+#pragma unroll
+      for (int i = 0; i < 3; ++i) ahead.fetch(2 + i, 0, saved_ahead + i * H);
+    }
+    ahead.end_of_step();
+    grad_ahead += step * H;
+    h_ahead += step * H;
+    saved_ahead += step * 3 * H;
+    ++t_ahead;
+  };
+  for (int i = 0; i < DEPTH - 1; ++i) fetch();
+
+  float carry = 0, grad_b = 0;
+  __syncthreads();  // the buffers are zero everywhere
+  for (int t = 0; t < T; ++t) {
+    fetch();
+    ahead.wait();
+    const float g = carry + ahead.get(0, 0), state = ahead.get(1, 0);
+    const float r = ahead.get(2, 0), u = ahead.get(3, 0), c = ahead.get(4, 0);
+    const float d_c = slope<PHI>(c) * (g * u), d_u = g * (c - state) * (u * (1 - u));
+    if (lane.writes) delta_c.set(0, lane.unit, d_c);
+    if (lane.writes) delta_gates.set(0, H + lane.unit, d_u);
+    delta_c.advance();
+    float v[1], sum[1];
+    candidate.multiply(delta_c.before(t, 0), v, [] {});
+    const float d_r = v[0] * state * (r * (1 - r));
+    if (lane.writes) delta_gates.set(0, lane.unit, d_r);
+    delta_gates.advance();
+    gates.multiply(delta_gates.before(t, 0), sum, [&] {
+      if (lane.used)
+        *out = lane.role == 0 ? d_r : lane.role == 1 ? d_u : lane.role == 2 ? d_c : r * state;
+      out += out_step;
+      if constexpr (PHI == MODRELU) grad_b += c < 0 ? -d_c : d_c;
+    });
+    carry = fmaf(g, 1 - u, r * v[0]) + sum[0];
+  }
+  if (lane.writes) grad_h0[row * H + lane.unit] = carry;
+  if (PHI == MODRELU && lane.writes) partial_b[row * H + lane.unit] = grad_b;
+}

@@ -1,0 +1,79 @@
+// r_t, u_t = σ(x_t + [W_r; W_u] h_{t-1}), c_t = φ(x_t + W_c (r_t h_{t-1}); b) and
+// h_t = (1 - u_t) h_{t-1} + u_t c_t for all steps: x and saved = [r, u, c] (T, B, 3H), h (T, B, H),
+// h0 (B, H), W (3H, H).
+#include "gates.cuh"
+
+using Gates = Weights<0, H, 2>;
+using Candidate = Weights<1, H, 1>;
+using Before = Buffers<Gates, H>;
+using Reset = Buffers<Candidate, H>;
+
+extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
+    const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ W,
+    const float* __restrict__ b, float* __restrict__ h, float* __restrict__ saved, int T, int B,
+    int reverse) {
+  extern __shared__ float4 shared[];
+  float* memory = reinterpret_cast<float*>(shared);
+  const long long row = blockIdx.x;
+
+  Before before;
+  before.init(memory, [&](int, int k) { return h0[row * H + k]; });
+  Reset reset;
+  reset.init(memory += Before::FLOATS, [](int, int) { return 0.0f; });
+  // the gates of a unit are neighbours
+  Gates gates;
+  gates.load(memory += Reset::FLOATS, [&](int output, int k) {
+    return output < 2 * H && k < H ? W[(output % 2 * H + output / 2) * H + k] : 0.0f;
+  });
+  Candidate candidate;
+  candidate.load(memory += Gates::SHARED_FLOATS, [&](int output, int k) {
+    return output < H && k < H ? W[(2 * H + output) * H + k] : 0.0f;
+  });
+  const Lane lane(candidate);
+  const bool updates = lane.role % 2;  // rather than resets: which gate the lane computes
+  const float bias = PHI == MODRELU && lane.used ? b[lane.unit] : 0.0f;
+  float state = lane.used ? h0[row * H + lane.unit] : 0.0f;
+
+  const long long step = (reverse ? -1 : 1) * (long long)B, first = reverse ? T - 1 : 0;
+  const float* x_ahead = x + (first * B + row) * 3 * H + lane.unit;
+  float* const gate_or_c = saved + (first * B + row) * 3 * H + lane.role * H + lane.unit;
+  float* out = lane.role < 3 ? gate_or_c : h + (first * B + row) * H + lane.unit;
+  const long long out_step = step * (lane.role < 3 ? 3 * H : H);
+  Inputs<2> ahead;
+  ahead.init(memory += Candidate::SHARED_FLOATS);
+  int t_ahead = 0;
+  const auto fetch = [&] {
+    if (t_ahead < T && lane.used) {
+      ahead.fetch(0, 0, x_ahead + updates * H);
+      ahead.fetch(1, 0, x_ahead + 2 * H);
+    }
+    ahead.end_of_step();
+    x_ahead += step * 3 * H;
+    ++t_ahead;
+  };
+  for (int i = 0; i < DEPTH - 1; ++i) fetch();
+
+  for (int t = 0; t < T; ++t) {
+    float own[1], c[1], x_gate, x_c;
+    gates.multiply(before.before(t, 0), own, [&] {
+      fetch();
+      ahead.wait();
+      x_gate = ahead.get(0, 0);
+      x_c = ahead.get(1, 0);
+    });
+    own[0] = sigmoid(own[0] + x_gate);
+    const float other = __shfl_xor_sync(~0u, own[0], UNITS);
+    const float r = updates ? other : own[0], u = updates ? own[0] : other;
+    if (lane.writes) reset.set(0, lane.unit, r * state);
+    reset.advance();
+    candidate.multiply(reset.before(t, 0), c, [] {});
+    c[0] = activate<PHI>(c[0] + x_c, bias);
+    // from the nearer end: exactly the state for u = 0 and exactly c for u = 1
+    const float way = c[0] - state;
+    state = u < 0.5f ? fmaf(u, way, state) : fmaf(u - 1, way, c[0]);
+    if (lane.writes) before.set(0, lane.unit, state);
+    before.advance();
+    if (lane.used) *out = lane.role == 0 ? r : lane.role == 1 ? u : lane.role == 2 ? c[0] : state;
+    out += out_step;
+  }
+}

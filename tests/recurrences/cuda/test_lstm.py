@@ -1,0 +1,274 @@
+"""The kernels against the loop in double precision: outputs, statistics and every gradient."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import cayley
+from cayley.norms.windows import TimeWindow
+from cayley.recurrences import NormSite, lstm, lstm_loop
+from cayley.recurrences.cuda import lstm as cuda
+from cayley.recurrences.cuda.gates import Layout
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+NAMES = ("input", "recurrent", "cell")
+
+
+class Case(NamedTuple):
+    """A size, which normalisations there are, their window, and whether there is a past and a b."""
+
+    T: int
+    B: int
+    H: int
+    norms: str = ""
+    window: int = 1
+    past: bool = False
+    bias: bool = True
+
+
+# x, h and c are N_x, N_h and N_c
+SIZES = [(1, 1, 1), (1, 3, 2), (5, 1, 3), (9, 2, 17), (4, 5, 60), (7, 20, 68), (3, 200, 33)]
+SIZES += [(12, 7, 100), (3, 150, 100), (5, 3, 127), (6, 4, 128)]
+CASES = [Case(*size) for size in SIZES]
+CASES += [Case(*size, "xhc") for size in SIZES if size[2] > 3]
+CASES += [Case(*size, "xhc", 4) for size in SIZES if size[2] > 3]
+CASES += [Case(9, 3, 38, norms) for norms in ("x", "h", "c", "xh", "xc", "hc")]
+CASES += [Case(9, 3, 38, norms, 3, bias=False) for norms in ("x", "h", "c", "hc")]
+CASES += [Case(9, 3, 38, "xhc", window, True) for window in (2, 5, 9, 40)]
+CASES += [Case(50, 2, 20, "xhc", window) for window in (2, 33, 45, 200)]
+CASES += [Case(5, 2, 100, "xhc", 300, True), Case(7, 3, 9, "hc", 4, True, False)]
+
+
+def inputs(case: Case) -> dict[str, Tensor]:
+    """All tensors of a call, as float32 holds them."""
+    T, B, H = case.T, case.B, case.H
+    tensors = {"x": torch.randn(T, B, 4 * H) + 2, "h0": torch.randn(B, H), "c0": torch.randn(B, H)}
+    tensors["W"] = torch.randn(4 * H, H) / H**0.5
+    if case.bias:
+        tensors["b"] = torch.randn(4 * H)
+    for name, features in zip("xhc", (4 * H, 4 * H, H), strict=True):
+        if name in case.norms:
+            tensors[f"gamma {name}"] = 1 + 0.3 * torch.randn(features)
+            tensors[f"beta {name}"] = 0.3 * torch.randn(features)
+            if case.past:
+                steps = case.window - 1
+                tensors[f"reference {name}"] = torch.randn(B, 1)
+                tensors[f"means {name}"] = torch.randn(steps, B, 1)
+                tensors[f"variances {name}"] = torch.rand(steps, B, 1)
+    return {name: tensor.float().double() for name, tensor in tensors.items()}
+
+
+def weights(case: Case) -> Tensor:
+    """Sequence b has a past of b steps less than the window has, but of one at least."""
+    steps = torch.arange(case.window - 1)[:, None, None]
+    missing = torch.arange(case.B)[:, None].clamp(max=case.window - 2)
+    return (steps >= missing).double()
+
+
+def results(function: Callable, case: Case, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """h, c, the statistics, and the gradients of all tensors from those of these."""
+    leaves = {name: tensor.cuda().requires_grad_() for name, tensor in tensors.items()}
+    dtype = leaves["x"].dtype
+    sites: dict[str, Any] = {}
+    for argument, name in zip(NAMES, "xhc", strict=True):
+        if name in case.norms:
+            past = None
+            if case.past:
+                past = TimeWindow(
+                    leaves[f"reference {name}"],
+                    leaves[f"means {name}"],
+                    leaves[f"variances {name}"],
+                    weights(case).to("cuda", dtype),
+                )
+            sites[argument] = NormSite(leaves[f"gamma {name}"], leaves[f"beta {name}"], past)
+    arguments = [leaves[name] for name in ("x", "h0", "c0", "W")]
+    states = function(*arguments, leaves.get("b"), **sites, window=case.window)
+    outputs = {"h": states.h, "c": states.c}
+    for argument in sites:
+        _, statistics = getattr(states, argument)
+        outputs[f"{argument} statistics"] = statistics
+    # mean and variance of a step have gradients where the stream goes on
+    used = [states.h] if case.T % 2 else [states.h, states.c]
+    if case.past:
+        used += [getattr(states, argument)[1][:2] for argument in sites]
+    generator = torch.Generator().manual_seed(case.T)
+    gradients = [torch.randn(v.shape, generator=generator).to("cuda", dtype) for v in used]
+    found = torch.autograd.grad(used, list(leaves.values()), gradients)
+    outputs = {name: output.detach() for name, output in outputs.items()}
+    return outputs | {f"∂{name}": v for name, v in zip(leaves, found, strict=True)}
+
+
+def found(case: Case, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same by the kernels, or an error."""
+    with cayley.backend("cuda"):
+        return results(lstm, case, {name: tensor.float() for name, tensor in tensors.items()})
+
+
+def check(case: Case) -> None:
+    tensors = inputs(case)
+    theirs = results(lstm_loop, case, tensors)
+    # dividing by a standard deviation enlarges errors
+    most = 1e-5 if case.norms else 2e-6
+    for name, ours in found(case, tensors).items():
+        error = (ours - theirs[name]).norm() / theirs[name].norm().clamp(min=1)
+        assert error <= most, f"{name} is off by {error:.1g}"
+
+
+@gpu
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_loop(case: Case) -> None:
+    check(case)
+
+
+@gpu
+@pytest.mark.parametrize("spare", [60, 120, 255])
+@pytest.mark.parametrize("norms", ["", "xhc"])
+def test_weights_in_shared_memory(spare: int, norms: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        cuda, "best_layout", lambda H, f, streams, extra, *_: Layout(H, f, streams, extra, spare)
+    )
+    check(Case(4, 3, 70, norms, 2))
+
+
+@gpu
+def test_a_mean_of_1000_does_not_hide_a_deviation_of_a_tenth() -> None:
+    case = Case(6, 2, 32, "xhc", 3)
+    tensors = inputs(case)
+    tensors["x"] = (1000 + 0.1 * torch.randn(6, 2, 128)).float().double()
+    theirs = results(lstm_loop, case, tensors)
+    for name, ours in found(case, tensors).items():
+        if name[0] != "∂":
+            error = (ours - theirs[name]).norm() / theirs[name].norm().clamp(min=1)
+            assert error <= 1e-5, f"{name} is off by {error:.1g}"
+
+
+@gpu
+@pytest.mark.parametrize("window", [1, 3])
+def test_gradients_are_those_of_finite_differences(window: int) -> None:
+    """Along a random direction: ⟨∇L, v⟩ = dL/dε, with every gradient of one case."""
+    case = Case(5, 3, 20, "xhc", window)
+    point = inputs(case)
+    ours = found(case, point)
+    directions = {name: torch.randn_like(tensor) for name, tensor in point.items()}
+    generator = torch.Generator().manual_seed(case.T)
+    g = torch.randn(5, 3, 20, generator=generator)
+
+    def loss(epsilon: float) -> Tensor:
+        moved = {name: tensor + epsilon * directions[name] for name, tensor in point.items()}
+        return (results(lstm_loop, case, moved)["h"].cpu() * g).sum()
+
+    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    inner = sum((ours[f"∂{name}"].cpu().double() * v).sum() for name, v in directions.items())
+    scale = float(sum(ours[f"∂{name}"].norm() for name in directions))
+    assert abs(inner - slope) <= 1e-5 * max(scale, 1)
+
+
+@gpu
+@pytest.mark.parametrize("norms", ["", "xhc"])
+def test_drift_over_2000_steps(norms: str) -> None:
+    case = Case(2000, 2, 60, norms, 10 if norms else 1)
+    tensors = inputs(case)
+    with cayley.backend("reference"):
+        theirs = results(lstm, case, tensors)
+    for name, ours in found(case, tensors).items():
+        assert (ours - theirs[name]).norm() <= 1e-4 * theirs[name].norm(), name
+
+
+@gpu
+@pytest.mark.parametrize("case", [Case(9, 140, 100), Case(9, 140, 68, "xhc", 4, True)], ids=str)
+def test_repeats_itself_bit_for_bit_and_reads_only_what_it_has_written(case: Case) -> None:
+    tensors = inputs(case)
+    first = found(case, tensors)
+    torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+    try:
+        for _ in range(5):
+            for name, other in found(case, tensors).items():
+                assert torch.equal(first[name], other), name
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@gpu
+@pytest.mark.parametrize("norms", ["", "xhc"])
+def test_a_nan_stays_in_its_sequence(norms: str) -> None:
+    case = Case(4, 3, 6, norms, 2 if norms else 1)
+    tensors = inputs(case)
+    clean = found(case, tensors)["h"]
+    tensors["x"][1, 2, 0] = torch.nan
+    h = found(case, tensors)["h"]
+    assert torch.equal(h[:, :2], clean[:, :2])
+    assert torch.equal(h[0], clean[0])
+    assert h[2:, 2].isnan().all()
+
+
+@gpu
+def test_is_the_lstm_of_torch() -> None:
+    layer = torch.nn.LSTM(5, 40, dtype=torch.float64).cuda()
+    x = torch.randn(7, 3, 5).cuda()
+    h, (_, c_n) = layer(x)
+    U, W, a, b = (parameter.detach() for parameter in layer.parameters())
+    inner = torch.nn.functional.linear(x, U, a)
+    zeros = x.new_zeros(3, 40)
+    with cayley.backend("cuda"):
+        states = lstm(*(tensor.float() for tensor in (inner, zeros, zeros, W, b)))
+    torch.testing.assert_close(states.h.double(), h, rtol=0, atol=1e-6)
+    torch.testing.assert_close(states.c[-1:].double(), c_n, rtol=0, atol=1e-6)
+
+
+@gpu
+def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet() -> None:
+    case = Case(6, 4, 22, "xhc", 3)
+    point = {name: tensor.float().cuda() for name, tensor in inputs(case).items()}
+    sites: dict[str, Any] = {
+        argument: NormSite(point[f"gamma {name}"], point[f"beta {name}"])
+        for argument, name in zip(NAMES, "xhc", strict=True)
+    }
+    arguments = [point[name].requires_grad_() for name in ("x", "h0", "c0", "W")]
+
+    def both_ways() -> list[Tensor]:
+        with cayley.backend("cuda"):
+            h = lstm(*arguments, **sites, window=3).h
+        return [h.detach(), *torch.autograd.grad(h, arguments, h.detach())]
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both_ways()
+    with torch.no_grad():
+        for name, value in inputs(case).items():
+            point[name].copy_(value)
+    graph.replay()
+    for ours, theirs in zip(captured, both_ways(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@gpu
+def test_no_rows() -> None:
+    case = Case(3, 0, 5, "xhc", 2)
+    shapes = {name: tensor.shape for name, tensor in inputs(case).items()}
+    ours = found(case, inputs(case))
+    assert ours["h"].shape == ours["c"].shape == (3, 0, 5)
+    assert all(ours[f"∂{name}"].shape == shape for name, shape in shapes.items())
+
+
+@gpu
+def test_refusals() -> None:
+    h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
+    x, W, gamma = h0.new_zeros(3, 2, 20), h0.new_zeros(20, 5), h0.new_zeros(20)
+    none: list = [None] * 16
+    call = [x, h0, h0, W, None, *none]
+    normed = [*call[:5], gamma, gamma, *none[2:]]
+    given = [*normed[:9], x, *normed[10:]]
+    assert cuda.refusal(*call, None, 1, False, 1e-5) is None
+    assert cuda.refusal(*normed, None, 1, False, 1e-5) is None
+    assert cuda.refusal(*call, None, 1, True, 1e-5) is None
+    assert "float64" in (cuda.refusal(*call, None, 1, False, 1e-5, others=(x.double(),)) or "")
+    assert "packed" in (cuda.refusal(*call, torch.tensor([2, 1]), 1, False, 1e-5) or "")
+    assert "over the layer" in (cuda.refusal(*normed, None, 1, True, 1e-5) or "")
+    assert "given ones" in (cuda.refusal(*given, None, 1, False, 1e-5) or "")
+    long = [h0.new_zeros(20000, 1, 20), h0[:1], h0[:1], *normed[3:]]
+    assert "windows of 20000 steps" in (cuda.refusal(*long, None, 10**6, False, 1e-5) or "")
+    large = [h0.new_zeros(3, 2, 1200), *(h0.new_zeros(2, 300) for _ in range(2)), *call[3:]]
+    assert "1200 × 300 weights do not fit" in (cuda.refusal(*large, None, 1, False, 1e-5) or "")
