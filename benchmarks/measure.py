@@ -91,11 +91,8 @@ def processor() -> str:
     information = Path("/proc/cpuinfo")
     if not information.exists():
         return platform.processor() or platform.machine()
-    fields = dict(
-        (part.strip() for part in line.split(":", 1))
-        for line in information.read_text().splitlines()
-        if ":" in line
-    )
+    lines = (line.split(":", 1) for line in information.read_text().splitlines() if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in lines}
     wide = next((name for name in ("avx512f", "avx2") if name in fields.get("flags", "")), "")
     return f"{fields.get('model name', platform.machine())} {wide}".strip()
 

@@ -140,7 +140,7 @@ def measure(shape: tuple[int, int, int], options: argparse.Namespace) -> list[di
     times = rounds(runs, options.repeat, device)
     rows = []
     for name, seconds in times.items():
-        row = {"network": name, "B": B, "n": n, "T": T, **summary(seconds)}
+        row: dict[str, object] = {"network": name, "B": B, "n": n, "T": T, **summary(seconds)}
         row["over floor"] = median(seconds) / median(times["floor"])
         for peer in ("nn.LSTM", "nn.GRU", "nn.RNN(relu)", f"{name}, naive loop"):
             if peer in times:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cayley.activations import ACTIVATIONS
+from cayley.layers.projection import project
 from cayley.layers.recurrent import Recurrent, check_positive
 from cayley.parametrizations import Parametrization, StructuredMatrix
 from cayley.parametrizations.orthogonal import named_map
@@ -182,7 +183,7 @@ class RNN(Recurrent):
         """One layer in one direction; see :meth:`Recurrent.run`."""
         U = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
-        x = nn.functional.linear(x, U, additive)
+        x = project(x, U, additive)
         with full_precision(U):
             W = getattr(self, f"weight_hh_{suffix}")
             if self.is_complex:

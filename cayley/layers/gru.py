@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from cayley.layers.projection import project
 from cayley.layers.recurrent import Recurrent, check_positive
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
@@ -207,7 +208,7 @@ class NCGRU(Recurrent):
         """One layer in one direction; see :meth:`Recurrent.run`."""
         W = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
-        x = nn.functional.linear(x, W, additive)
+        x = project(x, W, additive)
         with full_precision(W):
             U = getattr(self, f"weight_hh_{suffix}")
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])

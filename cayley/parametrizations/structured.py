@@ -171,7 +171,7 @@ class _Attached(torch.autograd.Function):
         return kept.W.detach().clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[2:]
         # a gradient that is differentiated again must lead to the free tensors themselves
         again = torch.is_grad_enabled()
@@ -179,6 +179,6 @@ class _Attached(torch.autograd.Function):
         W = ctx.map(*free) if again else ctx.kept.W
         wanted = [X for X, is_needed in zip(free, needed, strict=True) if is_needed]
         found = iter(
-            torch.autograd.grad(W, wanted, gradient, retain_graph=True, create_graph=again)
+            torch.autograd.grad(W, wanted, *gradients, retain_graph=True, create_graph=again)
         )
         return None, None, *(next(found) if is_needed else None for is_needed in needed)

@@ -116,8 +116,7 @@ static int NAME(lstm_rows)(void *data, int first, int last) {
     NAME(norm) *N_x = all->sites[INPUT].gamma ? &norms[INPUT] : NULL;
     NAME(norm) *N_h = all->sites[RECURRENT].gamma ? &norms[RECURRENT] : NULL;
     NAME(norm) *N_c = all->sites[CELL].gamma ? &norms[CELL] : NULL;
-    REAL *y = NULL, *y_c = NULL, *o = NULL, *o_here;
-    ptrdiff_t o_stride;
+    REAL *y = NULL, *y_c = NULL, *o = NULL;
     for (int round = 0; round < 2; round++) {
         if (round && open_arena(&arena)) return OUT_OF_MEMORY;
         NAME(prepare_sites)(norms, &arena, job, first, last, 0);
@@ -140,10 +139,8 @@ static int NAME(lstm_rows)(void *data, int first, int last) {
         NAME(product)(job->packed, H, F, h_before, H, y, stride, count);
         if (N_h) NAME(observe)(N_h, at.t, y, stride, job->b, count);
         if (N_x) NAME(observe)(N_x, at.t, x, F, NULL, count);
-        if (N_h)
-            o_here = o, o_stride = H;
-        else
-            o_here = kept + 3 * H, o_stride = F;
+        REAL *o_here = N_h ? o : kept + 3 * H;
+        const ptrdiff_t o_stride = N_h ? H : F;
         for (int i = 0; i < count; i++) {
             REAL *y_i = y + i * stride, *kept_i = kept + i * F, *o_i = o_here + i * o_stride;
             const REAL *x_i = x + i * F, *before_i = c_before + i * H;
