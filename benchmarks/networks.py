@@ -11,7 +11,8 @@ and of its gradient, by torch's own library.
 No speed is printed for a shape before outputs and all gradients of all our networks have been
 compared with the naive loop at that shape. Gradients arrive at every step, and denormals are
 flushed for everybody, since vanishing gradients would slow the LSTM down. W is formed in every
-forward pass, as in training; "RNN(modrelu)" is ScoRNN's recurrence with W given.
+forward pass, as in training; "RNN(modrelu)" and "NCGRU(free)" are the recurrences of ScoRNN and
+NCGRU with W given.
 """
 
 import argparse
@@ -58,6 +59,7 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "ExpRNN": lambda n: cayley.ExpRNN(INPUTS, n),
     "SpectralRNN": lambda n: cayley.SpectralRNN(INPUTS, n),
     "ENRNN": lambda n: cayley.ENRNN(INPUTS, n - n // 3, n // 3),
+    "NCGRU(free)": lambda n: cayley.NCGRU(INPUTS, n, orthogonal=()),
     "NCGRU": lambda n: cayley.NCGRU(INPUTS, n),
     "LSTM": lambda n: cayley.LSTM(INPUTS, n),
     "LSTM(layer)": lambda n: cayley.LSTM(INPUTS, n, norm="layer"),
