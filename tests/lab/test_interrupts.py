@@ -1,8 +1,17 @@
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from cayley.lab.interrupts import Interrupts
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A process that was started in the background ignores Ctrl-C, and so would this one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_first_is_noted_the_second_kills() -> None:

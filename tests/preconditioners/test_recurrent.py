@@ -1,6 +1,7 @@
 """The rule for the recurrent layers of torch, with states computed step by step."""
 
 import sys
+from types import FrameType
 
 import pytest
 import torch
@@ -242,7 +243,13 @@ def test_work_in_python_does_not_grow_with_the_sequence(packed: bool) -> None:
         bnp = BNP(layer)
         input = pack_padded_sequence(x, torch.tensor([T, T - 1, T - 2])) if packed else x
         events: list[str] = []
-        sys.setprofile(lambda frame, event, argument: events.append(event))
+
+        def note(frame: FrameType, event: str, argument: object) -> None:
+            # ours alone: the collector of garbage comes when it likes
+            if "preconditioners" in frame.f_code.co_filename:
+                events.append(event)
+
+        sys.setprofile(note)
         try:
             output, _ = layer(input)
             backward(output.data if packed else output)
@@ -251,5 +258,4 @@ def test_work_in_python_does_not_grow_with_the_sequence(packed: bool) -> None:
             sys.setprofile(None)
         return len(events)
 
-    calls(4)
-    assert calls(4) == calls(64)
+    assert 0 < calls(4) == calls(64)
