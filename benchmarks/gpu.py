@@ -24,6 +24,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from measure import GPU_SHAPES as SHAPES
 from measure import machine, rounds, write
 from torch import Tensor, nn
 
@@ -32,17 +33,6 @@ from cayley.recurrences import NormSite, elman_loop, gru, lstm
 from cayley.recurrences.cuda.elman import elman, elman_backward
 from cayley.recurrences.cuda.plans import best_plan, chip
 
-SHAPES = {
-    "A": (128, 170, 784),
-    "A50": (50, 170, 784),
-    "B": (128, 512, 784),
-    "B50": (50, 512, 784),
-    "C": (20, 190, 2020),
-    "D": (32, 1030, 50),
-    "E": (50, 60, 200),
-    "F": (28, 425, 300),
-    "G": (50, 360, 784),
-}
 GATED_SHAPES = {
     "H": (20, 60, 100),
     "I": (128, 60, 200),

@@ -15,6 +15,20 @@ import cayley
 
 Run = Callable[[], object]
 
+# B, n and T of the papers' experiments
+SHAPES = {"A": (128, 170, 784), "C": (20, 190, 2020), "D": (32, 1030, 50), "E": (50, 60, 200)}
+GPU_SHAPES = {
+    "A": (128, 170, 784),
+    "A50": (50, 170, 784),
+    "B": (128, 512, 784),
+    "B50": (50, 512, 784),
+    "C": (20, 190, 2020),
+    "D": (32, 1030, 50),
+    "E": (50, 60, 200),
+    "F": (28, 425, 300),
+    "G": (50, 360, 784),
+}
+
 
 def rounds(runs: dict[str, Run], repeat: int, device: str = "cpu") -> dict[str, list[float]]:
     """Seconds of every run, ``repeat`` times after one run that does not count.

@@ -24,24 +24,13 @@ from statistics import median
 from unittest.mock import patch
 
 import torch
-from measure import machine, peak_memory, rounds, summary, write
+from measure import GPU_SHAPES, SHAPES, machine, peak_memory, rounds, summary, write
 from torch import Tensor, nn
 
 import cayley
 from cayley.layers.recurrent import Recurrent
 from cayley.recurrences import elman_loop, gru_loop, lstm_loop
 
-SHAPES = {"A": (128, 170, 784), "C": (20, 190, 2020), "D": (32, 1030, 50), "E": (50, 60, 200)}
-GPU_SHAPES = {
-    "A": (128, 170, 784),
-    "A50": (50, 170, 784),
-    "B": (128, 512, 784),
-    "B50": (50, 512, 784),
-    "C": (20, 190, 2020),
-    "D": (32, 1030, 50),
-    "E": (50, 60, 200),
-    "F": (28, 425, 300),
-}
 INPUTS = 2
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "nn.RNN(tanh)": lambda n: nn.RNN(INPUTS, n),
