@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from measure import GPU_SHAPES as SHAPES
-from measure import machine, rounds, write
+from measure import distance, machine, rounds, write
 from torch import Tensor, nn
 
 import cayley
@@ -138,11 +138,6 @@ def gradients(
     with cayley.backend(backend):
         h = function(*leaves)
         return h.detach(), *torch.autograd.grad(h, leaves, g)
-
-
-def distance(found: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> float:
-    pairs = zip(found, exact, strict=True)
-    return max(float((p - q).norm() / q.norm()) for p, q in pairs)
 
 
 def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from torch import Tensor
 
 import cayley
 
@@ -28,6 +29,12 @@ GPU_SHAPES = {
     "F": (28, 425, 300),
     "G": (50, 360, 784),
 }
+
+
+def distance(found: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> float:
+    """The largest relative error of a tensor, in the Euclidean norm."""
+    pairs = zip(found, exact, strict=True)
+    return max(float((p - q).norm() / q.norm()) for p, q in pairs)
 
 
 def rounds(runs: dict[str, Run], repeat: int, device: str = "cpu") -> dict[str, list[float]]:

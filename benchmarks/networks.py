@@ -24,7 +24,7 @@ from statistics import median
 from unittest.mock import patch
 
 import torch
-from measure import GPU_SHAPES, SHAPES, machine, peak_memory, rounds, summary, write
+from measure import GPU_SHAPES, SHAPES, distance, machine, peak_memory, rounds, summary, write
 from torch import Tensor, nn
 
 import cayley
@@ -76,16 +76,23 @@ def check(name: str, layer: Recurrent, x: Tensor) -> None:
     """Raise unless the layer and its naive loop agree in output and all gradients.
 
     In double precision: after some hundred steps a normalised LSTM in float32 is off by 1e-3,
-    whichever way it is computed.
+    whichever way it is computed. The kernels of a GPU know float32 only: there the layer may be
+    four times as far from the loop in double precision as the loop in float32 is.
     """
-    layer, x = copy.deepcopy(layer).double(), x.double()
-    results = []
-    for run in (fused, naive):
-        output = run(layer, x)
-        results.append((output, *torch.autograd.grad(output.sum(), tuple(layer.parameters()))))
-    for ours, theirs in zip(*results, strict=True):
-        if not (ours - theirs).norm() <= 1e-6 * theirs.norm():
-            raise SystemExit(f"{name} and its loop disagree: no speed is reported")
+    double = copy.deepcopy(layer).double()
+    exact = results(naive, double, x.double())
+    if x.is_cuda:
+        ours, loop = (distance(results(run, layer, x), exact) for run in (fused, naive))
+        allowed = max(1e-4, 4 * loop)
+    else:
+        ours, allowed = distance(results(fused, double, x.double()), exact), 1e-6
+    if not ours <= allowed:
+        raise SystemExit(f"{name} is {ours:.1e} off its loop: no speed is reported")
+
+
+def results(run: Callable[..., Tensor], layer: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+    output = run(layer, x)
+    return output.detach(), *torch.autograd.grad(output.sum(), tuple(layer.parameters()))
 
 
 def train_step(run: Callable[[nn.Module, Tensor], Tensor], layer: nn.Module, x: Tensor) -> None:
