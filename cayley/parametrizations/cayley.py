@@ -1,6 +1,6 @@
 """Orthogonal matrices by the scaled Cayley transform."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from cayley.parametrizations.parametrization import (
     full_precision,
 )
 from cayley.parametrizations.polar import refine
+from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, bandwidth_repr
 
@@ -101,6 +102,23 @@ class ScaledCayley(Parametrization):
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
         return scaled_cayley(self.skew(A), self.D)
+
+    @torch.no_grad()
+    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+        """The matrix, apart from any graph, and the closed form of its gradient."""
+        (A,) = X
+        D = self.D.clone()
+        with full_precision(A, D):
+            inverse = resolvent(self.skew(A))
+            eye = torch.eye(self.n, device=A.device, dtype=A.dtype)
+            W = refine(torch.sub(eye, inverse, alpha=2)) * -D
+
+        def pullback(G: Tensor) -> Sequence[Tensor]:
+            with full_precision(G):
+                Q = inverse.mT @ (G * D) @ inverse.mT
+            return (2 * self.skew.entries(Q.mT - Q),)
+
+        return W, pullback
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""

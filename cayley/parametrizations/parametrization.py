@@ -1,7 +1,7 @@
 """What every structured matrix of this package has in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
@@ -57,6 +57,30 @@ class Parametrization(nn.Module, ABC):
 
         It also refills the buffers, so that a module made on the meta device comes to life.
         """
+
+    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+        """The matrix, apart from any graph, and the way back.
+
+        The second takes the gradient of a loss with respect to W to those with respect to the free
+        tensors, as often as it is called. This one asks autograd; a map with a gradient in closed
+        form does without.
+
+        Arguments:
+            *X: The free tensors.
+        """
+        leaves = [x.detach().requires_grad_() for x in X]
+        # Activation checkpointing counts what a forward pass saves; this is saved by the first of
+        # several passes only. What is detached cannot keep its own graph alive.
+        with (
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach(), lambda x: x),
+        ):
+            W = self(*leaves)
+
+        def pullback(G: Tensor) -> Sequence[Tensor]:
+            return torch.autograd.grad(W, leaves, G, retain_graph=True)
+
+        return W.detach(), pullback
 
     def right_inverse(self, W: Tensor) -> Tensor | Sequence[Tensor]:
         """Free tensors that are mapped to ``W`` (one tensor, or as many as there are ``names``)."""

@@ -47,5 +47,4 @@ def refine(W: Tensor) -> Tensor:
     with torch.no_grad():
         eye = torch.eye(W.shape[-1], device=W.device, dtype=W.dtype)
         defect = torch.addmm(eye, W.mH, W, alpha=-1)
-        correction = W @ defect * 0.5
-    return W + correction
+    return torch.addmm(W, W.detach(), defect, alpha=0.5)

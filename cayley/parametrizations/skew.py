@@ -1,5 +1,6 @@
 """Skew-symmetric and skew-Hermitian matrices from their free entries."""
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from cayley.initializers import rotation_angles
 from cayley.parametrizations.parametrization import Parametrization, check_square
+from cayley.tracing import computes_now
 
 __all__ = ["Skew", "SkewHermitian", "skew_hermitian", "skew_symmetric"]
 
@@ -32,6 +34,29 @@ def diagonal_entries(n: int, first: int, last: int) -> int:
     return sum(n - offset for offset in range(first, last + 1))
 
 
+def positions(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
+    """Where the entries above the diagonal are in a matrix, read row by row, on a tensor's device.
+
+    Example:
+        >>> positions(3, None, torch.zeros(1))
+        tensor([1, 5, 2])
+    """
+    last = _last(n, bandwidth)
+    if computes_now(like):
+        return _kept_positions(n, last, like.device)
+    row, column = diagonals(n, 1, last, like.device)
+    return row * n + column
+
+
+@functools.lru_cache(maxsize=16)
+def _kept_positions(n: int, last: int, device: torch.device) -> Tensor:
+    # An inference tensor could not serve a later call that records a gradient; and what is copied
+    # from the CPU is there for every stream.
+    with torch.inference_mode(False):
+        row, column = diagonals(n, 1, last, torch.device("cpu"))
+        return (row * n + column).to(device)
+
+
 def skew_symmetric(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
     r"""Skew-symmetric matrix :math:`A = -A^\top` from the entries above its diagonal.
 
@@ -50,8 +75,7 @@ def skew_symmetric(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
                 [-1.,  0.,  2.],
                 [-3., -2.,  0.]])
     """
-    i, j = diagonals(n, 1, _last(n, bandwidth), x.device)
-    U = x.new_zeros(n, n).index_put((i, j), x)
+    U = x.new_zeros(n * n).scatter(0, positions(n, bandwidth, x), x).view(n, n)
     return U - U.mT
 
 
@@ -131,7 +155,11 @@ class Skew(Banded):
         """The free entries of a skew-symmetric matrix."""
         check_square(W, self.n, is_complex=False)
         check_skew(W, self.defect(W), self.n, self.bandwidth)
-        return W[diagonals(self.n, 1, _last(self.n, self.bandwidth), W.device)]
+        return self.entries(W)
+
+    def entries(self, W: Tensor) -> Tensor:
+        """The entries of a matrix that are free in a skew-symmetric one."""
+        return W.flatten().index_select(0, positions(self.n, self.bandwidth, W))
 
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None

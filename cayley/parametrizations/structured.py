@@ -80,26 +80,18 @@ class StructuredMatrix(nn.Module):
         """The matrix W, (n, n)."""
         free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
-        # a point of a manifold is W, and a GPU would have to be waited for
-        direct = recorded and (self.map.on_manifold or free[0].device.type != "cpu")
-        if direct or not computes_now(free[0]):
+        # a point of a manifold is W
+        if (recorded and self.map.on_manifold) or not computes_now(free[0]):
             return self.map(*free)
+        if recorded and free[0].device.type != "cpu":
+            # to compare values would be to wait for the device
+            return _Attached.apply(_Kept(*self.map.formed(*free)), self.map, *free)
         kept = self._kept
-        if kept is None or (recorded and kept.free is None) or not kept.holds(self._sources()):
-            self._kept = kept = self._form(recorded)
-        return _Attached.apply(kept, self.map, *free) if recorded else kept.W.detach().clone()
-
-    def _form(self, recorded: bool) -> "_Kept":
-        if not recorded:
-            W = self.map(*self.free).detach().clone()
-            # after the map has run: some maps write their buffers
-            return _Kept(W, self._sources())
-        aliases = [X.detach().requires_grad_() for X in self.free]
-        # Activation checkpointing counts what a forward pass saves; this is saved by the first of
-        # several passes only. What is detached cannot keep its own graph alive.
-        with torch.autograd.graph.saved_tensors_hooks(lambda X: X.detach(), lambda X: X):
-            W = self.map(*aliases)
-        return _Kept(W, self._sources(), aliases)
+        if kept is None or (recorded and kept.pullback is None) or not kept.holds(self._sources()):
+            # some maps write their buffers: what W is a function of is known afterwards
+            made = self.map.formed(*free) if recorded else (self.map(*free).detach().clone(), None)
+            self._kept = kept = _Kept(*made, self._sources())
+        return _Attached.apply(kept, self.map, *free) if recorded else kept.W.clone()
 
     def _sources(self) -> list[Tensor]:
         """Everything that W is a function of."""
@@ -138,20 +130,23 @@ class StructuredMatrix(nn.Module):
 
 
 class _Kept:
-    """A matrix, the values that it was formed from, and the graph of its formation.
+    """A matrix, the way back from it, and the values that it was formed from.
 
     Arguments:
-        W: The matrix, with a gradient function if ``free`` is given.
-        sources: What it is a function of.
-        free: Leaves of the graph of W.
+        W: The matrix, apart from any graph.
+        pullback: Takes a gradient to those of the free tensors; None where nobody asks for it.
+        sources: What W is a function of.
     """
 
     def __init__(
-        self, W: Tensor, sources: Sequence[Tensor], free: Sequence[Tensor] | None = None
+        self,
+        W: Tensor,
+        pullback: Callable[[Tensor], Sequence[Tensor]] | None,
+        sources: Sequence[Tensor] = (),
     ) -> None:
         self.W = W
+        self.pullback = pullback
         self.values = [source.clone() for source in sources]
-        self.free = free
 
     def holds(self, sources: Sequence[Tensor]) -> bool:
         """Whether the sources still have these values."""
@@ -168,17 +163,15 @@ class _Attached(torch.autograd.Function):
     def forward(ctx: Any, kept: _Kept, map: Parametrization, *free: Tensor) -> Tensor:
         ctx.kept, ctx.map = kept, map
         ctx.save_for_backward(*free)
-        return kept.W.detach().clone()
+        return kept.W.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad[2:]
+        (G,) = gradients
+        if not torch.is_grad_enabled():
+            return None, None, *ctx.kept.pullback(G)
         # a gradient that is differentiated again must lead to the free tensors themselves
-        again = torch.is_grad_enabled()
-        free = ctx.saved_tensors if again else ctx.kept.free
-        W = ctx.map(*free) if again else ctx.kept.W
-        wanted = [X for X, is_needed in zip(free, needed, strict=True) if is_needed]
-        found = iter(
-            torch.autograd.grad(W, wanted, *gradients, retain_graph=True, create_graph=again)
-        )
-        return None, None, *(next(found) if is_needed else None for is_needed in needed)
+        free = ctx.saved_tensors
+        needed = [X for X in free if X.requires_grad]
+        found = iter(torch.autograd.grad(ctx.map(*free), needed, G, create_graph=True))
+        return None, None, *(next(found) if X.requires_grad else None for X in free)

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cayley.optim import StiefelSGD, parameter_groups
-from cayley.parametrizations import ScaledCayley, StiefelPoint, StructuredMatrix
+from cayley.parametrizations import (
+    NeumannCayley,
+    Parametrization,
+    ScaledCayley,
+    StiefelPoint,
+    StructuredMatrix,
+)
+from cayley.parametrizations.polar import refine
 
 
 def matrix() -> StructuredMatrix:
@@ -19,10 +26,11 @@ def matrix() -> StructuredMatrix:
 
 def formed(W: StructuredMatrix, calls: int) -> int:
     """How many of some calls form the matrix."""
-    with patch.object(W.map, "forward", wraps=W.map.forward) as forward:
+    ways = [patch.object(W.map, name, wraps=getattr(W.map, name)) for name in ("forward", "formed")]
+    with ways[0] as forward, ways[1] as with_gradient:
         for _ in range(calls):
             W()
-    return forward.call_count
+    return forward.call_count + with_gradient.call_count
 
 
 def check_fresh(W: StructuredMatrix) -> None:
@@ -72,16 +80,33 @@ def test_activation_checkpointing_may_form_and_find() -> None:
     torch.testing.assert_close(W.A.grad, expected)
 
 
-def test_what_is_kept_does_not_leak() -> None:
-    W = matrix()
-    W()
-    assert W._kept is not None
-    assert W._kept.free is not None
-    leaf = weakref.ref(W._kept.free[0])
-    with torch.no_grad():
-        W.A += 0.1
+@pytest.mark.parametrize("kind", [ScaledCayley, NeumannCayley])
+def test_what_is_kept_does_not_leak(kind: type[ScaledCayley | NeumannCayley]) -> None:
+    W, inverses = StructuredMatrix(kind(6)), []
+
+    def watched(X: Tensor) -> Tensor:
+        inverses.append(weakref.ref(X))
+        return refine(X)
+
+    with patch(f"{kind.__module__}.refine", watched):
+        for _ in range(2):
+            W().sum().backward()
+            with torch.no_grad():
+                W.A += 0.1
     W().sum().backward()
-    assert leaf() is None
+    assert [X() for X in inverses] == [None, None]
+
+
+@pytest.mark.parametrize("bandwidth", [None, 2])
+def test_closed_form_is_the_gradient_of_autograd(bandwidth: int | None) -> None:
+    map = ScaledCayley(7, bandwidth=bandwidth)
+    A = torch.randn_like(map.sample()[0])
+    G = torch.randn(7, 7)
+    W, pullback = map.formed(A)
+    expected, autograd = Parametrization.formed(map, A)
+    torch.testing.assert_close(W, expected)
+    torch.testing.assert_close(pullback(G), autograd(G))
+    torch.testing.assert_close(pullback(2 * G), autograd(2 * G))  # as often as it is called
 
 
 def test_is_kept_without_gradients() -> None:

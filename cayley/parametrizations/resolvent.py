@@ -1,0 +1,39 @@
+"""The inverse of I + A for a skew matrix A."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["resolvent"]
+
+
+def resolvent(A: Tensor) -> Tensor:
+    r"""Inverse :math:`X = (I + A)^{-1}` for a skew-symmetric (skew-Hermitian) A, without a graph.
+
+    On a GPU the search for pivots takes most of the time of a factorisation, and here it can be
+    left out: every Schur complement of I + A has a Hermitian part of at least I, so that no pivot
+    is small. It can cost digits all the same, :math:`\|A\|` of them, which one Newton step
+    :math:`X + X (I - (I + A) X)` gives back.
+
+    Note:
+        No step waits for the GPU. A that is not finite gives X that is not, and no error.
+
+    Arguments:
+        A: A skew matrix, real or complex, (n, n).
+
+    Returns:
+        X, (n, n).
+
+    Example:
+        >>> resolvent(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
+        tensor([[ 0.5000, -0.5000],
+                [ 0.5000,  0.5000]])
+    """
+    A = A.detach()
+    eye = torch.eye(A.shape[-1], device=A.device, dtype=A.dtype)
+    M = eye + A
+    if not A.is_cuda:
+        return torch.linalg.inv_ex(M).inverse
+    LU, _, _ = torch.linalg.lu_factor_ex(M, pivot=False)
+    L_inverse = torch.linalg.solve_triangular(LU, eye, upper=False, unitriangular=True)
+    X = torch.linalg.solve_triangular(LU, L_inverse, upper=True)
+    return torch.addmm(X, X, torch.addmm(eye, M, X, alpha=-1))

@@ -1,0 +1,93 @@
+"""(I + A)⁻¹ on the CPU and on a GPU, against double precision."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cayley.parametrizations import ScaledCayley, StructuredMatrix
+from cayley.parametrizations.resolvent import resolvent
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+def skew(n: int, scale: float) -> Tensor:
+    M = scale * torch.randn(n, n)
+    return M.triu(1) - M.triu(1).mT
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_is_an_inverse(is_complex: bool) -> None:
+    A = skew(5, 1.0)
+    if is_complex:
+        A = torch.complex(A, A.abs())
+    torch.testing.assert_close(resolvent(A) @ (torch.eye(5) + A), torch.eye(5).to(A))
+
+
+@gpu
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 63, 64, 65, 97, 170, 512, 1030, 1150])
+@pytest.mark.parametrize("scale", [1e-3, 0.5, 30.0])
+def test_is_as_good_on_a_gpu_as_a_factorisation_with_pivots(n: int, scale: float) -> None:
+    A = skew(n, scale).cuda()
+    exact = torch.linalg.inv(torch.eye(n).cuda() + A)
+    X = resolvent(A.float())
+    pivoted = torch.linalg.inv(torch.eye(n).cuda().float() + A.float())
+    allowed = 1e-6 * n**0.5 + 2 * torch.linalg.matrix_norm(pivoted - exact)
+    assert torch.linalg.matrix_norm(X - exact) <= allowed
+    W = StructuredMatrix(ScaledCayley(n), device="cuda", dtype=torch.float32)
+    with torch.no_grad():
+        W.A.copy_(W.map.skew.entries(A))
+    assert W.map.defect(W()) <= 1e-6 * n**0.5
+
+
+@gpu
+def test_on_a_gpu_where_one_plane_turns_almost_by_half() -> None:
+    """‖A‖ = 10⁴: elimination without pivots loses that many digits more, Newton gives them back."""
+    n = 200
+    u, v = torch.linalg.qr(torch.randn(n, 2))[0].T
+    A = (skew(n, 0.1) + 1e4 * (torch.outer(u, v) - torch.outer(v, u))).cuda()
+    exact = torch.linalg.inv(torch.eye(n).cuda() + A)
+    assert torch.linalg.matrix_norm(resolvent(A.float()) - exact) <= 1e-4 * n**0.5
+
+
+@gpu
+def test_waits_for_nobody_and_lets_nan_through() -> None:
+    A = skew(300, 0.5).cuda().float()
+    first = resolvent(A)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        again = [resolvent(A) for _ in range(5)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(X, first) for X in again)
+    A[3, 5] = torch.nan
+    assert resolvent(A).isnan().any()
+
+
+@gpu
+def test_matrices_on_a_gpu_have_the_gradient_of_the_cpu() -> None:
+    W = StructuredMatrix(ScaledCayley(70), dtype=torch.float32)
+    G = torch.randn(70, 70, dtype=torch.float32)
+    (expected,) = torch.autograd.grad(W(), W.A, G)
+    W.cuda()
+    (found,) = torch.autograd.grad(W(), W.A, G.cuda())
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+@gpu
+def test_a_matrix_is_formed_in_a_cuda_graph() -> None:
+    W = StructuredMatrix(ScaledCayley(70), device="cuda", dtype=torch.float32)
+    G = torch.randn(70, 70, dtype=torch.float32, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        W().backward(G)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (gradient,) = torch.autograd.grad(W(), W.A, G)
+    with torch.no_grad():
+        W.A.mul_(0.5)
+    graph.replay()
+    (expected,) = torch.autograd.grad(W(), W.A, G)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
