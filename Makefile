@@ -22,7 +22,7 @@ bench: $(READY)  ## speed and memory beside the peers, in one run each; JSON and
 	$(BIN)/python benchmarks/scaling.py -o out/scaling-cpu.json
 	$(BIN)/python benchmarks/formation.py -o out/formation-cpu.json
 	$(BIN)/python benchmarks/training.py -o out/training-cpu.json
-	$(BIN)/python benchmarks/eigenvalue.py
+	$(BIN)/python benchmarks/eigenvalue.py --quick
 	$(BIN)/python benchmarks/bnp.py
 	$(BIN)/python benchmarks/tasks.py $(if $(DATA),--data $(DATA))
 

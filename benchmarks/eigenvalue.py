@@ -7,10 +7,15 @@ on the machine count less; what torch loads at the first call of an operator is 
 
     python benchmarks/eigenvalue.py            # s = 64, 256, 720 over 200 steps, some minutes
     python benchmarks/eigenvalue.py --quick    # 20 steps
+    python benchmarks/eigenvalue.py --device cuda
+
+On a GPU it is the whole step that is timed, after the first 100, and then the same step with a
+constant in the place of ρ; sequences have T = 50 and B = 32.
 """
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -101,6 +106,65 @@ def train(setting: Setting, steps: int) -> tuple[Times, dict[str, int], float]:
     return times, map.events, rho
 
 
+class Constant:
+    """In the place of the map: division by a number, which is no function of T."""
+
+    def __init__(self, rho: float) -> None:
+        self.rho = rho
+
+    def __call__(self, T: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]:
+        with torch.no_grad():
+            return T / self.rho, lambda G: (G / self.rho,)
+
+
+def train_on_gpu(setting: Setting, steps: int) -> None:
+    """Print the times of a step with the eigenvalues and without, and the largest error of ρ."""
+    torch.manual_seed(5544)
+    layer = ENRNN(
+        2, setting.long_size, setting.short_size, negative_ones=3 * setting.long_size // 10
+    ).to("cuda")
+    head = nn.Linear(layer.output_size, 1).to("cuda")
+    parameters = [*layer.parameters(), *head.parameters()]
+    optimizer = getattr(torch.optim, setting.optimizer)(parameters, lr=setting.lr)
+    matrix = next(layer.matrices())
+    assert isinstance(matrix.map, LongShort)
+    map = matrix.map.short
+    assert map is not None
+    batches = [[x.to("cuda") for x in adding(50, 32)] for _ in range(50)]
+    free, error = matrix.get_parameter("T"), 0.0
+
+    def step(number: int) -> float:
+        x, y = batches[number % len(batches)]
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = (head(layer(x)[0][-1])[:, 0] - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        return 1e3 * (time.perf_counter() - start)
+
+    for number in range(100):
+        T = free.detach().double().cpu()
+        step(number)
+        if number % 5 == 0:
+            exact = float(torch.linalg.eigvals(T).abs().max())
+            eigenvalue = map.memory[:2].view(torch.float64)
+            error = max(error, abs(float(eigenvalue.norm()) - exact) / exact)
+    times = {"followed": [step(number) for number in range(steps)]}
+    # an attribute of its own goes before the method
+    vars(map)["formed"] = Constant(float(map.memory[:2].view(torch.float64).norm()))
+    times["constant"] = [step(number) for number in range(steps)]
+    means = [sum(values) / len(values) for values in times.values()]
+    seen = ", ".join(f"{key} {n}" for key, n in map.events.items() if n)
+    print(
+        f"| {setting.long_size} + {setting.short_size} | {setting.optimizer} {setting.lr:g} "
+        f"| {spread(times['followed'])} | {spread(times['constant'])} | {means[0]:.2f} "
+        f"| {means[1]:.2f} | {error:.1e} | {seen} |",
+        flush=True,
+    )
+
+
 def spread(values: list[float]) -> str:
     """Median and the tenth to the ninetieth percentile."""
     low, median, high = torch.tensor(values).quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
@@ -112,8 +176,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="20 steps instead of 200")
     parser.add_argument("--steps", type=int, default=200, help="training steps a setting")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     steps = 20 if arguments.quick else arguments.steps
+    if arguments.device == "cuda":
+        print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, float32; ms of a step\n")
+        print("| q + s | training | ρ followed | ρ constant | means | | ρ off by | events |")
+        print("|---|---|---|---|---|---|---|---|")
+        for setting in SETTINGS[2:]:
+            train_on_gpu(setting, max(steps, 50))
+        return
     torch.set_num_threads(1)
     spectral_radius(torch.diag(torch.tensor([1.0, 2.0])))
     print(f"torch {torch.__version__}, one thread, float32, {steps} steps; process times in ms\n")

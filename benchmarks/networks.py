@@ -2,11 +2,14 @@
 
     python benchmarks/networks.py [--device cpu] [--threads 1] [--shapes A C] [-o FILE.json]
 
+With a file, a picture lies beside it, as PNG.
+
 The peers: torch's own layers of the same hidden size; the naive loop, which is what users write by
 hand (a Python loop over the steps under autograd, W formed and the input multiplied once per
-forward pass); with ``--compile`` also that loop under ``torch.compile``, of which the first call
-takes minutes. The floor is three products (T·B, n) × (n, n), the arithmetic of an Elman recurrence
-and of its gradient, by torch's own library.
+forward pass); with ``--compile`` also that loop under ``torch.compile``, which unrolls it: the
+first call of a network takes a minute at T = 200 (``--shapes E``), and far longer at large T. The
+floor is three products (T·B, n) × (n, n), the arithmetic of an Elman recurrence and of its
+gradient, by torch's own library.
 
 No speed is printed for a shape before outputs and all gradients of all our networks have been
 compared with the naive loop at that shape. Gradients arrive at every step, and denormals are
@@ -17,7 +20,7 @@ NCGRU with W given.
 
 import argparse
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -25,6 +28,7 @@ from unittest.mock import patch
 
 import torch
 from measure import GPU_SHAPES, SHAPES, distance, machine, peak_memory, rounds, summary, write
+from pictures import draw_networks
 from torch import Tensor, nn
 
 import cayley
@@ -118,24 +122,30 @@ def three_products(shape: tuple[int, int, int], device: str) -> Callable[[], Non
     return run
 
 
-def measure(shape: tuple[int, int, int], options: argparse.Namespace) -> list[dict]:
+def measure(
+    shape: tuple[int, int, int],
+    names: Collection[str],
+    *,
+    device: str,
+    repeat: int,
+    loops: Collection[str] = NETWORKS,
+    compiled: bool = False,
+) -> list[dict]:
+    """Times of networks and peers at a shape; ``loops`` says whose loop is timed too."""
     B, n, T = shape
-    device = options.device
     x = torch.randn(T, B, INPUTS, device=device)
-    chosen = options.networks or NETWORKS
-    layers = {name: NETWORKS[name](n).to(device) for name in chosen}
+    layers = {name: NETWORKS[name](n).to(device) for name in names}
     runs: dict[str, Callable[[], object]] = {"floor": three_products(shape, device)}
     for name, layer in layers.items():
         if isinstance(layer, Recurrent):
             check(name, layer, x)
             # the loop of a normalised LSTM takes a hundred times as long: once is enough
-            if getattr(layer, "norm", None) is None:
+            if name in loops and getattr(layer, "norm", None) is None:
                 runs[f"{name}, naive loop"] = partial(train_step, naive, layer, x)
-            if options.compile:
-                compiled = torch.compile(naive)
-                runs[f"{name}, compiled loop"] = partial(train_step, compiled, layer, x)
+            if compiled:
+                runs[f"{name}, compiled loop"] = partial(train_step, torch.compile(naive), layer, x)
         runs[name] = partial(train_step, fused, layer, x)
-    times = rounds(runs, options.repeat, device)
+    times = rounds(runs, repeat, device)
     rows = []
     for name, seconds in times.items():
         row: dict[str, object] = {"network": name, "B": B, "n": n, "T": T, **summary(seconds)}
@@ -193,7 +203,13 @@ def main() -> None:
     for name in options.shapes or named:
         B, n, T = named[name] if name in named else map(int, name.split(","))
         print(f"{name}: B = {B}, n = {n}, T = {T}", flush=True)
-        found = measure((B, n, T), options)
+        found = measure(
+            (B, n, T),
+            options.networks or NETWORKS,
+            device=options.device,
+            repeat=options.repeat,
+            compiled=options.compile,
+        )
         show(found)
         rows += found
     settings = {"precision": "float32", "repeat": options.repeat}
@@ -201,7 +217,10 @@ def main() -> None:
         settings["cuDNN's TF32"] = torch.backends.cudnn.allow_tf32
     print("Medians of forward and backward. 'by LSTM' 4 means a quarter of nn.LSTM's time.")
     print("Complex networks have n/2 complex units, hence n real features.")
-    write(options.output, machine(options.device, **settings), rows)
+    about = machine(options.device, **settings)
+    write(options.output, about, rows)
+    if options.output is not None:
+        draw_networks(rows, about, options.output.with_suffix(".png"))
 
 
 if __name__ == "__main__":

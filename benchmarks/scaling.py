@@ -9,48 +9,17 @@ reported before the equality check of its shape.
 import argparse
 from pathlib import Path
 
-import matplotlib
 import torch
 from measure import machine, write
-from networks import measure
+from networks import NETWORKS, measure
+from pictures import STYLES, draw_curves
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
-NETWORKS = ["nn.RNN(relu)", "nn.GRU", "nn.LSTM", "ScoRNN", "NCGRU", "LSTM", "LSTM(layer)"]
 BASE = {"B": 32, "n": 128, "T": 200}
 CURVES = {
     "n": [32, 64, 128, 256, 512, 1024],
     "T": [25, 50, 100, 200, 400, 800],
     "B": [1, 4, 16, 32, 64, 128],
 }
-
-
-def draw(rows: list[dict], machine: dict[str, object], path: Path) -> None:
-    """One panel for each curve; peers dashed."""
-    figure, panels = plt.subplots(1, len(CURVES), figsize=(13, 4.4), layout="constrained")
-    names = list(dict.fromkeys(row["network"] for row in rows))
-    for panel, axis in zip(panels, CURVES, strict=True):
-        for name in names:
-            points = [r for r in rows if r["curve"] == axis and r["network"] == name]
-            peer = name.startswith("nn.") or "loop" in name or name == "floor"
-            panel.loglog(
-                [row[axis] for row in points],
-                [row["milliseconds"] for row in points],
-                label=name,
-                linestyle="--" if peer else "-",
-                marker="." if peer else "o",
-                linewidth=1.2 if peer else 2,
-                color="black" if name == "floor" else None,
-            )
-        others = ", ".join(f"{key} = {value}" for key, value in BASE.items() if key != axis)
-        panel.set(xlabel=f"{axis}   ({others})", ylabel="forward + backward, ms")
-        panel.grid(alpha=0.3)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    figure.suptitle(
-        f"{machine['machine']}, {machine['threads']} thread(s), torch {machine['torch']}"
-    )
-    figure.savefig(path, dpi=130)
 
 
 def main() -> None:
@@ -60,24 +29,29 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("-o", "--output", type=Path, default=Path("out/scaling.json"))
     options = parser.parse_args()
-    options.networks, options.compile = NETWORKS, False
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(5544)
+    names = [name for name in STYLES if name in NETWORKS]
     rows = []
+    done: dict[tuple[int, int, int], list[dict]] = {}
     for axis, values in CURVES.items():
         for value in values:
-            shape = {**BASE, axis: value}
-            found = measure((shape["B"], shape["n"], shape["T"]), options)
-            # one loop is enough to see what loops cost
-            found = [r for r in found if "loop" not in r["network"] or "ScoRNN" in r["network"]]
-            rows += [{"curve": axis, **row} for row in found]
-            print(
-                axis, value, {r["network"]: round(r["milliseconds"], 1) for r in found}, flush=True
-            )
+            B, n, T = (BASE | {axis: value}).values()
+            if (B, n, T) not in done:
+                done[B, n, T] = measure(
+                    (B, n, T),
+                    names,
+                    device=options.device,
+                    repeat=options.repeat,
+                    loops=["ScoRNN"],
+                )
+                told = ", ".join(f"{r['network']} {r['milliseconds']:.1f}" for r in done[B, n, T])
+                print(f"B = {B}, n = {n}, T = {T}, ms: {told}", flush=True)
+            rows += [{"curve": axis, **row} for row in done[B, n, T]]
     about = machine(options.device, precision="float32", repeat=options.repeat)
     write(options.output, about, rows)
-    draw(rows, about, options.output.with_suffix(".png"))
+    draw_curves(rows, about, options.output.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """The command ``cayley``: its arguments, its errors and its exit codes."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cayley import __version__
 from cayley.lab import catalogue, commands
 from cayley.lab.data import DataError
 from cayley.lab.errors import LabError
@@ -72,6 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"cayley {__version__}")
     group = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name: str, run: Command, example: str) -> argparse.ArgumentParser:
@@ -176,6 +179,12 @@ def _positive(text: str) -> int:
     return number
 
 
+def _device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"expected auto, cpu, cuda or cuda:1, got {text!r}")
+    return text
+
+
 def _add_recipe(sub: argparse.ArgumentParser) -> None:
     recipe = sub.add_argument("recipe", help="a name from cayley list, or a TOML file of your own")
     _complete(recipe, RECIPES)
@@ -238,12 +247,15 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
 def _add_run(sub: argparse.ArgumentParser) -> None:
     folder = sub.add_argument("run_folder", metavar="RUN", type=Path, help="the folder of a run")
     _complete(folder, FILES)
-    _add_place(sub, "")
+    _add_place(sub, None)
 
 
-def _add_place(sub: argparse.ArgumentParser, device: str) -> None:
+def _add_place(sub: argparse.ArgumentParser, device: str | None) -> None:
     sub.add_argument(
-        "--device", default=device, help="auto, cpu, cuda or cuda:1; else that of the run"
+        "--device",
+        type=_device,
+        default=device,
+        help="auto, cpu, cuda or cuda:1" + ("" if device else "; else that of the run"),
     )
     data = sub.add_argument("--data", type=Path, help="a folder (or file) with the data")
     _complete(data, FILES)

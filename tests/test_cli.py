@@ -5,9 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import cayley
 from cayley import cli
-from cayley.lab.recipes import tables
+from cayley.lab import published
+from cayley.lab.recipes import find, tables
 from cayley.lab.runs import find_runs, load, read_metrics
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +31,19 @@ def test_list_shows_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list", "--task", "adding", "--paper", "quickstart", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["recipe"], facts["hidden"], facts["data"]) == ("quickstart", 170, "none")
+
+
+def test_what_was_published_and_what_data_it_takes_is_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = find("scornn/mnist-170").recipe()
+    assert recipe.reported
+    for command in (("list", "--model", "scornn", "--task", "mnist"), ("show", recipe.name)):
+        assert run(*command) == 0
+        out = capsys.readouterr().out
+        assert "download" in out
+        for name in recipe.reported:
+            assert f"{published.result(name).value:g}" in out
 
 
 def test_what_show_prints_can_be_trained(
@@ -81,8 +97,15 @@ def test_seeds_are_runs_that_are_not_repeated(
 
 
 def test_reproduce_does_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("reproduce", "quickstart", "-o", tmp_path, "-q", *QUICK) == 0
-    assert len(find_runs(tmp_path)) == 1
+    arguments = ("reproduce", "quickstart", "-o", tmp_path, "-q", *QUICK)
+    assert run(*arguments) == 0
+    (folder,) = find_runs(tmp_path)
+    written = (folder / "result.json").stat().st_mtime_ns
+    assert run(*arguments) == 0
+    assert (folder / "result.json").stat().st_mtime_ns == written
+    (folder / "result.json").unlink()
+    assert run(*arguments) == 0
+    assert (folder / "result.json").stat().st_mtime_ns > written
     assert run("reproduce", "quickstar", "-o", tmp_path) == 2
     assert "expected a table of" in capsys.readouterr().err
 
@@ -139,12 +162,73 @@ def test_errors_have_codes(
     assert not list(tmp_path.rglob("run.json"))
 
 
-def test_wrong_arguments_are_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["trian"], ["train", "quickstart", "--seeds", "0"]):
-        with pytest.raises(SystemExit) as caught:
-            run(*arguments)
-        assert caught.value.code == 2
-    capsys.readouterr()
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "arguments are required: COMMAND"),
+        (["trian"], "choose from"),
+        (["train", "quickstart", "--seeds", "0"], "expected at least 1, got 0"),
+        (["train", "quickstart", "--device", "gpu"], "expected auto, cpu, cuda or cuda:1, got"),
+        (["resume", "runs", "--device", "cuda:x"], "expected auto, cpu, cuda or cuda:1, got"),
+        (["train", "quickstart", "--precision", "16"], "choose from"),
+    ],
+)
+def test_wrong_arguments_are_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("--version")
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"cayley {cayley.__version__}\n"
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
+def test_precision_is_that_of_the_run(
+    precision: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", "quickstart", "-q", "-o", tmp_path, "--precision", precision, *QUICK) == 0
+    assert capsys.readouterr() == ("", "")
+    (folder,) = find_runs(tmp_path)
+    assert json.loads((folder / "run.json").read_text())["machine"]["precision"] == precision
+    dtype = torch.float64 if precision == "64-true" else torch.float32
+    weights = load(folder, "checkpoint.pt")["learner"]["model"].values()
+    assert {weight.dtype for weight in weights} == {dtype}
+    # the precision of an evaluation is that of the run too
+    result = json.loads((folder / "result.json").read_text())
+    assert run("evaluate", folder, "--split", "valid", "--device", "cpu", "--json") == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    assert scores == result["selected"]["valid"]["scores"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "quickstart", "-o", tmp_path, *QUICK, "--device", "cuda") == 1
+    assert "cayley: expected a GPU for the device cuda, got none" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_run_on_the_gpu_is_evaluated_anywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (*QUICK, "--device", "cuda:0", "--precision", "64-true")
+    assert run("train", "quickstart", "-q", "-o", tmp_path, *options) == 0
+    (folder,) = find_runs(tmp_path)
+    found = json.loads((folder / "run.json").read_text())["machine"]
+    assert found["accelerator"] == "cuda:0"
+    scores = []
+    for device in ((), ("--device", "cpu"), ("--device", "cuda")):
+        assert run("evaluate", folder, "--json", *device) == 0
+        scores.append(json.loads(capsys.readouterr().out)["scores"]["mse"])
+    assert scores[1] == pytest.approx(scores[0], rel=1e-9)
+    assert scores[2] == scores[0]
 
 
 def test_a_package_that_is_missing_is_named(
@@ -156,7 +240,8 @@ def test_a_package_that_is_missing_is_named(
 
 
 @pytest.mark.parametrize(
-    "command", ["", "list", "show", "train", "reproduce", "resume", "evaluate"]
+    "command",
+    ["", "list", "show", "train", "reproduce", "resume", "evaluate", "report", "completion"],
 )
 def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -188,7 +273,10 @@ def test_completion_is_a_script(shell: str, capsys: pytest.CaptureFixture[str]) 
         assert "quickstart" in done.stdout.split()
 
 
-def test_a_signal_ends_the_command_with_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_command_with_a_checkpoint(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
     settings = ["training.steps=100000", "task.T=10", "model.hidden=4", "training.log=1"]
     command = [sys.executable, "-m", "cayley.cli", "train", "quickstart", "-o", str(tmp_path)]
     process = subprocess.Popen(
@@ -202,9 +290,9 @@ def test_a_signal_ends_the_command_with_a_checkpoint(tmp_path: Path) -> None:
     for line in process.stdout:
         if json.loads(line)["kind"] == "train":
             break
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, err = process.communicate()
-    assert process.returncode == 143
+    assert process.returncode == code
     assert "go on with: cayley resume" in err
     (folder,) = find_runs(tmp_path)
     step = load(folder, "checkpoint.pt")["progress"]["step"]

@@ -58,7 +58,7 @@ def resume(options: Namespace) -> int:
     with Interrupts() as interrupts:
         result = training.resume(
             options.run_folder,
-            device=options.device,
+            device=options.device or "",
             data=options.data,
             reporter=choose_reporter(options.quiet, options.json),
             interrupts=interrupts,
@@ -77,7 +77,7 @@ def evaluate(options: Namespace) -> int:
         options.run_folder,
         options.split,
         weights=options.weights,
-        device=options.device,
+        device=options.device or "",
         data=options.data,
         audio=options.audio,
     )

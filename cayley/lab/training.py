@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
-
 from cayley.lab.building import Settings, build_model, build_task, describe, recall, run_folder
 from cayley.lab.errors import RunError
 from cayley.lab.evaluation import audio_metrics, score
@@ -59,13 +57,14 @@ def train(
     # before there is a folder: what cannot work leaves nothing behind
     model = build_model(recipe, task, seed, settings.machine)
     task.steps("train", recipe.training.batch, seed=seed)
+    learner = Learner(recipe, task, model, settings.machine.fabric())
     with Run(folder) as run:
         if run.has("run.json"):
             raise RunError(
                 f"expected a folder without a run, got {folder}: go on with cayley resume "
                 f"{folder}, or choose another --output"
             )
-        loop = _loop(recipe, task, model, run, seed, settings, reporter, interrupts)
+        loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)
         description = describe(recipe, loop, settings)
         run.begin(recipe, description)
         return _go(loop, description)
@@ -99,8 +98,10 @@ def resume(
         if run.has("result.json"):
             return run.read_json("result.json")
         task = build_task(recipe.task, settings)
-        model = build_model(recipe, task, description["seed"], settings.machine)
-        loop = _loop(recipe, task, model, run, description["seed"], settings, reporter, interrupts)
+        seed = description["seed"]
+        model = build_model(recipe, task, seed, settings.machine)
+        learner = Learner(recipe, task, model, settings.machine.fabric())
+        loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)
         if run.has("checkpoint.pt"):
             loop.restore()
         return _go(loop, description)
@@ -155,7 +156,7 @@ def evaluate(
 def _loop(
     recipe: Recipe,
     task: Task,
-    model: nn.Module,
+    learner: Learner,
     run: Run,
     seed: int,
     settings: Settings,
@@ -165,7 +166,7 @@ def _loop(
     return Loop(
         recipe,
         task,
-        Learner(recipe, task, model, settings.machine.fabric()),
+        learner,
         run,
         Quiet() if reporter is None else reporter,
         seed=seed,

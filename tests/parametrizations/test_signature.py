@@ -1,5 +1,7 @@
 """Every orthogonal (unitary) matrix has a scaled Cayley transform with entries of at most 1."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -101,3 +103,16 @@ def test_bound_is_sharp() -> None:
     """The quarter turn of the plane has the entry 1 whatever the signs."""
     A, _ = small_cayley(rotation(torch.pi / 2, 2))
     assert A.abs().max().item() == pytest.approx(1)
+
+
+def test_without_signs_eigenvalues_near_minus_one_need_large_entries() -> None:
+    """A rotation by θ is the transform of entries ± tan(θ/2); with signs at most 1 suffices."""
+    c, s = -0.99999, math.sqrt(1 - 0.99999**2)
+    a = math.sqrt((1 - c) / (1 + c))
+    assert (round(s, 5), a) == (0.00447, pytest.approx(447.212, abs=1e-3))
+    W = torch.tensor([[c, -s], [s, c]])
+    A = torch.tensor([[0.0, a], [-a, 0.0]])
+    torch.testing.assert_close(scaled_cayley(A, torch.ones(2)), W)
+    small, D = small_cayley(W)
+    assert small.abs().max() <= 1
+    torch.testing.assert_close(scaled_cayley(small, D), W)

@@ -1,8 +1,11 @@
 """Tasks that are sets of examples, each independent of the others."""
 
+import os
 from abc import abstractmethod
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, cached_property, lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +16,8 @@ from cayley.layers.recurrent import check_positive
 
 __all__ = ["ExampleTask", "batches_at_once", "example_numbers"]
 
-AT_ONCE = 2**23
+# numbers of the input of all batches that are made at once
+AT_ONCE = {"cpu": 2**18, "cuda": 2**23}
 
 
 def example_numbers(
@@ -56,10 +60,11 @@ def _order(size: int, seed: int, epoch: int) -> Tensor:
 
 
 def batches_at_once(example_size: int, B: int, device: torch.device | str | None) -> int:
-    """How many batches are made at once: on the CPU one, on a GPU as many as are worth a launch.
+    """How many batches are made at once: on the CPU a few if they are small, on a GPU many.
 
-    A batch of a synthetic task is some hundred small operations. Their launches would take as long
-    as a training step of a small network; for many batches at once they take hardly longer.
+    A batch is some ten operations, of a synthetic task some hundred. After a training step they
+    find nothing of theirs in the caches of a CPU, and on a GPU their launches would take as long as
+    a step of a small network; for several batches at once they take hardly longer.
 
     Arguments:
         example_size: The numbers of an example's input; 0 if examples differ in size.
@@ -68,11 +73,22 @@ def batches_at_once(example_size: int, B: int, device: torch.device | str | None
 
     Example:
         >>> batches_at_once(400, 50, "cpu"), batches_at_once(400, 50, "cuda")
-        (1, 64)
+        (13, 64)
     """
-    if example_size == 0 or device is None or torch.device(device).type == "cpu":
+    if example_size == 0:
         return 1
-    return max(1, min(64, AT_ONCE // (example_size * B)))
+    kind = "cpu" if device is None or torch.device(device).type == "cpu" else "cuda"
+    return max(1, min(64, AT_ONCE[kind] // (example_size * B)))
+
+
+@cache
+def _beside() -> ThreadPoolExecutor:
+    """A thread that makes batches while those before them are learnt from."""
+    return ThreadPoolExecutor(1, "cayley-batch")
+
+
+# threads do not live on in a process that is forked off
+os.register_at_fork(after_in_child=_beside.cache_clear)
 
 
 class ExampleTask(Task):
@@ -122,68 +138,76 @@ class ExampleTask(Task):
         dtype: torch.dtype | None = None,
     ) -> Batch:
         """The batch at a position."""
-        after = following(position, self.steps(split, B))
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        n = batches_at_once(self.example_size, B, device)
-        piece, number = divmod(position.batch, n)
-        place = (split, B, n, Position(position.epoch, piece), seed, device, dtype)
-        if n == 1:
-            made = self._make(*place)
-        else:
-            # the piece that holds the batch is made once, and the batch cut out of it
-            if place not in self._made:
-                self._made.clear()
-                self._made[place] = self._make(*place)
-            made = self._made[place].cut(number * B, B, self.reads, self.answers)
-        return Batch(
-            made.input, made.target, split, position, after, lengths=made.lengths, index=made.index
-        )
+        wanted = (split, B, position, seed, device, dtype)
+        if wanted not in self._ready:
+            coming = self._coming.pop(wanted, None)
+            self._ready.clear()
+            self._coming.clear()
+            self._ready.update(self._piece(*wanted) if coming is None else coming.result())
+            if self.example_size > 0 and (device is None or torch.device(device).type == "cpu"):
+                last = next(reversed(self._ready.values()))
+                after = (split, B, last.next, seed, device, dtype)
+                self._coming[after] = _beside().submit(self._piece, *after)
+        # given away, so that whoever writes into a batch does not change what another gets
+        return self._ready.pop(wanted)
 
     @cached_property
-    def _made(self) -> dict[tuple, "_Examples"]:
+    def _ready(self) -> dict[tuple, Batch]:
         return {}
+
+    @cached_property
+    def _coming(self) -> dict[tuple, Future[dict[tuple, Batch]]]:
+        return {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "_coming"}
+
+    def _piece(self, split: Split, B: int, position: Position, *how: Any) -> dict[tuple, Batch]:
+        """The batch at a position, and those that are made with it."""
+        made = self._make(split, B, position, *how)
+        return {(split, B, batch.position, *how): batch for batch in made}
 
     def _make(
         self,
         split: Split,
         B: int,
-        n: int,
         position: Position,
         seed: int,
         device: torch.device | str | None,
         dtype: torch.dtype,
-    ) -> "_Examples":
+    ) -> Iterator[Batch]:
+        """The batch at a position, among those that are made with it."""
+        steps = self.steps(split, B)
+        after = following(position, steps)
+        n = batches_at_once(self.example_size, B, device)
+        piece = position.batch // n
         training = split == "train"
         index = example_numbers(
             self.size(split),
             n * B,
-            position,
+            Position(position.epoch, piece),
             seed=seed,
             shuffle=training and self.shuffle,
             fresh=training and self.fresh,
         ).to(device=device)
-        return _Examples(index, *self.examples(split, index, seed, dtype))
-
-
-def _copy(x: Tensor) -> Tensor:
-    # a copy, so that whoever writes into a batch does not change the next
-    return x.clone(memory_format=torch.contiguous_format)
-
-
-class _Examples(NamedTuple):
-    """Examples of one or more batches."""
-
-    index: Tensor
-    input: Tensor
-    target: Tensor
-    lengths: Tensor | None
-
-    def cut(self, start: int, B: int, reads: str, answers: str) -> "_Examples":
-        """The B examples from one on; lengths are no part of what is made at once."""
-        B = min(B, len(self.index) - start)
-        return _Examples(
-            self.index[start : start + B],
-            _copy(self.input.narrow(0 if reads == "rows" else 1, start, B)),
-            _copy(self.target.narrow(1 if answers == "each" else 0, start, B)),
-            None,
+        x, target, lengths = self.examples(split, index, seed, dtype)
+        if n == 1:
+            yield Batch(x, target, split, position, after, lengths=lengths, index=index)
+            return
+        parts = zip(
+            index.split(B),
+            x.split(B, 0 if self.reads == "rows" else 1),
+            target.split(B, 1 if self.answers == "each" else 0),
+            strict=True,
         )
+        for number, (index, x, target) in enumerate(parts, piece * n):
+            at = Position(position.epoch, number)
+            yield Batch(
+                x.contiguous(),
+                target.contiguous(),
+                split,
+                at,
+                following(at, steps),
+                index=index,
+            )

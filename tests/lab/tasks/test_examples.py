@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from cayley.lab.tasks import Position
+from cayley.lab.tasks import Adding, Position
 from cayley.lab.tasks.examples import AT_ONCE, batches_at_once, example_numbers
 
 
@@ -32,11 +32,26 @@ def test_fresh_examples_never_repeat() -> None:
     assert numbers == list(range(4 * 23))
 
 
-def test_how_many_batches_are_made_at_once() -> None:
-    assert batches_at_once(400, 50, None) == batches_at_once(400, 50, "cpu") == 1
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_how_many_batches_are_made_at_once(device: str) -> None:
     # recordings differ in length: their batches are padded one by one
-    assert batches_at_once(0, 50, "cuda") == 1
+    assert batches_at_once(0, 50, device) == 1
+    assert batches_at_once(100, 5, device) == 64
     for size, B in ((1, 1), (400, 50), (20_200, 128), (10**9, 1)):
-        n = batches_at_once(size, B, torch.device("cuda"))
+        n = batches_at_once(size, B, torch.device(device))
         assert 1 <= n <= 64
-        assert n == 1 or n * size * B <= AT_ONCE
+        assert n == 1 or n * size * B <= AT_ONCE[device]
+
+
+def test_without_a_device_batches_are_made_on_the_cpu() -> None:
+    assert batches_at_once(400, 50, None) == batches_at_once(400, 50, "cpu") == 13
+
+
+def test_writing_into_a_batch_changes_no_other() -> None:
+    task = Adding(T=12, train=40)
+    plain = [batch.input.clone() for batch in task.batches("train", 10)]
+    for number, expected in enumerate(plain):
+        for _ in range(2):
+            batch = task.batch("train", 10, Position(0, number))
+            assert torch.equal(batch.input, expected)
+            batch.input.fill_(torch.nan)
