@@ -111,6 +111,7 @@ def lstm_run(
     norm: Norm,
     *values: Tensor,
     batch_sizes: Tensor | None = None,
+    **projection: Tensor,
 ) -> tuple[Tensor, ...]:
     """h, c, and means and variances of all steps."""
     x, h0, c0, W, *rest = values
@@ -143,12 +144,32 @@ def lstm_run(
         over=norm.over,
         eps=0.1,
         batch_sizes=batch_sizes,
+        **projection,
     )
     return states.h, states.c, *(site[1][:2].clone() for site in states[2:] if site is not None)
 
 
 def outputs(function: Callable[..., Tensor], **options: object) -> Callable[..., tuple[Tensor]]:
     return lambda *tensors, **more: (function(*tensors, **options, **more),)
+
+
+def projected(case: Case) -> Case:
+    """The recurrence with U and c, of an input of a few features."""
+
+    def inputs(T: int, B: int, H: int) -> dict[str, Tensor]:
+        tensors = case.inputs(T, B, H)
+        features, F = (1, 3, 17)[(T + B + H) % 3], tensors["x"].shape[-1]
+        more = {"U": torch.randn(F, features) / features**0.5, "c": torch.randn(F)}
+        return {**tensors, "x": torch.randn(T, B, features), **more}
+
+    def run(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        def with_projection(*tensors: Tensor, **options: object) -> tuple[Tensor, ...]:
+            *others, U, c = tensors
+            return function(*others, U=U, c=c, **options)
+
+        return with_projection
+
+    return Case(inputs, run(case.loop), run(case.operator), case.reversible)
 
 
 def cases() -> Iterator[tuple[str, Case]]:
@@ -179,3 +200,9 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 CASES = dict(cases())
+# one normalised LSTM: what is normalised is projected before
+CASES |= {
+    f"{name}, U": projected(case)
+    for name, case in CASES.items()
+    if "lstm" not in name or name in ("lstm-none", "lstm-none, no bias", "lstm-atn 3, no cell")
+}

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from cayley.activations import ACTIVATIONS
-from cayley.layers.projection import project
 from cayley.layers.recurrent import Recurrent, check_positive
 from cayley.parametrizations import Parametrization, StructuredMatrix
 from cayley.parametrizations.orthogonal import named_map
 from cayley.parametrizations.parametrization import full_precision
 from cayley.recurrences import elman
+from cayley.recurrences.projection import projected_under_autocast
 from cayley.recurrences.steps import last_states
 
 __all__ = ["RNN", "Options"]
@@ -181,19 +181,21 @@ class RNN(Recurrent):
         reverse: bool,
     ) -> tuple[Tensor, tuple[Tensor]]:
         """One layer in one direction; see :meth:`Recurrent.run`."""
-        U = getattr(self, f"weight_ih_{suffix}")
+        weight = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
-        x = project(x, U, additive)
-        with full_precision(U):
+        x, U, c = projected_under_autocast(x, weight, additive)
+        with full_precision(weight):
             W = getattr(self, f"weight_hh_{suffix}")
             if self.is_complex:
                 W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h = elman(
-                x.to(W.dtype),
+                x,
                 self.initial_state(suffix, B) if state is None else state[0].to(W.dtype),
                 W,
                 threshold,
+                U=U,
+                c=c,
                 nonlinearity=self._activation,
                 batch_sizes=batch_sizes,
                 reverse=reverse,

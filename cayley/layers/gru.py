@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cayley.layers.projection import project
 from cayley.layers.recurrent import Recurrent, check_positive
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
@@ -13,6 +12,7 @@ from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.parametrization import full_precision
 from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
+from cayley.recurrences.projection import projected_under_autocast
 from cayley.recurrences.steps import last_states
 
 __all__ = ["NCGRU"]
@@ -206,17 +206,19 @@ class NCGRU(Recurrent):
         reverse: bool,
     ) -> tuple[Tensor, tuple[Tensor]]:
         """One layer in one direction; see :meth:`Recurrent.run`."""
-        W = getattr(self, f"weight_ih_{suffix}")
+        weight = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
-        x = project(x, W, additive)
-        with full_precision(W):
-            U = getattr(self, f"weight_hh_{suffix}")
+        x, U, c = projected_under_autocast(x, weight, additive)
+        with full_precision(weight):
+            W = getattr(self, f"weight_hh_{suffix}")
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h = gru(
-                x.to(U.dtype),
-                self.initial_state(suffix, B) if state is None else state[0].to(U.dtype),
-                U,
+                x,
+                self.initial_state(suffix, B) if state is None else state[0].to(W.dtype),
+                W,
                 threshold,
+                U=U,
+                c=c,
                 batch_sizes=batch_sizes,
                 reverse=reverse,
             )

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from cayley.layers.lstm_state import StreamState, stream_size
-from cayley.layers.projection import project
 from cayley.layers.recurrent import Recurrent, State, check_positive
 from cayley.norms.atn import check_over
 from cayley.norms.batch import PopulationStatistics
 from cayley.norms.layouts import turned
 from cayley.parametrizations.parametrization import full_precision
 from cayley.recurrences.lstm import NormSite, lstm
+from cayley.recurrences.projection import projected_under_autocast
 from cayley.recurrences.steps import last_states
 
 __all__ = ["LSTM"]
@@ -207,17 +207,16 @@ class LSTM(Recurrent):
         reverse: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """One layer in one direction; see :meth:`Recurrent.run`."""
-        U = getattr(self, f"weight_ih_{suffix}")
+        weight = getattr(self, f"weight_ih_{suffix}")
         if reverse:
             x = turned(x, batch_sizes)
         b_x, b_h, b = self._biases(suffix)
-        x = project(x, U, b_x)
-        with full_precision(U):
-            x = x.to(U.dtype)
+        x, U, b_x = projected_under_autocast(x, weight, b_x)
+        with full_precision(weight):
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             if state is None:
-                state = (U.new_zeros(B, self.hidden_size),) * 2
-            h0, c0, *extra = (tensor.to(U.dtype) for tensor in state)
+                state = (weight.new_zeros(B, self.hidden_size),) * 2
+            h0, c0, *extra = (tensor.to(weight.dtype) for tensor in state)
             names = [site for site, _ in self._sites()]
             stream = extra[0] if extra else None
             windows = StreamState(names, self.window, self.over, stream, x, batch_sizes)
@@ -231,6 +230,8 @@ class LSTM(Recurrent):
                 c0,
                 getattr(self, f"weight_hh_{suffix}"),
                 b_h,
+                U=U,
+                c=b_x,
                 input=sites.get("ih"),
                 recurrent=sites.get("hh"),
                 cell=sites.get("cell"),

@@ -1,4 +1,7 @@
-r"""The recurrence :math:`h_t = \phi(x_t + W h_{t-1}; b)` and its gradient."""
+r"""The recurrence :math:`h_t = \phi(U x_t + c + W h_{t-1}; b)` and its gradient."""
+
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -8,6 +11,7 @@ from cayley.recurrences.cpu import elman as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import elman as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
+from cayley.recurrences.projection import check_projection, project, projection_gradients
 from cayley.recurrences.steps import outer_products, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
 
@@ -20,35 +24,39 @@ def elman_loop(
     W: Tensor,
     b: Tensor | None = None,
     *,
+    U: Tensor | None = None,
+    c: Tensor | None = None,
     nonlinearity: str = "tanh",
     batch_sizes: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
     r"""The recurrence as the loop that defines it; :func:`elman` computes the same.
 
-    .. math:: h_t = \phi(x_t + W h_{t-1}; b), \qquad t = 1, \dots, T
+    .. math:: h_t = \phi(U x_t + c + W h_{t-1}; b), \qquad t = 1, \dots, T
 
     Arguments:
-        x: What the input contributes to each step, (T, B, H); or the steps one after another,
-            (N, H), with ``batch_sizes``.
+        x: The input, (T, B, I), or without U what it contributes to each step, (T, B, H); or the
+            steps one after another, (N, ·), with ``batch_sizes``.
         h0: The state before the first step, (B, H).
         W: The recurrent matrix, (H, H).
         b: The threshold of modReLU, (H), or (H/2) for ``"modrelu_stacked"``.
+        U: The input's matrix, (H, I); None where x is what the input contributes.
+        c: A bias beside U, (H).
         nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
         batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU: the
             layout of :class:`torch.nn.utils.rnn.PackedSequence`.
         reverse: Whether time runs from the last step to the first.
 
     Returns:
-        The states of all steps, in the layout of x.
+        The states of all steps, (T, B, H) or (N, H).
 
     Example:
         >>> x, W = torch.ones(3, 1, 1), torch.ones(1, 1)
         >>> elman_loop(x, torch.zeros(1, 1), W, nonlinearity="identity").flatten()
         tensor([1., 2., 3.])
     """
-    check_elman(x, h0, W, b, batch_sizes, nonlinearity)
-    return _forward(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
+    check_elman(x, h0, W, b, U, c, batch_sizes, nonlinearity)
+    return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse, nonlinearity)[0]
 
 
 def elman(
@@ -57,6 +65,8 @@ def elman(
     W: Tensor,
     b: Tensor | None = None,
     *,
+    U: Tensor | None = None,
+    c: Tensor | None = None,
     nonlinearity: str = "tanh",
     batch_sizes: Tensor | None = None,
     reverse: bool = False,
@@ -64,10 +74,11 @@ def elman(
     r"""The recurrence of :func:`elman_loop` as one operator with a gradient written by hand.
 
     With :math:`g_t = \partial L/\partial h_t + W^\top \delta_{t+1}` and
-    :math:`\delta_t = \phi'(z_t)^\top g_t`, the gradients are :math:`\delta_t` for :math:`x_t`,
-    :math:`W^\top \delta_1` for :math:`h_0`, and one product over all steps,
-    :math:`\sum_t \delta_t h_{t-1}^\top`, for W. Only h is kept for it: h tells φ′ (the complex
-    modReLU keeps z too). To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
+    :math:`\delta_t = \phi'(z_t)^\top g_t`, the gradients are :math:`U^\top \delta_t` for
+    :math:`x_t`, :math:`W^\top \delta_1` for :math:`h_0`, and sums over all steps for the others:
+    :math:`\sum_t \delta_t h_{t-1}^\top` for W, :math:`\sum_t \delta_t x_t^\top` for U and
+    :math:`\sum_t \delta_t` for c. Only h is kept for it: h tells φ′ (the complex modReLU keeps z
+    too). To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
     Transforms of :mod:`torch.func` see the loop, which they know how to differentiate and batch.
 
     Arguments and the result are those of :func:`elman_loop`.
@@ -76,10 +87,10 @@ def elman(
         >>> x, h0, W = torch.randn(5, 2, 3), torch.zeros(2, 3), torch.eye(3)
         >>> torch.testing.assert_close(elman(x, h0, W), elman_loop(x, h0, W))
     """
-    check_elman(x, h0, W, b, batch_sizes, nonlinearity)
+    check_elman(x, h0, W, b, U, c, batch_sizes, nonlinearity)
     if transforms_active():
-        return _forward(x, h0, W, b, batch_sizes, reverse, nonlinearity)[0]
-    return _elman(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend_in_force())[0]
+        return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse, nonlinearity)[0]
+    return _elman(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend_in_force())[0]
 
 
 def check_elman(
@@ -87,6 +98,8 @@ def check_elman(
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
     batch_sizes: Tensor | None,
     nonlinearity: str,
 ) -> None:
@@ -100,16 +113,17 @@ def check_elman(
             f"{'none' if b is None else tuple(b.shape)}"
         )
     H = W.shape[-1]
-    if W.shape != (H, H) or x.shape[-1] != H or h0.shape[-1] != H:
+    if W.shape != (H, H) or (U is None and x.shape[-1] != H) or h0.shape[-1] != H:
         raise ValueError(
             "expected x (..., H), h0 (B, H) and W (H, H), got "
             f"{tuple(x.shape)}, {tuple(h0.shape)} and {tuple(W.shape)}"
         )
+    check_projection(x, U, c, H)
     if b is not None and len(b) != (H // 2 if ACTIVATIONS[nonlinearity].saves_z else H):
         raise ValueError(f"expected one threshold a unit for {nonlinearity}, got {len(b)}, H = {H}")
     if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
         raise ValueError(
-            "expected x of shape (T, B, H), or (N, H) with batch_sizes, of at least one step, got "
+            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
             f"{tuple(x.shape)}"
         )
     if batch_sizes is None and h0.shape[0] != x.shape[1]:
@@ -182,38 +196,64 @@ def _backward(
     return torch.cat(deltas).view_as(h), grad_h0, grad_b
 
 
+def _all_gradients(
+    delta: Tensor,
+    grad_h0: Tensor,
+    grad_b: Tensor,
+    h: Tensor,
+    x: Tensor,
+    h0: Tensor,
+    U: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted."""
+    of_x, of_W, of_U, of_c = wanted
+    grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (of_x, of_U, of_c))
+    grad_W = outer_products(delta, h, h0, batch_sizes, reverse) if of_W else None
+    found = (grad_x, grad_h0, grad_W, grad_b, grad_U, grad_c)
+    missing = (0, 0, (0, 0), 0, (0, 0), 0)
+    pairs = zip(found, missing, strict=True)
+    return cast(Any, tuple(h.new_empty(shape) if v is None else v for v, shape in pairs))
+
+
 @torch.library.custom_op("cayley::elman", mutates_args=())
 def _elman(
     x: Tensor,
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
     batch_sizes: Tensor | None,
     reverse: bool,
     nonlinearity: str,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     runs_on("reference", backend, x, None)
-    return _forward(x, h0, W, b, batch_sizes, reverse, nonlinearity)
+    return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse, nonlinearity)
 
 
 @_elman.register_kernel("cpu")
-def _(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
-    run = cpu.elman if runs_on("cpu", backend, x, native.refusal(x, h0, W, b)) else _forward
-    return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)
+def _(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
+    if runs_on("cpu", backend, x, native.refusal(x, h0, W, b, U, c)):
+        return cpu.elman(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity)
+    return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse, nonlinearity)
 
 
 @_elman.register_kernel("cuda")
-def _(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
+def _(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
+    x = project(x, U, c)
     refusal = cuda.refusal(nonlinearity, x, h0, W, b, batch_sizes=batch_sizes)
     run = cuda.elman if runs_on("cuda", backend, x, refusal) else _forward
     return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)
 
 
 @_elman.register_fake
-def _(x, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
-    saves_z = ACTIVATIONS[nonlinearity].saves_z
-    return x.new_empty(x.shape), x.new_empty(x.shape if saves_z else 0)
+def _(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
+    shape = (*x.shape[:-1], h0.shape[-1])
+    return x.new_empty(shape), x.new_empty(shape if ACTIVATIONS[nonlinearity].saves_z else 0)
 
 
 @torch.library.custom_op("cayley::elman_backward", mutates_args=())
@@ -222,41 +262,57 @@ def _elman_backward(
     grad_z: Tensor | None,
     h: Tensor,
     z: Tensor,
+    x: Tensor,
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
     batch_sizes: Tensor | None,
     reverse: bool,
     nonlinearity: str,
+    wanted: Sequence[bool],
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _backward(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    found = _backward(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+    return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
 
 
 @_elman_backward.register_kernel("cpu")
-def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
-    refusal = native.refusal(h, grad_h, grad_z, h0, W, b)
-    run = cpu.elman_backward if runs_on("cpu", backend, h, refusal) else _backward
-    return run(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+def _(grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, wanted, backend):
+    if runs_on("cpu", backend, h, native.refusal(h, grad_h, grad_z, x, h0, W, b, U)):
+        arguments = (grad_h, grad_z, h, z, x, h0, W, b, U)
+        return cpu.elman_backward(*arguments, batch_sizes, reverse, nonlinearity, wanted)
+    found = _backward(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+    return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
 
 
 @_elman_backward.register_kernel("cuda")
-def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
+def _(grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, wanted, backend):
     refusal = cuda.refusal(
         nonlinearity, h, grad_h, h0, W, b, batch_sizes=batch_sizes, grad_z=grad_z
     )
     run = cuda.elman_backward if runs_on("cuda", backend, h, refusal) else _backward
-    return run(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+    found = run(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+    return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
 
 
 @_elman_backward.register_fake
-def _(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity, backend):
-    return h.new_empty(h.shape), h0.new_empty(h0.shape), h.new_empty(0 if b is None else b.shape)
+def _(grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, wanted, backend):
+    of_x, of_W, of_U, of_c = wanted
+    return (
+        h.new_empty((h if U is None else x).shape if of_x else 0),
+        h.new_empty(h0.shape),
+        h.new_empty(W.shape if of_W else (0, 0)).mT,
+        h.new_empty(0 if b is None else b.shape),
+        h.new_empty(U.shape[::-1] if of_U else (0, 0)).mT,
+        h.new_empty(h0.shape[1] if of_c else 0),
+    )
 
 
 def _save(ctx, inputs, output):
-    _, h0, W, b, batch_sizes, *ctx.options = inputs
-    ctx.save_for_backward(*output, h0, W, b, batch_sizes)
+    x, h0, W, b, U, _, batch_sizes, *ctx.options = inputs
+    # without U nothing has to be multiplied by x
+    ctx.save_for_backward(*output, x if U is not None else output[1], h0, W, b, U, batch_sizes)
     # z has a gradient only where the gradient itself is differentiated
     ctx.set_materialize_grads(False)
 
@@ -269,22 +325,24 @@ def _differentiate(ctx, grad_h, grad_z):
 
 
 def _gradients(ctx, saved, grad_h, grad_z):
-    h, z, h0, W, b, batch_sizes = saved
+    h, z, x, h0, W, b, U, batch_sizes = saved
     reverse, nonlinearity, backend = ctx.options
+    of_x, _, of_W, _, of_U, of_c, *_ = ctx.needs_input_grad
+    wanted = [of_x, of_W, of_U, of_c]
     if grad_h is None:
         grad_h = torch.zeros_like(h)
     if not ACTIVATIONS[nonlinearity].saves_z:
         grad_z = None
-    arguments = (grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
     # When the gradient is to be differentiated again, its own operations must be recorded.
     if torch.is_grad_enabled():
-        delta, grad_h0, grad_b = _backward(*arguments)
+        found = _backward(grad_h, grad_z, h, z, h0, W, b, batch_sizes, reverse, nonlinearity)
+        found = _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
     else:
-        delta, grad_h0, grad_b = _elman_backward(*arguments, backend)
-    grad_W = None
-    if ctx.needs_input_grad[2]:
-        grad_W = outer_products(delta, h, h0, batch_sizes, reverse)
-    return delta, grad_h0, grad_W, None if b is None else grad_b, None, None, None, None
+        arguments = (grad_h, grad_z, h, z, x, h0, W, b, U)
+        options = (batch_sizes, reverse, nonlinearity, wanted, backend)
+        found = _elman_backward(*arguments, *options)
+    needed = zip(found, ctx.needs_input_grad, strict=False)
+    return *(gradient if need else None for gradient, need in needed), *(None,) * 4
 
 
 _elman.register_autograd(_differentiate, setup_context=_save)

@@ -1,5 +1,8 @@
 """The gated recurrence (GRU) with the reset gate before the product, and its gradient."""
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
@@ -8,6 +11,7 @@ from cayley.recurrences.cpu import gru as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import gru as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
+from cayley.recurrences.projection import check_projection, project, projection_gradients
 from cayley.recurrences.steps import outer_products, previous_states, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
 
@@ -20,6 +24,8 @@ def gru_loop(
     W: Tensor,
     b: Tensor | None = None,
     *,
+    U: Tensor | None = None,
+    c: Tensor | None = None,
     batch_sizes: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
@@ -44,11 +50,13 @@ def gru_loop(
 
     Arguments:
         x: What the input contributes to each step, biases included, as
-            :math:`[x^r, x^u, x^c]`, (T, B, 3H); or the steps one after another, (N, 3H), with
-            ``batch_sizes``.
+            :math:`[x^r, x^u, x^c]`, (T, B, 3H), or with U the input itself, (T, B, I); or the steps
+            one after another, (N, ·), with ``batch_sizes``.
         h0: The state before the first step, (B, H).
         W: The recurrent matrices one above another, :math:`[W_r; W_u; W_c]`, (3H, H).
         b: The threshold of φ = modReLU, (H); None for φ = tanh.
+        U: The input's matrix, (3H, I): the input contributes U x + c.
+        c: A bias beside U, (3H).
         batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU: the
             layout of :class:`torch.nn.utils.rnn.PackedSequence`.
         reverse: Whether time runs from the last step to the first.
@@ -63,8 +71,8 @@ def gru_loop(
         >>> gru_loop(x, torch.zeros(1, 1), torch.zeros(3, 1), b=torch.zeros(1)).flatten()
         tensor([0.5000, 0.7500, 0.8750])
     """
-    check_gru(x, h0, W, b, batch_sizes)
-    return _forward(x, h0, W, b, batch_sizes, reverse)[0]
+    check_gru(x, h0, W, b, U, c, batch_sizes)
+    return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse)[0]
 
 
 def gru(
@@ -73,6 +81,8 @@ def gru(
     W: Tensor,
     b: Tensor | None = None,
     *,
+    U: Tensor | None = None,
+    c: Tensor | None = None,
     batch_sizes: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
@@ -88,8 +98,8 @@ def gru(
         \partial L / \partial h_{t-1} &\mathrel{+}= (1 - u_t) \odot g_t + r_t \odot v_t
             + W_r^\top \delta^r_t + W_u^\top \delta^u_t
 
-    and :math:`\delta_t` is the gradient of :math:`x_t`. The gradients of W are products over all
-    steps: :math:`\sum_t [\delta^r_t; \delta^u_t] h_{t-1}^\top` and
+    and :math:`\delta_t` is the gradient of what the input contributes. The gradients of W are
+    products over all steps: :math:`\sum_t [\delta^r_t; \delta^u_t] h_{t-1}^\top` and
     :math:`\sum_t \delta^c_t (r_t \odot h_{t-1})^\top`. For all this h, r, u and c are kept; c tells
     φ′. To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
 
@@ -99,28 +109,36 @@ def gru(
         >>> x, h0, W = torch.randn(5, 2, 9), torch.zeros(2, 3), torch.randn(9, 3)
         >>> torch.testing.assert_close(gru(x, h0, W), gru_loop(x, h0, W))
     """
-    check_gru(x, h0, W, b, batch_sizes)
+    check_gru(x, h0, W, b, U, c, batch_sizes)
     if transforms_active():
-        return _forward(x, h0, W, b, batch_sizes, reverse)[0]
-    return _gru(x, h0, W, b, batch_sizes, reverse, backend_in_force())[0]
+        return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse)[0]
+    return _gru(x, h0, W, b, U, c, batch_sizes, reverse, backend_in_force())[0]
 
 
 def check_gru(
-    x: Tensor, h0: Tensor, W: Tensor, b: Tensor | None, batch_sizes: Tensor | None
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
+    batch_sizes: Tensor | None,
 ) -> None:
     """Raise unless the arguments of :func:`gru` fit together."""
     H = W.shape[-1]
-    if W.shape != (3 * H, H) or x.shape[-1] != 3 * H or h0.shape[-1] != H:
+    wrong_x = U is None and x.shape[-1] != 3 * H
+    if W.shape != (3 * H, H) or wrong_x or h0.shape[-1] != H:
         raise ValueError(
             "expected x (..., 3H), h0 (B, H) and W (3H, H), got "
             f"{tuple(x.shape)}, {tuple(h0.shape)} and {tuple(W.shape)}"
         )
+    check_projection(x, U, c, 3 * H)
     if b is not None and b.shape != (H,):
         raise ValueError(f"expected b of shape ({H},), one threshold a unit, got {tuple(b.shape)}")
     if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
         raise ValueError(
-            "expected x of shape (T, B, 3H), or (N, 3H) with batch_sizes, of at least one step, "
-            f"got {tuple(x.shape)}"
+            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
+            f"{tuple(x.shape)}"
         )
     if batch_sizes is None and h0.shape[0] != x.shape[1]:
         raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
@@ -207,36 +225,70 @@ def _backward(
     return delta.view(saved.shape), grad_h0, grad_b, saved[..., :H] * before
 
 
+def _all_gradients(
+    delta: Tensor,
+    grad_h0: Tensor,
+    grad_b: Tensor,
+    reset: Tensor,
+    h: Tensor,
+    x: Tensor,
+    h0: Tensor,
+    U: Tensor | None,
+    batch_sizes: Tensor | None,
+    reverse: bool,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted."""
+    of_x, of_W, of_U, of_c = wanted
+    grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (of_x, of_U, of_c))
+    grad_W = None
+    if of_W:
+        H = h0.shape[-1]
+        delta_gates, delta_c = delta.split((2 * H, H), -1)
+        grad_gates = outer_products(delta_gates, h, h0, batch_sizes, reverse)
+        grad_candidate = delta_c.flatten(0, -2).mT @ reset.flatten(0, -2)
+        grad_W = torch.cat((grad_gates, grad_candidate)).mT.contiguous().mT
+    found = (grad_x, grad_h0, grad_W, grad_b, grad_U, grad_c)
+    missing = (0, 0, (0, 0), 0, (0, 0), 0)
+    pairs = zip(found, missing, strict=True)
+    return cast(Any, tuple(h.new_empty(shape) if v is None else v for v, shape in pairs))
+
+
 @torch.library.custom_op("cayley::gru", mutates_args=())
 def _gru(
     x: Tensor,
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
     batch_sizes: Tensor | None,
     reverse: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     runs_on("reference", backend, x, None)
-    return _forward(x, h0, W, b, batch_sizes, reverse)
+    return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse)
 
 
 @_gru.register_kernel("cpu")
-def _(x, h0, W, b, batch_sizes, reverse, backend):
-    run = cpu.gru if runs_on("cpu", backend, x, native.refusal(x, h0, W, b)) else _forward
-    return run(x, h0, W, b, batch_sizes, reverse)
+def _(x, h0, W, b, U, c, batch_sizes, reverse, backend):
+    if runs_on("cpu", backend, x, native.refusal(x, h0, W, b, U, c)):
+        return cpu.gru(x, h0, W, b, U, c, batch_sizes, reverse)
+    return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse)
 
 
 @_gru.register_kernel("cuda")
-def _(x, h0, W, b, batch_sizes, reverse, backend):
+def _(x, h0, W, b, U, c, batch_sizes, reverse, backend):
+    x = project(x, U, c)
     refusal = cuda.refusal(h0, x, W, b, batch_sizes=batch_sizes)
     run = cuda.gru if runs_on("cuda", backend, x, refusal) else _forward
     return run(x, h0, W, b, batch_sizes, reverse)
 
 
 @_gru.register_fake
-def _(x, h0, W, b, batch_sizes, reverse, backend):
-    return x.new_empty(*x.shape[:-1], h0.shape[-1]), x.new_empty(x.shape)
+def _(x, h0, W, b, U, c, batch_sizes, reverse, backend):
+    H = h0.shape[-1]
+    return x.new_empty(*x.shape[:-1], H), x.new_empty(*x.shape[:-1], 3 * H)
 
 
 @torch.library.custom_op("cayley::gru_backward", mutates_args=())
@@ -245,45 +297,57 @@ def _gru_backward(
     grad_saved: Tensor | None,
     h: Tensor,
     saved: Tensor,
+    x: Tensor,
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
     batch_sizes: Tensor | None,
     reverse: bool,
+    wanted: Sequence[bool],
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _backward(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    found = _backward(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+    return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
 
 
 @_gru_backward.register_kernel("cpu")
-def _(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse, backend):
-    refusal = native.refusal(h, grad_h, grad_saved, saved, h0, W, b)
-    run = cpu.gru_backward if runs_on("cpu", backend, h, refusal) else _backward
-    return run(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+def _(grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend):
+    if runs_on("cpu", backend, h, native.refusal(h, grad_h, grad_saved, saved, x, h0, W, b, U)):
+        arguments = (grad_h, grad_saved, h, saved, x, h0, W, b, U)
+        return cpu.gru_backward(*arguments, batch_sizes, reverse, wanted)
+    found = _backward(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+    return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
 
 
 @_gru_backward.register_kernel("cuda")
-def _(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse, backend):
+def _(grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend):
     refusal = cuda.refusal(
         h0, h, grad_h, saved, W, b, batch_sizes=batch_sizes, grad_saved=grad_saved
     )
     run = cuda.gru_backward if runs_on("cuda", backend, h, refusal) else _backward
-    return run(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+    found = run(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+    return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
 
 
 @_gru_backward.register_fake
-def _(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse, backend):
+def _(grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend):
+    of_x, of_W, of_U, of_c = wanted
+    H = h0.shape[-1]
     return (
-        saved.new_empty(saved.shape),
-        h0.new_empty(h0.shape),
-        h0.new_empty(0 if b is None else b.shape),
-        h.new_empty(h.shape),
+        h.new_empty((saved if U is None else x).shape if of_x else 0),
+        h.new_empty(h0.shape),
+        h.new_empty((H, 3 * H) if of_W else (0, 0)).mT,
+        h.new_empty(0 if b is None else b.shape),
+        h.new_empty(U.shape[::-1] if of_U else (0, 0)).mT,
+        h.new_empty(3 * H if of_c else 0),
     )
 
 
 def _save(ctx, inputs, output):
-    _, h0, W, b, batch_sizes, *ctx.options = inputs
-    ctx.save_for_backward(*output, h0, W, b, batch_sizes)
+    x, h0, W, b, U, _, batch_sizes, *ctx.options = inputs
+    # without U nothing has to be multiplied by x
+    ctx.save_for_backward(*output, output[0] if U is None else x, h0, W, b, U, batch_sizes)
     # the gates have a gradient only where the gradient itself is differentiated
     ctx.set_materialize_grads(False)
 
@@ -296,24 +360,21 @@ def _differentiate(ctx, grad_h, grad_saved):
 
 
 def _gradients(ctx, kept, grad_h, grad_saved):
-    h, saved, h0, W, b, batch_sizes = kept
+    h, saved, x, h0, W, b, U, batch_sizes = kept
     reverse, backend = ctx.options
+    of_x, _, of_W, _, of_U, of_c, *_ = ctx.needs_input_grad
+    wanted = [of_x, of_W, of_U, of_c]
     if grad_h is None:
         grad_h = torch.zeros_like(h)
-    arguments = (grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
     # When the gradient is to be differentiated again, its own operations must be recorded.
     if torch.is_grad_enabled():
-        delta, grad_h0, grad_b, reset = _backward(*arguments)
+        found = _backward(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+        found = _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
     else:
-        delta, grad_h0, grad_b, reset = _gru_backward(*arguments, backend)
-    grad_W = None
-    if ctx.needs_input_grad[2]:
-        H = h0.shape[-1]
-        delta_gates, delta_c = delta.split((2 * H, H), -1)
-        grad_gates = outer_products(delta_gates, h, h0, batch_sizes, reverse)
-        grad_c = delta_c.flatten(0, -2).mT @ reset.flatten(0, -2)
-        grad_W = torch.cat((grad_gates, grad_c))
-    return delta, grad_h0, grad_W, None if b is None else grad_b, None, None, None
+        arguments = (grad_h, grad_saved, h, saved, x, h0, W, b, U)
+        found = _gru_backward(*arguments, batch_sizes, reverse, wanted, backend)
+    needed = zip(found, ctx.needs_input_grad, strict=False)
+    return *(gradient if need else None for gradient, need in needed), *(None,) * 3
 
 
 _gru.register_autograd(_differentiate, setup_context=_save)

@@ -11,8 +11,8 @@ from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import lstm as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.lstm_forward import lstm_forward
-from cayley.recurrences.lstm_gradient import lstm_gradient
-from cayley.recurrences.steps import outer_products
+from cayley.recurrences.lstm_gradient import lstm_gradient, matrix_gradients
+from cayley.recurrences.projection import check_projection, project
 from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["NormSite", "States", "lstm", "lstm_loop"]
@@ -62,6 +62,8 @@ def lstm_loop(
     W: Tensor,
     b: Tensor | None = None,
     *,
+    U: Tensor | None = None,
+    c: Tensor | None = None,
     input: NormSite | None = None,
     recurrent: NormSite | None = None,
     cell: NormSite | None = None,
@@ -73,7 +75,7 @@ def lstm_loop(
     r"""The recurrence as the loop that defines it; :func:`lstm` computes the same.
 
     .. math::
-        [i; f; g; o] &= N_x(x_t) + N_h(W h_{t-1} + b) \\
+        [i; f; g; o] &= N_x(U x_t + c) + N_h(W h_{t-1} + b) \\
         c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
         h_t &= \sigma(o) \odot \tanh(N_c(c_t))
 
@@ -93,12 +95,14 @@ def lstm_loop(
         Layer Normalization, Ba, Kiros, Hinton, 2016.
 
     Arguments:
-        x: What the input contributes to each step, (T, B, 4H); or the steps one after another,
-            (N, 4H), with ``batch_sizes``.
+        x: The input, (T, B, I), or without U what it contributes to each step, (T, B, 4H); or the
+            steps one after another, (N, ·), with ``batch_sizes``.
         h0: The state before the first step, (B, H).
         c0: The cell before the first step, (B, H).
         W: The recurrent matrix, (4H, H).
         b: A bias inside of :math:`N_h`, (4H).
+        U: The input's matrix, (4H, I); None where x is what the input contributes.
+        c: A bias beside U, (4H).
         input: The normalisation :math:`N_x`; None for the identity.
         recurrent: The normalisation :math:`N_h`; None for the identity.
         cell: The normalisation :math:`N_c`; None for the identity.
@@ -117,8 +121,8 @@ def lstm_loop(
         tensor([0.5000, 1.0000, 1.5000])
     """
     sites = (input, recurrent, cell)
-    check_lstm(x, h0, c0, W, b, sites, window, over, batch_sizes)
-    arguments = _arguments(x, h0, c0, W, b, sites, window, over == "batch", eps, batch_sizes)
+    check_lstm(x, h0, c0, W, b, U, c, sites, window, over, batch_sizes)
+    arguments = _arguments(x, h0, c0, W, b, U, c, sites, window, over == "batch", eps, batch_sizes)
     outputs = lstm_forward(*arguments, by_definition=True, backend="reference")
     return _states(outputs, arguments)
 
@@ -130,6 +134,8 @@ def lstm(
     W: Tensor,
     b: Tensor | None = None,
     *,
+    U: Tensor | None = None,
+    c: Tensor | None = None,
     input: NormSite | None = None,
     recurrent: NormSite | None = None,
     cell: NormSite | None = None,
@@ -156,8 +162,8 @@ def lstm(
         >>> torch.testing.assert_close(h, lstm_loop(x, h0, h0, W, recurrent=site, window=4).h)
     """
     sites = (input, recurrent, cell)
-    check_lstm(x, h0, c0, W, b, sites, window, over, batch_sizes)
-    arguments = _arguments(x, h0, c0, W, b, sites, window, over == "batch", eps, batch_sizes)
+    check_lstm(x, h0, c0, W, b, U, c, sites, window, over, batch_sizes)
+    arguments = _arguments(x, h0, c0, W, b, U, c, sites, window, over == "batch", eps, batch_sizes)
     if transforms_active():
         outputs = lstm_forward(*arguments, by_definition=False, backend="reference")
         return _states(outputs, arguments)
@@ -170,6 +176,8 @@ def check_lstm(
     c0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
     sites: tuple[NormSite | None, NormSite | None, NormSite | None],
     window: int,
     over: str,
@@ -177,15 +185,17 @@ def check_lstm(
 ) -> None:
     """Raise unless the arguments of :func:`lstm` fit together."""
     H = W.shape[-1]
-    if W.shape != (4 * H, H) or x.shape[-1] != 4 * H or h0.shape[-1] != H or h0.shape != c0.shape:
+    wrong_x = U is None and x.shape[-1] != 4 * H
+    if W.shape != (4 * H, H) or wrong_x or h0.shape[-1] != H or h0.shape != c0.shape:
         raise ValueError(
             "expected x (..., 4H), h0 and c0 (B, H) and W (4H, H), got "
             f"{tuple(x.shape)}, {tuple(h0.shape)}, {tuple(c0.shape)} and {tuple(W.shape)}"
         )
+    check_projection(x, U, c, 4 * H)
     if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
         raise ValueError(
-            "expected x of shape (T, B, 4H), or (N, 4H) with batch_sizes, of at least one step, "
-            f"got {tuple(x.shape)}"
+            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
+            f"{tuple(x.shape)}"
         )
     if batch_sizes is None and h0.shape[0] != x.shape[1]:
         raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
@@ -224,13 +234,19 @@ def _arguments(
     c0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
     sites: tuple[NormSite | None, NormSite | None, NormSite | None],
     window: int,
     over_batch: bool,
     eps: float,
     batch_sizes: Tensor | None,
 ) -> tuple:
-    """The arguments as the operator takes them."""
+    """The arguments as the operator takes them: with U and one bias if nothing is normalised."""
+    if sites[:2] != (None, None):
+        x, U = project(x, U, c), None
+    elif c is not None:
+        b = c if b is None else b + c
     tensors: list[Tensor | None] = []
     weights = None
     T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
@@ -255,7 +271,7 @@ def _arguments(
                 past = torch.stack((site.past.means, site.past.variances))
         given = None if site.given is None else torch.stack([table[:T] for table in site.given])
         tensors += [site.gamma, site.beta, reference, past, given]
-    return x, h0, c0, W, b, *tensors, weights, batch_sizes, window, over_batch, eps
+    return x, h0, c0, W, b, *tensors, weights, U, batch_sizes, window, over_batch, eps
 
 
 def _states(outputs: tuple[Tensor, ...], arguments: tuple) -> States:
@@ -283,33 +299,39 @@ def _(x, *arguments):
 
 @_lstm_backward.register_kernel("cpu")
 def _(*arguments):
-    *tensors, batch_sizes, window, over_batch, eps, backend = arguments
+    *tensors, batch_sizes, window, over_batch, eps, wanted, backend = arguments
     h = tensors[5]
     if runs_on("cpu", backend, h, native.refusal(h, *tensors)):
-        return cpu.lstm_backward(*tensors, batch_sizes, window, over_batch, eps)
+        return cpu.lstm_backward(*tensors, batch_sizes, window, over_batch, eps, wanted)
     return lstm_gradient(*arguments)
 
 
 @_lstm.register_kernel("cuda")
 def _(x, *arguments):
-    *rest, _, backend = arguments
-    if runs_on("cuda", backend, x, cuda.refusal(x, *rest)):
-        return cuda.lstm(x, *rest)
+    *tensors, U, batch_sizes, window, over_batch, eps, _, backend = arguments
+    rest = (*tensors, batch_sizes, window, over_batch, eps)
+    projected = project(x, U, None)
+    if runs_on("cuda", backend, x, cuda.refusal(projected, *rest)):
+        return cuda.lstm(projected, *rest)
     return lstm_forward(x, *arguments)
 
 
 @_lstm_backward.register_kernel("cuda")
 def _(*arguments):
-    *rest, backend = arguments
-    refusal = cuda.refusal(*rest[11:], others=rest[:11])
-    if runs_on("cuda", backend, rest[5], refusal):
-        return cuda.lstm_backward(*rest)
+    *outputs, x, h0 = arguments[:13]
+    *inputs, U, batch_sizes, window, over_batch, eps, wanted, backend = arguments[13:]
+    # with U, what the input contributed has the shape of what is kept, and is not read
+    projected = x if U is None else outputs[7]
+    rest = (projected, h0, *inputs, batch_sizes, window, over_batch, eps)
+    if runs_on("cuda", backend, outputs[5], cuda.refusal(*rest, others=outputs)):
+        found = cuda.lstm_backward(*outputs, *rest)
+        return matrix_gradients(found, outputs[5], x, h0, U, batch_sizes, wanted)
     return lstm_gradient(*arguments)
 
 
 @_lstm.register_fake
 def _(x, h0, c0, W, b, *arguments):
-    *sites, _, batch_sizes, _, over_batch, _, _, _ = arguments
+    *sites, _, _, batch_sizes, _, over_batch, _, _, _ = arguments
     B, H = h0.shape
     T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
 
@@ -321,7 +343,7 @@ def _(x, h0, c0, W, b, *arguments):
     return (
         x.new_empty(*x.shape[:-1], H),
         x.new_empty(*x.shape[:-1], H),
-        x.new_empty(x.shape),
+        x.new_empty(*x.shape[:-1], 4 * H),
         *(statistics(sites[k], sites[k + 4]) for k in (0, 5, 10)),
     )
 
@@ -329,18 +351,21 @@ def _(x, h0, c0, W, b, *arguments):
 @_lstm_backward.register_fake
 def _(*arguments):
     _, _, _, _, _, h, _, _, *statistics = arguments[:11]
-    x, h0, c0, _, b, *sites = arguments[11:31]
+    x, h0, c0, W, b, *sites = arguments[11:31]
+    _, U, *_, (of_x, of_W, of_U), _ = arguments[31:]
 
     def like(tensor: Tensor | None) -> Tensor:
         return h.new_empty(0 if tensor is None else tensor.shape)
 
-    result = [like(x), like(x if sites[0] is not None or sites[5] is not None else None)]
-    result += [like(h0), like(c0), like(b)]
+    def transposed(matrix: Tensor | None, wanted: bool) -> Tensor:
+        return h.new_empty(matrix.shape[::-1] if matrix is not None and wanted else (0, 0)).mT
+
+    result = [like(x if of_x else None), like(h0), like(c0), transposed(W, of_W), like(b)]
     for k, values in zip((0, 5, 10), statistics, strict=True):
         gamma, _, _, past, _ = sites[k : k + 5]
         reference = values.shape[2:] if values.dim() == 4 else (0,)
         result += [like(gamma), like(gamma), h.new_empty(reference), like(past)]
-    return result
+    return [*result, transposed(U, of_U)]
 
 
 def _save(ctx, inputs, output):
@@ -364,18 +389,16 @@ def _gradients(ctx, saved, gradients):
     if torch.is_grad_enabled():
         return *_differentiate_loop(ctx, inputs, gradients, options), *(None,) * 5
     grad_h, grad_c, _, *grad_statistics = gradients
-    dx, da, d_h0, d_c0, d_b, *sites = _lstm_backward(
-        grad_h, grad_c, *grad_statistics, *outputs, *inputs, *options, ctx.backend
+    needed = ctx.needs_input_grad
+    wanted = [needed[0], needed[3], needed[-7]]
+    dx, d_h0, d_c0, d_W, d_b, *sites, d_U = _lstm_backward(
+        grad_h, grad_c, *grad_statistics, *outputs, *inputs, *options, wanted, ctx.backend
     )
-    d_W = None
-    if ctx.needs_input_grad[3]:
-        batch_sizes = inputs[-1]
-        d_W = outer_products(da if da.numel() else dx, outputs[0], inputs[1], batch_sizes, False)
     found = [dx, d_h0, d_c0, d_W, d_b]
     for k in range(0, 12, 4):
         found += [*sites[k : k + 4], None]  # what is given has none
-    pairs = zip(inputs[:-2], found, strict=True)
-    return *(None if tensor is None else gradient for tensor, gradient in pairs), *(None,) * 7
+    found += [None, d_U, None, *(None,) * 5]
+    return (*(gradient if need else None for gradient, need in zip(found, needed, strict=True)),)
 
 
 def _differentiate_loop(ctx, inputs, gradients, options):

@@ -8,6 +8,7 @@ from cayley.norms.layouts import laid_out, there
 from cayley.norms.running import DefinedWindow, RunningWindow
 from cayley.norms.windows import TimeWindow, mean_and_variance
 from cayley.recurrences.dispatch import runs_on
+from cayley.recurrences.projection import project
 from cayley.recurrences.steps import step_sizes
 
 __all__ = ["lstm_forward"]
@@ -90,6 +91,7 @@ def lstm_forward(
     past_c: Tensor | None,
     given_c: Tensor | None,
     weights: Tensor | None,
+    U: Tensor | None,
     batch_sizes: Tensor | None,
     window: int,
     over_batch: bool,
@@ -102,6 +104,7 @@ def lstm_forward(
     The third are the gates, or the normalised products, from which the gates follow.
     """
     runs_on("reference", backend, x, None)
+    x = project(x, U, None)
     kind = DefinedWindow if by_definition else RunningWindow
     options = (weights, window, over_batch, eps)
     N_h = N_c = None

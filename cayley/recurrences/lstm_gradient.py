@@ -1,13 +1,16 @@
 """The gradient of the LSTM recurrence, from its last step to its first."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from cayley.norms.layouts import laid_out, there
 from cayley.norms.running import RunningAdjoint, window_counts
-from cayley.recurrences.steps import previous_states, step_sizes
+from cayley.recurrences.projection import projection_gradients
+from cayley.recurrences.steps import outer_products, previous_states, step_sizes
 
-__all__ = ["lstm_gradient", "reference_gradient"]
+__all__ = ["lstm_gradient", "matrix_gradients", "reference_gradient"]
 
 
 class _SiteAdjoint:
@@ -146,17 +149,23 @@ def lstm_gradient(
     past_c: Tensor | None,
     given_c: Tensor | None,
     weights: Tensor | None,
+    U: Tensor | None,
     batch_sizes: Tensor | None,
     window: int,
     over_batch: bool,
     eps: float,
+    wanted: Sequence[bool],
     backend: str,
 ) -> list[Tensor]:
     """Gradients, from those of the outputs, the outputs and the inputs of the recurrence.
 
-    They are those with respect to x, W h + b (empty where it is the same), h0, c0 and b; then γ, β,
-    reference and past of each normalisation. What is not there has an empty gradient.
+    They are those with respect to x, h0, c0, W and b; then γ, β, reference and past of each
+    normalisation; then U. Those of x, W and U may not be ``wanted``. What is not there, or not
+    wanted, has an empty gradient.
     """
+    input = x
+    if U is not None:
+        x = kept  # what the input contributed has this shape, and its values are not needed
     H = h0.shape[1]
     sizes = step_sizes(h, batch_sizes)
     z_x, y_x, z_c, y_c = None, x, None, c
@@ -222,7 +231,41 @@ def lstm_gradient(
     result += [carry_h, carry_c, empty.clone() if b is None else da.sum(0)]
     for site, gradients in ((N_x, deltas), (N_h, deltas), (N_c, dys)):
         result += [empty.clone() for _ in range(4)] if site is None else site.parameters(gradients)
-    return result
+    return matrix_gradients(result, h, input, h0, U, batch_sizes, wanted)
+
+
+def matrix_gradients(
+    found: list[Tensor],
+    h: Tensor,
+    x: Tensor,
+    h0: Tensor,
+    U: Tensor | None,
+    batch_sizes: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    """The result of :func:`lstm_gradient` from what goes through time.
+
+    Arguments:
+        found: Gradients with respect to what the input contributes, to W h + b (empty where it is
+            the same), to h0, c0 and b, and those of the normalisations.
+        h: The states of all steps.
+        x: The input.
+        h0: The state before the first step.
+        U: The input's matrix.
+        batch_sizes: Of a packed sequence.
+        wanted: Whether the gradients of x, W and U are.
+    """
+    dx, da, grad_h0, grad_c0, grad_b, *sites = found
+    of_x, of_W, of_U = wanted
+    grad_W = h.new_empty(0, 0)
+    if of_W:
+        grad_W = outer_products(da if da.numel() else dx, h, h0, batch_sizes, False)
+    grad_x, grad_U, _ = projection_gradients(dx, x, U, (of_x, of_U, False))
+    return [
+        h.new_empty(0) if grad_x is None else grad_x,
+        *(grad_h0, grad_c0, grad_W, grad_b, *sites),
+        h.new_empty(0, 0) if grad_U is None else grad_U,
+    ]
 
 
 def _plus(x: Tensor, carry: Tensor) -> Tensor:

@@ -142,12 +142,15 @@ def test_operator_is_registered_soundly(nonlinearity: str, batch_sizes: Tensor |
         x = x.detach().reshape(9, 4).requires_grad_()
     else:
         x = x.detach().permute(2, 0, 1).contiguous().permute(1, 2, 0).requires_grad_()
-    arguments = (x, h0, W, b[0] if b else None, batch_sizes, False, nonlinearity, "auto")
+    U, c = torch.randn(4, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    threshold = b[0] if b else None
     # a packed sequence's sizes are data, which no tracer can read
     checks = ["test_schema", "test_autograd_registration"]
     if batch_sizes is None:
         checks += ["test_faketensor", "test_aot_dispatch_dynamic"]
-    torch.library.opcheck(torch.ops.cayley.elman.default, arguments, test_utils=checks)
+    for projection in ((None, None), (U, None), (U, c)):
+        arguments = (x, h0, W, threshold, *projection, batch_sizes, False, nonlinearity, "auto")
+        torch.library.opcheck(torch.ops.cayley.elman.default, arguments, test_utils=checks)
 
 
 def test_compiles_with_inductor_in_one_graph() -> None:
@@ -185,3 +188,9 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         elman(x[:0], h0, W)
     with pytest.raises(ValueError, match="expected h0 of 2 rows"):
         elman(x, torch.randn(3, 4), W)
+    with pytest.raises(ValueError, match=r"expected U of shape \(4, 4\) .*got \(4, 3\) and None"):
+        elman(x, h0, W, U=torch.randn(4, 3))
+    with pytest.raises(ValueError, match=r"c of shape \(4,\) or none, got \(4, 4\) and \(3,\)"):
+        elman(x, h0, W, U=W, c=torch.zeros(3))
+    with pytest.raises(ValueError, match="expected c with U only"):
+        elman(x, h0, W, c=torch.zeros(4))

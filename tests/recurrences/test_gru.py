@@ -149,12 +149,14 @@ def test_operator_is_registered_soundly(threshold: bool, batch_sizes: Tensor | N
     x, h0, W, *b = inputs(3, 3, 4, threshold)
     if batch_sizes is not None:
         x = x.detach().reshape(9, 12).requires_grad_()
-    arguments = (x, h0, W, b[0] if b else None, batch_sizes, False, "auto")
+    U, c = torch.randn(12, 12, requires_grad=True), torch.randn(12, requires_grad=True)
     # a packed sequence's sizes are data, which no tracer can read
     checks = ["test_schema", "test_autograd_registration"]
     if batch_sizes is None:
         checks += ["test_faketensor", "test_aot_dispatch_dynamic"]
-    torch.library.opcheck(torch.ops.cayley.gru.default, arguments, test_utils=checks)
+    for projection in ((None, None), (U, None), (U, c)):
+        arguments = (x, h0, W, b[0] if b else None, *projection, batch_sizes, False, "auto")
+        torch.library.opcheck(torch.ops.cayley.gru.default, arguments, test_utils=checks)
 
 
 def test_compiles_with_inductor_in_one_graph() -> None:
@@ -192,3 +194,5 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
                 function(wrong, h0, W)
         with pytest.raises(ValueError, match="expected h0 of 2 rows, one a sequence, got 1"):
             function(x, h0[:1], W)
+        with pytest.raises(ValueError, match=r"expected U of shape \(12, 12\) .*got \(4, 12\)"):
+            function(x, h0, W, b, U=W.mT)

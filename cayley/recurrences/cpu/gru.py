@@ -1,11 +1,26 @@
 """The gated recurrence and its gradient in C; see :mod:`cayley.recurrences.gru`."""
 
+import ctypes
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cpu.native import Steps, call
+from cayley.recurrences.cpu.native import Input, Steps, call, contiguous, pointers
 
 __all__ = ["gru", "gru_backward"]
+
+
+class _Gru(ctypes.Structure):
+    """``Gru`` of arguments.h."""
+
+    _fields_ = (
+        ("input", Input),
+        *((name, ctypes.c_void_p) for name in ("h0", "W", "b", "h", "gates")),
+        *((name, ctypes.c_void_p) for name in ("grad_h", "grad_gates")),
+        *((name, ctypes.c_void_p) for name in ("grad_h0", "grad_W", "grad_b")),
+        ("H", ctypes.c_int64),
+    )
 
 
 def gru(
@@ -13,40 +28,55 @@ def gru(
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
     batch_sizes: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensor, Tensor]:
-    """All h, and all [r, u, c] in the layout of x."""
+    """All h, and all [r, u, c]."""
+    x, h0, W, b, U, c = contiguous(x, h0, W, b, U, c)
     B, H = h0.shape
-    x, h0, W = x.contiguous(), h0.contiguous(), W.contiguous()
-    b = None if b is None else b.contiguous()
-    h, saved = x.new_empty(*x.shape[:-1], H), torch.empty_like(x)
-    steps = Steps.of(x, B, batch_sizes, reverse)
-    call("cayley_gru", steps, H, x, h0, W, b, h, saved, dtype=x.dtype)
-    return h, saved
+    h, gates = (x.new_empty(*x.shape[:-1], F) for F in (H, 3 * H))
+    all = _Gru(
+        Input(**pointers(x=x, U=U, c=c), I=x.shape[-1]),
+        **pointers(h0=h0, W=W, b=b, h=h, gates=gates),
+        H=H,
+    )
+    call("cayley_gru", Steps.of(x, B, batch_sizes, reverse), all, dtype=x.dtype)
+    return h, gates
 
 
 def gru_backward(
     grad_h: Tensor,
-    grad_saved: Tensor | None,
+    grad_gates: Tensor | None,
     h: Tensor,
-    saved: Tensor,
+    gates: Tensor,
+    x: Tensor,
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
     batch_sizes: Tensor | None,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, h0 and b, and all r ⊙ h, where h is the state before."""
-    B, H = h0.shape
-    grad_h, h, saved, h0, W = (v.contiguous() for v in (grad_h, h, saved, h0, W))
-    b, grad_saved = (None if v is None else v.contiguous() for v in (b, grad_saved))
-    delta, grad_h0, reset = (torch.empty_like(v) for v in (saved, h0, h))
-    grad_b = h0.new_empty(0) if b is None else torch.empty_like(b)
-    steps = Steps.of(h, B, batch_sizes, reverse)
-    call(
-        "cayley_gru_back",
-        *(steps, H, grad_h, grad_saved, h, saved, h0, W, b, delta, grad_h0, grad_b, reset),
-        dtype=h.dtype,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients with respect to x, h0, W, b, U and c; of x, W, U and c those that are wanted."""
+    grad_h, grad_gates, h, gates, x, h0, W, b, U = contiguous(
+        *(grad_h, grad_gates, h, gates, x, h0, W, b, U)
     )
-    return delta, grad_h0, grad_b, reset
+    B, H = h0.shape
+    of_x, of_W, of_U, of_c = wanted
+    grad_x = torch.empty_like(gates if U is None else x) if of_x else h.new_empty(0)
+    grad_h0, grad_b = torch.empty_like(h0), h.new_empty(0 if b is None else b.shape)
+    # transposed, as C adds them up
+    grad_W = h.new_empty((H, 3 * H) if of_W else (0, 0))
+    grad_U = h.new_empty(U.shape[::-1] if of_U else (0, 0))
+    grad_c = h.new_empty(3 * H if of_c else 0)
+    all = _Gru(
+        Input(**pointers(x=x, U=U, grad_x=grad_x, grad_U=grad_U, grad_c=grad_c), I=x.shape[-1]),
+        **pointers(h0=h0, W=W, b=b, h=h, gates=gates, grad_h=grad_h, grad_gates=grad_gates),
+        **pointers(grad_h0=grad_h0, grad_W=grad_W, grad_b=grad_b),
+        H=H,
+    )
+    call("cayley_gru_back", Steps.of(h, B, batch_sizes, reverse), all, dtype=h.dtype)
+    return grad_x, grad_h0, grad_W.mT, grad_b, grad_U.mT, grad_c

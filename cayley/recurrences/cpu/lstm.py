@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cpu.native import Steps, call
+from cayley.recurrences.cpu.native import Input, Steps, call, contiguous, pointers
 from cayley.recurrences.lstm_gradient import reference_gradient
 
 __all__ = ["lstm", "lstm_backward"]
@@ -17,7 +17,7 @@ _LONGEST = 2**31 - 1  # of windows that C can count; no sequence is as long
 
 
 class _Site(ctypes.Structure):
-    """``Site`` of lstm_arguments.h."""
+    """``Site`` of arguments.h."""
 
     _fields_ = (
         *((name, _POINTER) for name in ("gamma", "beta", "reference", "past", "given")),
@@ -28,27 +28,17 @@ class _Site(ctypes.Structure):
 
 
 class _Lstm(ctypes.Structure):
-    """``Lstm`` of lstm_arguments.h."""
+    """``Lstm`` of arguments.h."""
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("H", "window", "over_batch")),
         ("eps", ctypes.c_double),
-        *((name, _POINTER) for name in ("x", "h0", "c0", "W", "b", "weights")),
+        ("input", Input),
+        *((name, _POINTER) for name in ("h0", "c0", "W", "b", "weights")),
         ("sites", _Site * 3),
         *((name, _POINTER) for name in ("h", "c", "kept", "grad_h", "grad_c")),
-        *((name, _POINTER) for name in ("dx", "da", "grad_h0", "grad_c0", "grad_b")),
+        *((name, _POINTER) for name in ("grad_h0", "grad_c0", "grad_W", "grad_b")),
     )
-
-
-def _pointers(tensors: dict[str, Tensor | None]) -> dict[str, int | None]:
-    """Addresses; NULL for what is None or empty."""
-    for name, tensor in tensors.items():
-        assert tensor is None or tensor.is_contiguous(), f"C reads {name} from front to back"
-    return {name: None if x is None else x.data_ptr() or None for name, x in tensors.items()}
-
-
-def _contiguous(tensors: list[Any]) -> list[Any]:
-    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
 def _sites(
@@ -61,8 +51,8 @@ def _sites(
     for k in range(3):
         gamma, beta, reference, past, given = tensors[5 * k : 5 * k + 5]
         own = {"gamma": gamma, "beta": beta, "reference": reference, "past": past, "given": given}
-        pointers = _pointers({**own, "statistics": statistics[k], **gradients[k]})
-        sites[k] = _Site(**pointers, given_rows=0 if given is None else given.shape[2])
+        found = pointers(**own, statistics=statistics[k], **gradients[k])
+        sites[k] = _Site(**found, given_rows=0 if given is None else given.shape[2])
     return sites
 
 
@@ -72,11 +62,10 @@ def lstm(*arguments: Any) -> tuple[Tensor, ...]:
     Arguments are those of the operator in :mod:`cayley.recurrences.lstm`, up to ε.
     """
     *tensors, batch_sizes, window, over_batch, eps = arguments
-    x, h0, c0, W, b, *sites, weights = _contiguous(tensors)
+    x, h0, c0, W, b, *sites, weights, U = contiguous(*tensors)
     B, H = h0.shape
     T = len(x) if batch_sizes is None else len(batch_sizes)
-    h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
-    kept = torch.empty_like(x)
+    h, c, kept = (x.new_empty(*x.shape[:-1], F) for F in (H, H, 4 * H))
     statistics = []
     for k in (0, 5, 10):
         gamma, given = sites[k], sites[k + 4]
@@ -84,8 +73,8 @@ def lstm(*arguments: Any) -> tuple[Tensor, ...]:
         statistics.append(x.new_zeros(0 if gamma is None or given is not None else shape))
     all = _Lstm(
         *(H, min(window, _LONGEST), over_batch, eps),
-        **_pointers({"x": x, "h0": h0, "c0": c0, "W": W, "b": b, "weights": weights}),
-        **_pointers({"h": h, "c": c, "kept": kept}),
+        input=Input(**pointers(x=x, U=U), I=x.shape[-1]),
+        **pointers(h0=h0, c0=c0, W=W, b=b, weights=weights, h=h, c=c, kept=kept),
         sites=_sites(sites, statistics, [{}] * 3),
     )
     call("cayley_lstm", Steps.of(x, B, batch_sizes, False), all, dtype=x.dtype)
@@ -94,19 +83,23 @@ def lstm(*arguments: Any) -> tuple[Tensor, ...]:
 
 def lstm_backward(*arguments: Any) -> list[Tensor]:
     """Gradients; arguments and result are those of :func:`cayley.recurrences.lstm_gradient`."""
-    *tensors, batch_sizes, window, over_batch, eps = arguments
-    tensors = _contiguous(tensors)
+    *tensors, batch_sizes, window, over_batch, eps, (of_x, of_W, of_U) = arguments
+    tensors = contiguous(*tensors)
     grad_h, grad_c, *grad_statistics = tensors[:5]
     h, c, kept, *statistics = tensors[5:11]
-    x, h0, c0, W, b, *sites, weights = tensors[11:]
+    x, h0, c0, W, b, *sites, weights, U = tensors[11:]
     B, H = h0.shape
 
     def like(tensor: Tensor | None) -> Tensor:
         return h.new_empty(0) if tensor is None else torch.empty_like(tensor)
 
-    same = sites[0] is None and sites[5] is None
-    dx, da = like(x), like(None if same else x)
+    # a normalisation of either term makes two gradients of one, in the place of the first
+    normalised = sites[0] is not None or sites[5] is not None
+    grad_x = like(x if of_x or normalised else None)
     grad_h0, grad_c0, grad_b = like(h0), like(c0), like(b)
+    # transposed, as C adds them up
+    grad_W = h.new_empty((H, 4 * H) if of_W else (0, 0))
+    grad_U = h.new_empty(U.shape[::-1] if of_U else (0, 0))
     found = [
         {
             "grad_gamma": like(sites[5 * k]),
@@ -122,16 +115,16 @@ def lstm_backward(*arguments: Any) -> list[Tensor]:
     ]
     all = _Lstm(
         *(H, min(window, _LONGEST), over_batch, eps),
-        **_pointers({"x": x, "h0": h0, "c0": c0, "W": W, "weights": weights}),
-        **_pointers({"h": h, "c": c, "kept": kept, "grad_h": grad_h, "grad_c": grad_c}),
-        **_pointers({"dx": dx, "da": da}),
-        **_pointers({"grad_h0": grad_h0, "grad_c0": grad_c0, "grad_b": grad_b}),
+        input=Input(**pointers(x=x, U=U, grad_x=grad_x, grad_U=grad_U), I=x.shape[-1]),
+        **pointers(h0=h0, c0=c0, W=W, weights=weights),
+        **pointers(h=h, c=c, kept=kept, grad_h=grad_h, grad_c=grad_c),
+        **pointers(grad_h0=grad_h0, grad_c0=grad_c0, grad_W=grad_W, grad_b=grad_b),
         sites=_sites(sites, statistics, inward),
     )
     call("cayley_lstm_back", Steps.of(h, B, batch_sizes, False), all, dtype=h.dtype)
-    result = [dx, da, grad_h0, grad_c0, grad_b]
+    result = [grad_x if of_x else like(None), grad_h0, grad_c0, grad_W.mT, grad_b]
     for k, gradients in enumerate(found):
         gamma, beta, past = gradients.values()
         reference = reference_gradient(statistics[k], grad_statistics[k], past, batch_sizes)
         result += [gamma, beta, reference, past]
-    return result
+    return [*result, grad_U.mT]

@@ -4,11 +4,21 @@ import ctypes
 import functools
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["INSTRUCTION_SETS", "Steps", "call", "instruction_set", "refusal"]
+__all__ = [
+    "INSTRUCTION_SETS",
+    "Input",
+    "Steps",
+    "call",
+    "contiguous",
+    "instruction_set",
+    "pointers",
+    "refusal",
+]
 
 INSTRUCTION_SETS = ("plain", "avx2", "avx512")
 
@@ -47,6 +57,27 @@ class Steps(ctypes.Structure):
         return cls(len(batch_sizes), x.shape[0], batch_sizes.data_ptr(), B, reverse)
 
 
+class Input(ctypes.Structure):
+    """``Input`` of arguments.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "U", "c", "grad_x", "grad_U", "grad_c")),
+        ("I", ctypes.c_int64),
+    )
+
+
+def contiguous(*tensors: Tensor | None) -> list[Any]:
+    """The tensors as C reads them, from front to back."""
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+
+
+def pointers(**tensors: Tensor | None) -> dict[str, int | None]:
+    """Addresses, which do not keep a tensor alive; NULL for what is None or empty."""
+    for name, tensor in tensors.items():
+        assert tensor is None or tensor.is_contiguous(), f"C reads {name} from front to back"
+    return {name: None if x is None else x.data_ptr() or None for name, x in tensors.items()}
+
+
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     """The compiled library, or None where the package was installed without a compiler."""
@@ -79,37 +110,16 @@ def refusal(x: Tensor, *others: Tensor | None) -> str | None:
     return None
 
 
-def call(function: str, *arguments: object, dtype: torch.dtype) -> None:
-    """Run a function of the library in the precision of ``dtype`` on torch's number of threads.
-
-    Tensors are passed by address: they are contiguous, and the caller keeps them alive.
-    """
+def call(function: str, steps: Steps, arguments: ctypes.Structure, *, dtype: torch.dtype) -> None:
+    """Run a function of the library in the precision of ``dtype`` on torch's number of threads."""
     library = _library()
     assert library is not None, "call after refusal() has returned None"
     error = getattr(library, function)(
         instruction_set(),
         torch.finfo(dtype).bits,
-        *map(_argument, arguments),
+        ctypes.byref(steps),
+        ctypes.byref(arguments),
         torch.get_num_threads(),
     )
     if error == _OUT_OF_MEMORY:
         raise MemoryError(f"{function} could not allocate its buffers")
-
-
-def _argument(value: object) -> object:
-    match value:
-        case Tensor():
-            assert value.is_contiguous(), "C reads tensors from front to back"
-            return ctypes.c_void_p(value.data_ptr())
-        case None:
-            return ctypes.c_void_p(None)
-        case bool() | int():
-            return ctypes.c_int(value)
-        case float():
-            return ctypes.c_double(value)
-        case ctypes.Structure():
-            return ctypes.byref(value)
-        case _:
-            raise TypeError(
-                f"expected a tensor, a number or a structure, got {type(value).__name__}"
-            )

@@ -18,7 +18,12 @@ def main(path: str) -> None:
     runs = 0
     for instructions in range(best + 1):
         native.instruction_set = lambda: instructions  # noqa: B023 (used within the iteration)
-        for threads, (T, B, H) in ((1, (1, 1, 1)), (2, (3, 7, 19)), (3, (2, 2, 33))):
+        for threads, (T, B, H) in (
+            (1, (1, 1, 1)),
+            (2, (3, 7, 19)),
+            (3, (2, 2, 33)),
+            (2, (90, 7, 2)),
+        ):
             torch.set_num_threads(threads)
             for case in CASES.values():
                 for dtype in (torch.float32, torch.float64):

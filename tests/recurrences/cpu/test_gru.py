@@ -13,18 +13,24 @@ LENGTHS = torch.tensor([3, 3, 2, 1])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("batch_sizes", [None, LENGTHS], ids=["dense", "packed"])
 @pytest.mark.parametrize("H", [1, 21])
+@pytest.mark.parametrize("features", [None, 2])
 def test_gates_and_their_gradients_are_those_of_the_loop(
-    threshold: bool, reverse: bool, batch_sizes: Tensor | None, H: int
+    threshold: bool, reverse: bool, batch_sizes: Tensor | None, H: int, features: int | None
 ) -> None:
     shape = (4, 3) if batch_sizes is None else (9,)
     h0, W = torch.randn(3, H), torch.randn(3 * H, H) / H**0.5
+    U = None if features is None else torch.randn(3 * H, features)
     b = torch.randn(H) if threshold else None
     forward, backward = torch.ops.cayley.gru, torch.ops.cayley.gru_backward
-    x = torch.randn(*shape, 3 * H)
+    x = torch.randn(*shape, 3 * H if features is None else features)
     loop, native = (
-        forward(x, h0, W, b, batch_sizes, reverse, backend) for backend in ("reference", "cpu")
+        forward(x, h0, W, b, U, None, batch_sizes, reverse, backend)
+        for backend in ("reference", "cpu")
     )
     torch.testing.assert_close(native, loop)
     for grad_gates in (None, torch.randn(*shape, 3 * H)):
-        arguments = (torch.randn(*shape, H), grad_gates, *loop, h0, W, b, batch_sizes, reverse)
-        torch.testing.assert_close(backward(*arguments, "cpu"), backward(*arguments, "reference"))
+        arguments = (torch.randn(*shape, H), grad_gates, *loop, x, h0, W, b, U, batch_sizes)
+        options = (reverse, [True, True, U is not None, U is not None])
+        torch.testing.assert_close(
+            backward(*arguments, *options, "cpu"), backward(*arguments, *options, "reference")
+        )

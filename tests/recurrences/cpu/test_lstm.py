@@ -73,8 +73,9 @@ def test_a_gradient_may_follow_the_forward_pass_of_another_back_end(case: str) -
     torch.testing.assert_close(outputs["cpu"], outputs["reference"], rtol=1e-10, atol=1e-12)
     grad_h, grad_c = torch.randn_like(outputs["cpu"][0]), None
     external = [torch.randn_like(s) if s.numel() else None for s in outputs["cpu"][3:]]
+    wanted = [True, True, arguments[21] is not None]
     gradients = [
-        torch.ops.cayley.lstm_backward(grad_h, grad_c, *external, *kept, *arguments, name)
+        torch.ops.cayley.lstm_backward(grad_h, grad_c, *external, *kept, *arguments, wanted, name)
         for name in outputs
         for kept in outputs.values()
     ]

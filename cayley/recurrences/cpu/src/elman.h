@@ -1,62 +1,26 @@
-/* h_t = phi(x_t + W h_{t-1}; b) and its gradient. */
+/* h_t = phi(x_t + W h_{t-1}; b), or phi(U x_t + c + W h_{t-1}; b), and its gradient. */
 
 typedef struct {
     const Steps *steps;
-    int H, activation;
-    const REAL *x, *h0, *b, *packed;
-    REAL *h, *z;
+    const Elman *all;
+    NAME(sum) forward;
+    REAL *y; /* (B, padded H): where the activation is not computed in registers */
 } NAME(elman_job);
 
 typedef struct {
     const Steps *steps;
-    int H, activation;
-    const REAL *grad_h, *grad_z, *h, *z, *b, *packed;
-    REAL *delta, *grad_h0, *row_grad_b;
+    const Elman *all;
+    NAME(sum) back, to_x, to_h0;
+    NAME(chunks) chunks;
+    REAL *y, *row_grad_b; /* (B, padded H), of the complex activation */
+    int summed;           /* whether the gradient of a matrix is wanted */
 } NAME(elman_back_job);
 
-static INLINE V NAME(activate)(const int activation, V z, V b) {
-    switch (activation) {
-    case MODRELU: {
-        const V a = NAME(absolute)(z) + b;
-        /* comparisons that let a NaN through; sgn(0) = 0 */
-        const V clipped = NAME(select)(a < 0, (V){0}, a);
-        return NAME(select)(z == 0, (V){0}, NAME(with_sign_of)(clipped, z));
-    }
-    case RELU: return NAME(select)(z < 0, (V){0}, z);
-    case LEAKY_RELU: return NAME(select)(z > 0, z, z * (REAL)NEGATIVE_SLOPE);
-    case TANH: return NAME(tanh)(z);
-    default: return z;
-    }
-}
-
-/* The gradient with respect to z, from that with respect to h. */
-static INLINE V NAME(pull_back)(const int activation, V g, V h) {
-    switch (activation) {
-    case MODRELU: return NAME(select)(h != 0, g, (V){0});
-    case RELU: return NAME(select)(h > 0, g, (V){0});
-    case LEAKY_RELU: return NAME(select)(h > 0, g, g * (REAL)NEGATIVE_SLOPE);
-    case TANH: return g * ((REAL)1 - h * h);
-    default: return g;
-    }
-}
-
-/* One row: h = phi(x + y; b). */
-static INLINE void NAME(elman_row)(const int activation, int n, const REAL *x, const REAL *y,
-                                   const REAL *b, REAL *h) {
-    for (int j = 0; j < n; j += LANES) {
-        const V z = NAME(take)(x + j, n - j) + NAME(load)(y + j);
-        const V threshold = activation == MODRELU ? NAME(take)(b + j, n - j) : (V){0};
-        NAME(put)(h + j, NAME(activate)(activation, z, threshold), n - j);
-    }
-}
-
 /* One row of complex numbers [Re, Im], m of each; z is kept. */
-static INLINE void NAME(elman_row_stacked)(int m, const REAL *x, const REAL *y, const REAL *b,
-                                           REAL *h, REAL *z) {
+static void NAME(elman_row_stacked)(int m, const REAL *y, const REAL *b, REAL *h, REAL *z) {
     for (int j = 0; j < m; j += LANES) {
         const int left = m - j;
-        const V re = NAME(take)(x + j, left) + NAME(take)(y + j, left);
-        const V im = NAME(take)(x + m + j, left) + NAME(take)(y + m + j, left);
+        const V re = NAME(take)(y + j, left), im = NAME(take)(y + m + j, left);
         const V r = NAME(square_root)(re * re + im * im + (REAL)EPSILON);
         const V a = r + NAME(take)(b + j, left);
         const V scale = NAME(select)(a < 0, (V){0}, a) / (r + (REAL)EPSILON);
@@ -67,32 +31,12 @@ static INLINE void NAME(elman_row_stacked)(int m, const REAL *x, const REAL *y, 
     }
 }
 
-/* One row: delta = phi'(h)^T (g + carry), and what it adds to the gradient of b. */
-static INLINE void NAME(elman_row_back)(const int activation, int n, const REAL *g,
-                                        const REAL *carry, const REAL *h, REAL *delta,
-                                        REAL *grad_b) {
-    for (int j = 0; j < n; j += LANES) {
-        V total = NAME(take)(g + j, n - j);
-        if (carry) total += NAME(load)(carry + j);
-        const V state = NAME(take)(h + j, n - j);
-        const V d = NAME(pull_back)(activation, total, state);
-        if (activation == MODRELU)
-            NAME(store)(grad_b + j,
-                        NAME(load)(grad_b + j) + NAME(with_sign_of)(NAME(all)(1), state) * d);
-        NAME(put)(delta + j, d, n - j);
-    }
-}
-
-static INLINE void NAME(elman_row_stacked_back)(int m, const REAL *g, const REAL *carry,
-                                                const REAL *z, const REAL *b, REAL *delta,
-                                                REAL *grad_b) {
+/* One row: delta from the gradient g of h, and what it adds to the gradient of b. */
+static void NAME(elman_row_stacked_back)(int m, const REAL *g, const REAL *z, const REAL *b,
+                                         REAL *delta, REAL *grad_b) {
     for (int j = 0; j < m; j += LANES) {
         const int left = m - j;
-        V g_re = NAME(take)(g + j, left), g_im = NAME(take)(g + m + j, left);
-        if (carry) {
-            g_re += NAME(take)(carry + j, left);
-            g_im += NAME(take)(carry + m + j, left);
-        }
+        const V g_re = NAME(take)(g + j, left), g_im = NAME(take)(g + m + j, left);
         const V re = NAME(take)(z + j, left), im = NAME(take)(z + m + j, left);
         const V threshold = NAME(take)(b + j, left);
         const V r = NAME(square_root)(re * re + im * im + (REAL)EPSILON);
@@ -108,116 +52,178 @@ static INLINE void NAME(elman_row_stacked_back)(int m, const REAL *g, const REAL
     }
 }
 
-/* The activation is a constant in each of these loops over rows. */
-#define ROWS(kind)                                                                              \
-    case kind:                                                                                  \
-        for (int i = 0; i < count; i++)                                                         \
-            NAME(elman_row)(kind, n, x + i * n, y + i * stride, job->b, h + i * n);             \
-        break;
-
-static int NAME(elman_rows)(void *data, int first, int last) {
+static int NAME(elman_rows)(void *data, const Share *share) {
     const NAME(elman_job) *job = data;
-    const ptrdiff_t n = job->H, stride = NAME(padded)(job->H);
-    REAL *y_all = allocate((last - first) * stride * sizeof(REAL));
-    if (!y_all) return OUT_OF_MEMORY;
+    const Elman *all = job->all;
+    const int first = share->first, last = share->last;
+    const ptrdiff_t n = all->H, stride = NAME(padded)(n), n_x = job->forward.U ? all->input.I : n;
+    const int in_registers = all->activation != TANH && all->activation != MODRELU_STACKED;
+    REAL *y = job->y + first * stride;
+    const ptrdiff_t y_stride = in_registers ? n : stride;
+    NAME(operands) o = {.x_stride = n_x, .a_stride = n, .y_stride = y_stride, .width = (int)y_stride};
     for (Walk at = walk(job->steps, 0); at.more; advance(&at)) {
         const int count = rows_between(first, last, at.size);
-        const int kept = rows_between(first, last, at.size < at.before_size ? at.size : at.before_size);
-        REAL *y = y_all, *h = job->h + (at.offset + first) * n;
-        const REAL *x = job->x + (at.offset + first) * n;
-        NAME(product)(job->packed, n, n, job->h + (at.before_offset + first) * n, n, y, stride, kept);
-        NAME(product)(job->packed, n, n, job->h0 + (first + kept) * n, n, y + kept * stride, stride,
-                      count - kept);
-        switch (job->activation) {
-            ROWS(MODRELU)
-            ROWS(RELU)
-            ROWS(LEAKY_RELU)
-            ROWS(TANH)
-            ROWS(IDENTITY)
-        default:
-            for (int i = 0; i < count; i++)
-                NAME(elman_row_stacked)(n / 2, x + i * n, y + i * stride, job->b, h + i * n,
-                                        job->z + (at.offset + first + i) * n);
-        }
+        const int kept = rows_between(first, last, kept_rows(&at));
+        REAL *h = (REAL *)all->h + (at.offset + first) * n;
+        o.x = (const REAL *)all->input.x + (at.offset + first) * n_x;
+        o.a = (const REAL *)all->h + (at.before_offset + first) * n;
+        o.y = in_registers ? h : y;
+        NAME(apply)(&job->forward, &o, kept);
+        o.x += kept * n_x;
+        o.a = (const REAL *)all->h0 + (first + kept) * n;
+        o.y += kept * o.y_stride;
+        NAME(apply)(&job->forward, &o, count - kept);
+        if (in_registers) continue;
+        for (int i = 0; i < count; i++)
+            if (all->activation == TANH)
+                for (int j = 0; j < n; j += LANES)
+                    NAME(put)(h + i * n + j, NAME(tanh)(NAME(load)(y + i * stride + j)), n - j);
+            else
+                NAME(elman_row_stacked)(n / 2, y + i * stride, all->b, h + i * n,
+                                        (REAL *)all->z + (at.offset + first + i) * n);
     }
-    free(y_all);
     return 0;
 }
-#undef ROWS
 
-#define ROWS(kind)                                                                              \
-    case kind:                                                                                  \
-        for (int i = 0; i < count; i++)                                                         \
-            NAME(elman_row_back)(kind, n, g + i * n, i < carried ? carry + i * stride : NULL,   \
-                                 h + i * n, delta + i * n, grad_b + i * stride);                \
-        break;
-
-static int NAME(elman_rows_back)(void *data, int first, int last) {
+static int NAME(elman_rows_back)(void *data, const Share *share) {
     const NAME(elman_back_job) *job = data;
-    const ptrdiff_t n = job->H, stride = NAME(padded)(job->H);
-    REAL *carry = allocate((last - first) * stride * sizeof(REAL));
-    if (!carry) return OUT_OF_MEMORY;
-    REAL *grad_b = job->row_grad_b + first * stride;
-    int carried = 0;
-    for (Walk at = walk(job->steps, 1); at.more; advance(&at)) {
-        const int count = rows_between(first, last, at.size);
-        const ptrdiff_t here = (at.offset + first) * n;
-        const REAL *g = job->grad_h + here, *h = job->h + here;
-        REAL *delta = job->delta + here;
-        switch (job->activation) {
-            ROWS(MODRELU)
-            ROWS(RELU)
-            ROWS(LEAKY_RELU)
-            ROWS(TANH)
-            ROWS(IDENTITY)
-        default:
-            for (int i = 0; i < count; i++)
-                NAME(elman_row_stacked_back)(n / 2, g + i * n, i < carried ? carry + i * stride : NULL,
-                                             job->z + here + i * n, job->b, delta + i * n,
-                                             grad_b + i * stride);
+    const Elman *all = job->all;
+    const Input *input = &all->input;
+    const int first = share->first, last = share->last;
+    const int stacked = all->activation == MODRELU_STACKED;
+    const ptrdiff_t n = all->H, padded = NAME(padded)(n), I = input->I;
+    /* without U, delta is the gradient of x */
+    REAL *delta_all = input->U ? NULL : input->grad_x;
+    const ptrdiff_t stride = delta_all ? n : padded;
+    const NAME(chunks) *chunks = &job->chunks;
+    REAL *panel = chunks->panels + share->index * NAME(panel_size)(chunks->most);
+    NAME(outer_sums) sums = {
+        .n = (int)n,
+        .factors = {NAME(factor_of)(chunks, share->index, STATES, (int)n, all->grad_W, n),
+                    NAME(factor_of)(chunks, share->index, INPUTS, (int)I, input->grad_U, n)},
+        .column_sums = input->grad_c,
+        .signed_sums = stacked ? NULL : all->grad_b,
+        .state_stride = n,
+    };
+    REAL *y = job->y + first * padded, *row_grad_b = job->row_grad_b + first * padded;
+    NAME(operands) o = {.x_stride = n, .a_stride = stride, .state_stride = n};
+    o.y_stride = stacked ? padded : stride;
+    o.width = stacked || !delta_all ? padded : n;
+    int carried = 0, turn = 0;
+    for (Walk at = walk(job->steps, 1); at.more; turn ^= 1) {
+        const Chunk chunk = next_chunk(at, chunks->goal);
+        REAL *d = delta_all ? delta_all + chunk.offset * n : chunks->d[turn];
+        if (sums.factors[0].sums)
+            NAME(rows_before)(sums.factors[0].rows, at, &chunk, all->h, all->h0, n);
+        if (sums.factors[1].sums)
+            NAME(rows_of)(sums.factors[1].rows, (const REAL *)input->x + chunk.offset * I, I,
+                          chunk.rows);
+        sums.states = (const REAL *)all->h + chunk.offset * n;
+        for (int s = 0; s < chunk.steps; s++, advance(&at)) {
+            const int count = rows_between(first, last, at.size);
+            const ptrdiff_t here = at.offset + first;
+            REAL *delta = d + (here - chunk.offset) * stride;
+            o.x = (const REAL *)all->grad_h + here * n;
+            o.state = stacked ? NULL : (const REAL *)all->h + here * n;
+            o.y = stacked ? y : delta;
+            NAME(apply)(&job->back, &o, carried);
+            /* those that end here have nothing to receive */
+            NAME(operands) ends = o;
+            ends.x += carried * n;
+            ends.a = NULL;
+            if (ends.state) ends.state += carried * n;
+            ends.y += carried * o.y_stride;
+            NAME(apply)(&job->back, &ends, count - carried);
+            for (int i = 0; stacked && i < count; i++) {
+                const ptrdiff_t row = (here + i) * n;
+                REAL *delta_i = delta + i * stride;
+                NAME(elman_row_stacked_back)(n / 2, y + i * padded, (const REAL *)all->z + row,
+                                             all->b, delta_i, row_grad_b + i * padded);
+                for (int j = 0; all->grad_z && j < n; j++)
+                    delta_i[j] += ((const REAL *)all->grad_z)[row + j];
+            }
+            if (input->U && input->grad_x) {
+                const NAME(operands) to_x = {.a = delta,
+                                             .a_stride = stride,
+                                             .y = (REAL *)input->grad_x + here * I,
+                                             .y_stride = I,
+                                             .width = (int)I};
+                NAME(apply)(&job->to_x, &to_x, count);
+            }
+            /* sequences with no step before this one hand their gradient to h0 */
+            carried = rows_between(first, last, kept_rows(&at));
+            const NAME(operands) to_h0 = {.a = delta + carried * stride,
+                                          .a_stride = stride,
+                                          .y = (REAL *)all->grad_h0 + (first + carried) * n,
+                                          .y_stride = n,
+                                          .width = (int)n};
+            NAME(apply)(&job->to_h0, &to_h0, count - carried);
+            o.a = delta;
         }
-        if (job->grad_z)
-            for (ptrdiff_t i = 0; i < count * n; i++) delta[i] += job->grad_z[here + i];
-        NAME(product)(job->packed, n, n, delta, n, carry, stride, count);
-        /* sequences with no step before this one hand their gradient to h0 */
-        carried = rows_between(first, last, at.size < at.before_size ? at.size : at.before_size);
-        for (int i = carried; i < count; i++)
-            memcpy(job->grad_h0 + (first + i) * n, carry + i * stride, n * sizeof(REAL));
+        if (!job->summed) continue;
+        meet(share->team);
+        NAME(outer)(&sums, d, stride, chunk.rows, panel, share->index, share->team->count);
     }
-    free(carry);
     return 0;
 }
-#undef ROWS
 
-static int NAME(elman)(const Steps *steps, int H, int activation, const void *x, const void *h0,
-                       const void *W, const void *b, void *h, void *z, int threads) {
-    REAL *packed = allocate(NAME(packed_size)(H, H) * sizeof(REAL));
-    if (!packed) return OUT_OF_MEMORY;
-    /* y_j = sum_k h_k W_jk */
-    NAME(pack)(packed, W, 1, H, H, H);
-    advise_huge_pages(h, steps->rows * H * sizeof(REAL));
-    NAME(elman_job) job = {steps, H, activation, x, h0, b, packed, h, z};
+static int NAME(elman)(const Steps *steps, const Elman *all, int threads) {
+    const int H = (int)all->H, I = (int)all->input.I, padded = NAME(padded)(H);
+    NAME(elman_job) job = {.steps = steps, .all = all};
+    Arena arena = {0};
+    REAL *U = NULL, *W = NULL;
+    const REAL *b = NULL, *c = NULL;
+    for (int round = 0; round < 2; round++) {
+        if (round && open_arena(&arena)) return OUT_OF_MEMORY;
+        W = room(&arena, NAME(packed_size)(H, H) * sizeof(REAL));
+        if (all->input.U) U = room(&arena, NAME(packed_size)(I, H) * sizeof(REAL));
+        c = copy_padded(&arena, all->input.c, H, padded, sizeof(REAL));
+        if (all->activation == MODRELU) b = copy_padded(&arena, all->b, H, padded, sizeof(REAL));
+        job.y = room(&arena, (size_t)steps->B * padded * sizeof(REAL));
+    }
+    /* y_j = sum_k x_k U_jk + sum_k h_k W_jk */
+    if (U) NAME(pack)(U, all->input.U, 1, I, I, H);
+    NAME(pack)(W, all->W, 1, H, H, H);
+    job.forward = (NAME(sum)){I, H, H, U, W, c, b, (int)all->activation};
+    advise_huge_pages(all->h, steps->rows * H * sizeof(REAL));
     const int error = split(NAME(elman_rows), &job, steps, threads);
-    free(packed);
+    free(arena.memory);
     return error;
 }
 
-static int NAME(elman_back)(const Steps *steps, int H, int activation, const void *grad_h,
-                            const void *grad_z, const void *h, const void *z, const void *W,
-                            const void *b, void *delta, void *grad_h0, void *grad_b, int threads) {
-    const size_t sums = (size_t)steps->B * NAME(padded)(H);
-    REAL *packed = allocate((NAME(packed_size)(H, H) + sums) * sizeof(REAL));
-    if (!packed) return OUT_OF_MEMORY;
-    REAL *row_grad_b = packed + NAME(packed_size)(H, H);
-    memset(row_grad_b, 0, sums * sizeof(REAL));
+static int NAME(elman_back)(const Steps *steps, const Elman *all, int threads) {
+    const int H = (int)all->H, I = (int)all->input.I, padded = NAME(padded)(H);
+    const Input *input = &all->input;
+    NAME(elman_back_job) job = {.steps = steps, .all = all};
+    Arena arena = {0};
+    REAL *U = NULL, *W = NULL;
+    for (int round = 0; round < 2; round++) {
+        if (round && open_arena(&arena)) return OUT_OF_MEMORY;
+        W = room(&arena, NAME(packed_size)(H, H) * sizeof(REAL));
+        if (input->U) U = room(&arena, NAME(packed_size)(H, I) * sizeof(REAL));
+        job.y = room(&arena, (size_t)steps->B * padded * sizeof(REAL));
+        job.row_grad_b = room(&arena, (size_t)steps->B * padded * sizeof(REAL));
+        NAME(room_for_chunks)(&job.chunks, &arena, steps, H, (int[FACTORS]){H, input->U ? I : 0},
+                              most_threads(steps, threads));
+    }
     /* y_j = sum_k delta_k W_kj */
-    NAME(pack)(packed, W, H, 1, H, H);
-    advise_huge_pages(delta, steps->rows * H * sizeof(REAL));
-    NAME(elman_back_job) job = {steps,  H, activation, grad_h, grad_z,  h,
-                                z,      b, packed,     delta,  grad_h0, row_grad_b};
+    NAME(pack)(W, all->W, H, 1, H, H);
+    if (U) NAME(pack)(U, input->U, I, 1, H, I);
+    const int stacked = all->activation == MODRELU_STACKED;
+    job.back = (NAME(sum)){.n_a = H, .n_out = H, .W = W, .activation = IDENTITY};
+    job.to_h0 = job.back;
+    if (!stacked) job.back.activation = (int)all->activation;
+    job.to_x = (NAME(sum)){.n_a = H, .n_out = I, .W = U, .activation = IDENTITY};
+    job.summed = all->grad_W || input->grad_U || input->grad_c || (all->grad_b && !stacked);
+    NAME(clear)(all->grad_W, (size_t)H * H);
+    NAME(clear)(input->grad_U, (size_t)I * H);
+    NAME(clear)(input->grad_c, H);
+    if (!stacked) NAME(clear)(all->grad_b, H);
+    if (!input->U && input->grad_x)
+        advise_huge_pages(input->grad_x, steps->rows * H * sizeof(REAL));
     const int error = split(NAME(elman_rows_back), &job, steps, threads);
-    if (b) NAME(sum_rows)(row_grad_b, steps->B, NAME(padded)(H), grad_b,
-                          activation == MODRELU ? H : H / 2);
-    free(packed);
+    if (stacked && all->grad_b)
+        NAME(sum_rows)(job.row_grad_b, steps->B, padded, all->grad_b, H / 2);
+    free(arena.memory);
     return error;
 }

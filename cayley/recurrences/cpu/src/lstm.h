@@ -4,11 +4,15 @@
 typedef struct {
     const Steps *steps;
     const Lstm *all;
-    const REAL *packed, *b;
+    NAME(sum) forward; /* of a step; b is in it unless it is normalised too */
+    const REAL *W, *b; /* W packed for the gradient; b padded */
+    NAME(sum) to_x;
+    NAME(chunks) chunks;
+    int summed; /* whether the gradient of a matrix or bias is wanted */
     /* Sums over time of `group` rows each, which no two threads share: the order of additions does
      * not depend on the number of threads, and they take little of the cache. */
     int group;
-    REAL *grad_b, *grad_gamma[SITES], *grad_beta[SITES];
+    REAL *grad_gamma[SITES], *grad_beta[SITES];
 } NAME(lstm_job);
 
 /* From register to register of a row of n numbers; the last one begins early rather than end late,
@@ -16,18 +20,15 @@ typedef struct {
 #define ACROSS(j, n) \
     for (int j = 0; j < (n); j = j + LANES < (n) && j + 2 * LANES > (n) ? (n)-LANES : j + LANES)
 
-/* Gates and cell of a row from y + b, and x where it is to be added. Of the gates only o is needed
- * again in the step; all are kept where their gradient could not find them again. */
-static INLINE void NAME(gates_row)(const int with_x, const int keep, int H, const REAL *y,
-                                   const REAL *x, const REAL *b, const REAL *before, REAL *gates,
-                                   REAL *o, REAL *c) {
+/* Gates and cell of a row from y. Of the gates only o is needed again in the step; all are kept where
+ * their gradient could not find them again. */
+static INLINE void NAME(gates_row)(const int keep, int H, const REAL *y, const REAL *before,
+                                   REAL *gates, REAL *o, REAL *c) {
     ACROSS(j, H) {
         const int left = H - j;
         V a[4];
         UNROLL for (int k = 0; k < 4; k++) {
             a[k] = NAME(load)(y + k * H + j);
-            if (keep) a[k] += NAME(load)(b + k * H + j);
-            if (with_x) a[k] += NAME(take)(x + k * H + j, left);
             a[k] = k == 2 ? NAME(tanh)(a[k]) : NAME(sigmoid)(a[k]);
             if (keep && k < 3) NAME(put)(gates + k * H + j, a[k], left);
         }
@@ -106,10 +107,12 @@ static void NAME(prepare_sites)(NAME(norm) *norms, Arena *arena, const NAME(lstm
     }
 }
 
-static int NAME(lstm_rows)(void *data, int first, int last) {
+static int NAME(lstm_rows)(void *data, const Share *share) {
     const NAME(lstm_job) *job = data;
     const Lstm *all = job->all;
+    const int first = share->first, last = share->last;
     const ptrdiff_t H = all->H, F = 4 * H, rows = last - first;
+    const ptrdiff_t n_x = all->input.U ? all->input.I : F;
     const ptrdiff_t stride = NAME(padded)(F) + LANES, cell_stride = NAME(padded)(H);
     Arena arena = {0};
     NAME(norm) norms[SITES];
@@ -133,10 +136,17 @@ static int NAME(lstm_rows)(void *data, int first, int last) {
             h_before = (const REAL *)all->h + before * H;
             c_before = (const REAL *)all->c + before * H;
         }
-        const REAL *x = (const REAL *)all->x + here * F;
+        const REAL *x = (const REAL *)all->input.x + here * n_x;
         REAL *kept = (REAL *)all->kept + here * F;
         REAL *c = (REAL *)all->c + here * H, *h = (REAL *)all->h + here * H;
-        NAME(product)(job->packed, H, F, h_before, H, y, stride, count);
+        const NAME(operands) step = {.x = N_x || N_h ? NULL : x,
+                                     .x_stride = n_x,
+                                     .a = h_before,
+                                     .a_stride = H,
+                                     .y = y,
+                                     .y_stride = stride,
+                                     .width = NAME(padded)(F)};
+        NAME(apply)(&job->forward, &step, count);
         if (N_h) NAME(observe)(N_h, at.t, y, stride, job->b, count);
         if (N_x) NAME(observe)(N_x, at.t, x, F, NULL, count);
         REAL *o_here = N_h ? o : kept + 3 * H;
@@ -148,11 +158,9 @@ static int NAME(lstm_rows)(void *data, int first, int last) {
             if (N_x) NAME(add_normalized)(N_x, i, x_i, y_i);
             if (N_h && !N_x) NAME(add_row)(F, x_i, y_i);
             if (N_h)
-                NAME(gates_row)(0, 0, H, y_i, NULL, NULL, before_i, NULL, o_i, c + i * H);
-            else if (N_x)
-                NAME(gates_row)(0, 1, H, y_i, NULL, job->b, before_i, kept_i, o_i, c + i * H);
+                NAME(gates_row)(0, H, y_i, before_i, NULL, o_i, c + i * H);
             else
-                NAME(gates_row)(1, 1, H, y_i, x_i, job->b, before_i, kept_i, o_i, c + i * H);
+                NAME(gates_row)(1, H, y_i, before_i, kept_i, o_i, c + i * H);
             if (!N_c) NAME(output_row)(H, o_i, c + i * H, h + i * H);
         }
         if (!N_c) continue;
@@ -172,14 +180,14 @@ static INLINE int NAME(next_group)(const NAME(lstm_job) *job, int row) {
     return next < job->steps->B ? next : job->steps->B;
 }
 
-static int NAME(lstm_rows_back)(void *data, int first, int last) {
+static int NAME(lstm_rows_back)(void *data, const Share *share) {
     const NAME(lstm_job) *job = data;
     const Lstm *all = job->all;
-    first = NAME(next_group)(job, first);
-    last = NAME(next_group)(job, last);
-    if (first == last) return 0;
-    const ptrdiff_t H = all->H, F = 4 * H, rows = last - first;
-    const ptrdiff_t stride = NAME(padded)(F), cell_stride = NAME(padded)(H);
+    const int first = NAME(next_group)(job, share->first);
+    const int last = NAME(next_group)(job, share->last);
+    const Input *input = &all->input;
+    const ptrdiff_t H = all->H, F = 4 * H, rows = last - first, I = input->I;
+    const ptrdiff_t cell_stride = NAME(padded)(H);
     Arena arena = {0};
     NAME(norm) norms[SITES];
     NAME(norm) *N_x = all->sites[INPUT].gamma ? &norms[INPUT] : NULL;
@@ -188,75 +196,112 @@ static int NAME(lstm_rows_back)(void *data, int first, int last) {
     REAL *carry_h = NULL, *carry_c = NULL, *next_c = NULL, *dy = NULL, *y = NULL;
     REAL *delta_room = NULL, *gates_room = NULL;
     for (int round = 0; round < 2; round++) {
-        if (round && open_arena(&arena)) return OUT_OF_MEMORY;
-        NAME(prepare_sites)(norms, &arena, job, first, last, 1);
+        if (round && agree(share->team, open_arena(&arena))) {
+            free(arena.memory);
+            return OUT_OF_MEMORY;
+        }
+        if (rows) NAME(prepare_sites)(norms, &arena, job, first, last, 1);
         carry_h = room(&arena, rows * cell_stride * sizeof(REAL));
         carry_c = room(&arena, rows * cell_stride * sizeof(REAL));
         next_c = room(&arena, rows * cell_stride * sizeof(REAL));
         dy = room(&arena, rows * cell_stride * sizeof(REAL));
-        y = room(&arena, (stride + LANES) * sizeof(REAL));
+        y = room(&arena, (NAME(padded)(F) + LANES) * sizeof(REAL));
         if (N_x && N_h) delta_room = room(&arena, rows * F * sizeof(REAL));
         if (N_h) gates_room = room(&arena, rows * F * sizeof(REAL));
     }
-    REAL *grad_b = job->grad_b ? job->grad_b + first / job->group * stride : NULL;
-    int carried = 0;
-    for (Walk at = walk(job->steps, 1); at.more; advance(&at)) {
-        const int count = rows_between(first, last, at.size);
-        const ptrdiff_t here = at.offset + first;
-        const REAL *c_before = at.before_size
-                                   ? (const REAL *)all->c + (at.before_offset + first) * H
-                                   : (const REAL *)all->c0 + first * H;
-        const REAL *grad_h = all->grad_h, *grad_c = all->grad_c;
-        if (grad_h) grad_h += here * H;
-        if (grad_c) grad_c += here * H;
-        const REAL *x = (const REAL *)all->x + here * F, *kept = (const REAL *)all->kept + here * F;
-        const REAL *gates = N_h ? gates_room : kept, *c = (const REAL *)all->c + here * H;
-        REAL *dx = (REAL *)all->dx + here * F, *da = all->da ? (REAL *)all->da + here * F : dx;
-        /* the gradient with respect to the sum of both terms, which each N changes */
-        REAL *delta = !N_x ? dx : !N_h ? da : delta_room;
-        if (N_c) NAME(return_to)(N_c, at.t, count);
-        if (N_x) NAME(return_to)(N_x, at.t, count);
-        for (int i = 0; i < count; i++) {
-            if (N_h) {
-                NAME(scale_row)(N_h, kept + i * F, y);
-                if (N_x)
-                    NAME(add_normalized)(N_x, i, x + i * F, y);
-                else
-                    NAME(add_row)(F, x + i * F, y);
-                NAME(activate_row)(H, y, gates_room + i * F);
+    /* The gradient of W h + b is that of x too where neither term is normalised; it is needed whole
+     * if x is what the input contributes. */
+    const int plain = !N_x && !N_h;
+    REAL *da_all = plain && !input->U ? input->grad_x : NULL;
+    const NAME(chunks) *chunks = &job->chunks;
+    const ptrdiff_t stride = da_all ? F : chunks->stride;
+    const int thread = share->index;
+    REAL *panel = chunks->panels + thread * NAME(panel_size)(chunks->most);
+    const NAME(outer_sums) sums = {
+        .n = F,
+        .factors = {NAME(factor_of)(chunks, thread, STATES, H, all->grad_W, F),
+                    NAME(factor_of)(chunks, thread, INPUTS, I, input->grad_U, F)},
+        .column_sums = all->grad_b,
+    };
+    int carried = 0, turn = 0;
+    for (Walk at = walk(job->steps, 1); at.more; turn ^= 1) {
+        const Chunk chunk = next_chunk(at, chunks->goal);
+        REAL *d = da_all ? da_all + chunk.offset * F : chunks->d[turn];
+        if (all->grad_W) NAME(rows_before)(sums.factors[0].rows, at, &chunk, all->h, all->h0, H);
+        if (input->grad_U)
+            NAME(rows_of)(sums.factors[1].rows, (const REAL *)input->x + chunk.offset * I, I,
+                          chunk.rows);
+        for (int s = 0; s < chunk.steps; s++, advance(&at)) {
+            if (!rows) continue;
+            const int count = rows_between(first, last, at.size);
+            const ptrdiff_t here = at.offset + first;
+            const REAL *c_before = at.before_size
+                                       ? (const REAL *)all->c + (at.before_offset + first) * H
+                                       : (const REAL *)all->c0 + first * H;
+            const REAL *grad_h = all->grad_h, *grad_c = all->grad_c;
+            if (grad_h) grad_h += here * H;
+            if (grad_c) grad_c += here * H;
+            const REAL *x = plain ? NULL : (const REAL *)input->x + here * F;
+            const REAL *kept = (const REAL *)all->kept + here * F;
+            const REAL *gates = N_h ? gates_room : kept, *c = (const REAL *)all->c + here * H;
+            REAL *da = d + (here - chunk.offset) * stride;
+            REAL *dx = plain ? da : (REAL *)input->grad_x + here * F;
+            /* the gradient with respect to the sum of both terms, which each N changes */
+            REAL *delta = !N_x ? dx : !N_h ? da : delta_room;
+            const ptrdiff_t delta_stride = delta == da ? stride : F;
+            if (N_c) NAME(return_to)(N_c, at.t, count);
+            if (N_x) NAME(return_to)(N_x, at.t, count);
+            for (int i = 0; i < count; i++) {
+                if (N_h) {
+                    NAME(scale_row)(N_h, kept + i * F, y);
+                    if (N_x)
+                        NAME(add_normalized)(N_x, i, x + i * F, y);
+                    else
+                        NAME(add_row)(F, x + i * F, y);
+                    NAME(activate_row)(H, y, gates_room + i * F);
+                }
+                if (N_c) NAME(normalize)(N_c, i, c + i * H, NULL, NULL, y);
+                NAME(output_row_back)(H, grad_h ? grad_h + i * H : NULL,
+                                      i < carried ? carry_h + i * cell_stride : NULL, gates + i * F,
+                                      N_c ? y : c + i * H, dy + i * cell_stride,
+                                      delta + i * delta_stride);
             }
-            if (N_c) NAME(normalize)(N_c, i, c + i * H, NULL, NULL, y);
-            NAME(output_row_back)(H, grad_h ? grad_h + i * H : NULL,
-                                  i < carried ? carry_h + i * cell_stride : NULL, gates + i * F,
-                                  N_c ? y : c + i * H, dy + i * cell_stride, delta + i * F);
+            if (N_c) NAME(observe_back)(N_c, 0, at.t, dy, cell_stride, c, H, count);
+            for (int i = 0; i < count; i++) {
+                REAL *dy_i = dy + i * cell_stride;
+                if (N_c) NAME(pull)(N_c, 0, i, dy_i, c + i * H, dy_i);
+                NAME(gates_row_back)(H, dy_i, grad_c ? grad_c + i * H : NULL,
+                                     i < carried ? carry_c + i * cell_stride : NULL, gates + i * F,
+                                     c_before + i * H, delta + i * delta_stride,
+                                     next_c + i * cell_stride);
+            }
+            if (N_x) {
+                NAME(observe_back)(N_x, 0, at.t, delta, delta_stride, x, F, count);
+                for (int i = 0; i < count; i++)
+                    NAME(pull)(N_x, 0, i, delta + i * delta_stride, x + i * F, dx + i * F);
+            }
+            if (N_h) {
+                NAME(observe_back)(N_h, 1, at.t, delta, delta_stride, kept, F, count);
+                for (int i = 0; i < count; i++)
+                    NAME(pull)(N_h, 1, i, delta + i * delta_stride, kept + i * F, da + i * stride);
+            }
+            NAME(product)(job->W, F, H, da, stride, carry_h, cell_stride, count);
+            if (input->U && input->grad_x) {
+                const NAME(operands) to_x = {.a = da,
+                                             .a_stride = stride,
+                                             .y = (REAL *)input->grad_x + here * I,
+                                             .y_stride = I,
+                                             .width = (int)I};
+                NAME(apply)(&job->to_x, &to_x, count);
+            }
+            REAL *swap = carry_c;
+            carry_c = next_c;
+            next_c = swap;
+            carried = count;
         }
-        if (N_c) NAME(observe_back)(N_c, 0, at.t, dy, cell_stride, c, H, count);
-        for (int i = 0; i < count; i++) {
-            REAL *dy_i = dy + i * cell_stride;
-            if (N_c) NAME(pull)(N_c, 0, i, dy_i, c + i * H, dy_i, NULL);
-            NAME(gates_row_back)(H, dy_i, grad_c ? grad_c + i * H : NULL,
-                                 i < carried ? carry_c + i * cell_stride : NULL, gates + i * F,
-                                 c_before + i * H, delta + i * F, next_c + i * cell_stride);
-        }
-        if (N_x) {
-            NAME(observe_back)(N_x, 0, at.t, delta, F, x, F, count);
-            for (int i = 0; i < count; i++)
-                NAME(pull)(N_x, 0, i, delta + i * F, x + i * F, dx + i * F, NULL);
-        }
-        if (N_h) {
-            NAME(observe_back)(N_h, 1, at.t, delta, F, kept, F, count);
-            for (int i = 0; i < count; i++)
-                NAME(pull)(N_h, 1, i, delta + i * F, kept + i * F, da + i * F,
-                           grad_b ? grad_b + i / job->group * stride : NULL);
-        } else if (grad_b) {
-            for (int i = 0; i < count; i++)
-                NAME(add_row)(F, da + i * F, grad_b + i / job->group * stride);
-        }
-        NAME(product)(job->packed, F, H, da, F, carry_h, cell_stride, count);
-        REAL *swap = carry_c;
-        carry_c = next_c;
-        next_c = swap;
-        carried = count;
+        if (!job->summed) continue;
+        meet(share->team);
+        NAME(outer)(&sums, d, stride, chunk.rows, panel, thread, share->team->count);
     }
     /* every sequence has the first step */
     for (int i = 0; i < rows; i++) {
@@ -264,7 +309,7 @@ static int NAME(lstm_rows_back)(void *data, int first, int last) {
         memcpy((REAL *)all->grad_c0 + (first + i) * H, carry_c + i * cell_stride, H * sizeof(REAL));
     }
     for (int k = 0; k < SITES; k++)
-        if (all->sites[k].gamma) NAME(finish_back)(&norms[k]);
+        if (rows && all->sites[k].gamma) NAME(finish_back)(&norms[k]);
     free(arena.memory);
     return 0;
 }
@@ -280,21 +325,23 @@ static int NAME(share_out)(Body body, NAME(lstm_job) *job, int threads) {
 }
 
 static int NAME(lstm)(const Steps *steps, const Lstm *all, int threads) {
-    const int H = all->H, F = 4 * H;
+    const int H = all->H, F = 4 * H, I = (int)all->input.I;
     const size_t bytes = steps->rows * H * sizeof(REAL);
     NAME(lstm_job) job = {.steps = steps, .all = all};
     Arena arena = {0};
-    REAL *packed = NULL;
+    REAL *U = NULL, *W = NULL;
     for (int round = 0; round < 2; round++) {
         if (round && open_arena(&arena)) return OUT_OF_MEMORY;
-        packed = room(&arena, NAME(packed_size)(H, F) * sizeof(REAL));
+        W = room(&arena, NAME(packed_size)(H, F) * sizeof(REAL));
+        if (all->input.U) U = room(&arena, NAME(packed_size)(I, F) * sizeof(REAL));
         job.b = copy_padded(&arena, all->b, F, NAME(padded)(F) + LANES, sizeof(REAL));
-        if (!job.b && !all->sites[RECURRENT].gamma)
-            job.b = room(&arena, (NAME(padded)(F) + LANES) * sizeof(REAL));
     }
-    /* y_j = sum_k h_k W_jk */
-    NAME(pack)(packed, all->W, 1, H, H, F);
-    job.packed = packed;
+    /* y_j = sum_k x_k U_jk + sum_k h_k W_jk */
+    if (U) NAME(pack)(U, all->input.U, 1, I, I, F);
+    NAME(pack)(W, all->W, 1, H, H, F);
+    job.forward = (NAME(sum)){
+        .n_x = I, .n_a = H, .n_out = F, .U = U, .W = W, .activation = IDENTITY};
+    if (!all->sites[RECURRENT].gamma) job.forward.c = job.b;
     advise_huge_pages(all->h, bytes);
     advise_huge_pages(all->c, bytes);
     advise_huge_pages(all->kept, 4 * bytes);
@@ -304,17 +351,19 @@ static int NAME(lstm)(const Steps *steps, const Lstm *all, int threads) {
 }
 
 static int NAME(lstm_back)(const Steps *steps, const Lstm *all, int threads) {
-    const int H = all->H, F = 4 * H;
-    const size_t bytes = (size_t)steps->rows * F * sizeof(REAL);
+    const Input *input = &all->input;
+    const int H = all->H, F = 4 * H, I = (int)input->I;
     const int fit = steps->B / 16, group = fit < 1 ? 1 : fit > 8 ? 8 : fit;
     const int groups = (steps->B + group - 1) / group;
     NAME(lstm_job) job = {.steps = steps, .all = all, .group = group};
     Arena arena = {0};
-    REAL *packed = NULL;
+    REAL *U = NULL, *W = NULL;
     for (int round = 0; round < 2; round++) {
         if (round && open_arena(&arena)) return OUT_OF_MEMORY;
-        packed = room(&arena, NAME(packed_size)(F, H) * sizeof(REAL));
-        if (all->grad_b) job.grad_b = room(&arena, (size_t)groups * NAME(padded)(F) * sizeof(REAL));
+        W = room(&arena, NAME(packed_size)(F, H) * sizeof(REAL));
+        if (input->U) U = room(&arena, NAME(packed_size)(F, I) * sizeof(REAL));
+        NAME(room_for_chunks)(&job.chunks, &arena, steps, F, (int[FACTORS]){H, input->U ? I : 0},
+                              most_threads(steps, threads));
         for (int k = 0; k < SITES; k++) {
             if (!all->sites[k].gamma) continue;
             const size_t sums = (size_t)groups * NAME(padded)(k == CELL ? H : F) * sizeof(REAL);
@@ -324,12 +373,17 @@ static int NAME(lstm_back)(const Steps *steps, const Lstm *all, int threads) {
         }
     }
     /* y_j = sum_k da_k W_kj */
-    NAME(pack)(packed, all->W, H, 1, F, H);
-    job.packed = packed;
-    advise_huge_pages(all->dx, bytes);
-    if (all->da) advise_huge_pages(all->da, bytes);
+    NAME(pack)(W, all->W, H, 1, F, H);
+    if (U) NAME(pack)(U, input->U, I, 1, F, I);
+    job.W = W;
+    job.to_x = (NAME(sum)){.n_a = F, .n_out = I, .W = U, .activation = IDENTITY};
+    job.summed = all->grad_W || all->grad_b || input->grad_U;
+    NAME(clear)(all->grad_W, (size_t)H * F);
+    NAME(clear)(all->grad_b, F);
+    NAME(clear)(input->grad_U, (size_t)I * F);
+    if (!input->U && input->grad_x)
+        advise_huge_pages(input->grad_x, (size_t)steps->rows * F * sizeof(REAL));
     const int error = NAME(share_out)(NAME(lstm_rows_back), &job, threads);
-    if (all->grad_b) NAME(sum_rows)(job.grad_b, groups, NAME(padded)(F), all->grad_b, F);
     for (int k = 0; k < SITES; k++) {
         const Site *site = &all->sites[k];
         if (!site->gamma) continue;

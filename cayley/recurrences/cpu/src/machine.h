@@ -12,6 +12,34 @@ static void *allocate(size_t bytes) {
     return posix_memalign(&p, 64, bytes ? bytes : 64) ? NULL : p;
 }
 
+/* Memory in parts: a first round counts them, a second gives them out. All are 0 at first. */
+typedef struct {
+    char *memory;
+    size_t used;
+} Arena;
+
+static void *room(Arena *arena, size_t bytes) {
+    void *part = arena->memory ? arena->memory + arena->used : NULL;
+    arena->used += (bytes + 63) & ~(size_t)63;
+    return part;
+}
+
+static int open_arena(Arena *arena) {
+    arena->memory = allocate(arena->used);
+    if (!arena->memory) return OUT_OF_MEMORY;
+    memset(arena->memory, 0, arena->used);
+    arena->used = 0;
+    return 0;
+}
+
+/* n numbers with zeros after them, up to `padded`; NULL for NULL. */
+static void *copy_padded(Arena *arena, const void *from, size_t n, size_t padded, size_t size) {
+    if (!from) return NULL;
+    void *to = room(arena, padded * size);
+    if (to) memcpy(to, from, n * size);
+    return to;
+}
+
 /* Large results are written once from front to back: with small pages the first touch of each costs
  * as much as the arithmetic. */
 static void advise_huge_pages(void *p, size_t bytes) {

@@ -17,6 +17,8 @@
 
 enum { MODRELU, RELU, LEAKY_RELU, TANH, IDENTITY, MODRELU_STACKED };
 enum { OUT_OF_MEMORY = 1 };
+/* what the gradients of matrices are sums of products with */
+enum { STATES, INPUTS, RESETS, FACTORS };
 #define MAX_THREADS 256
 /* the constants of cayley.activations */
 #define EPSILON 1e-5
@@ -24,7 +26,7 @@ enum { OUT_OF_MEMORY = 1 };
 
 #include "machine.h"
 #include "steps.h"
-#include "lstm_arguments.h"
+#include "arguments.h"
 
 #define PASTE(word, isa, bits) word##_##isa##_##bits
 #define JOIN(word, isa, bits) PASTE(word, isa, bits)
@@ -94,30 +96,20 @@ int cayley_best(void) {
     return bits == 64 ? function##_plain_64(__VA_ARGS__) : function##_plain_32(__VA_ARGS__);
 #endif
 
-int cayley_elman(int isa, int bits, const Steps *steps, int H, int activation, const void *x,
-                 const void *h0, const void *W, const void *b, void *h, void *z, int threads) {
-    CALL(elman, steps, H, activation, x, h0, W, b, h, z, threads)
+int cayley_elman(int isa, int bits, const Steps *steps, const Elman *all, int threads) {
+    CALL(elman, steps, all, threads)
 }
 
-int cayley_elman_back(int isa, int bits, const Steps *steps, int H, int activation,
-                      const void *grad_h, const void *grad_z, const void *h, const void *z,
-                      const void *W, const void *b, void *delta, void *grad_h0, void *grad_b,
-                      int threads) {
-    CALL(elman_back, steps, H, activation, grad_h, grad_z, h, z, W, b, delta, grad_h0, grad_b,
-         threads)
+int cayley_elman_back(int isa, int bits, const Steps *steps, const Elman *all, int threads) {
+    CALL(elman_back, steps, all, threads)
 }
 
-int cayley_gru(int isa, int bits, const Steps *steps, int H, const void *x, const void *h0,
-               const void *W, const void *b, void *h, void *gates, int threads) {
-    CALL(gru, steps, H, x, h0, W, b, h, gates, threads)
+int cayley_gru(int isa, int bits, const Steps *steps, const Gru *all, int threads) {
+    CALL(gru, steps, all, threads)
 }
 
-int cayley_gru_back(int isa, int bits, const Steps *steps, int H, const void *grad_h,
-                    const void *grad_gates, const void *h, const void *gates, const void *h0,
-                    const void *W, const void *b, void *delta, void *grad_h0, void *grad_b,
-                    void *reset, int threads) {
-    CALL(gru_back, steps, H, grad_h, grad_gates, h, gates, h0, W, b, delta, grad_h0, grad_b, reset,
-         threads)
+int cayley_gru_back(int isa, int bits, const Steps *steps, const Gru *all, int threads) {
+    CALL(gru_back, steps, all, threads)
 }
 
 int cayley_lstm(int isa, int bits, const Steps *steps, const Lstm *all, int threads) {

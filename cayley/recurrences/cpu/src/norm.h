@@ -353,7 +353,7 @@ static void NAME(observe_back)(NAME(norm) *norm, const int kept, int64_t t, cons
 
 /* The gradient of a row of a, and what the row adds to those of gamma, of beta and of a bias. */
 static INLINE void NAME(pull_row)(const int per_column, const int kept, NAME(norm) *norm, int i,
-                                  const REAL *dy, const REAL *a, REAL *da, REAL *grad_b) {
+                                  const REAL *dy, const REAL *a, REAL *da) {
     const ptrdiff_t sums = (ptrdiff_t)(i / norm->group) * NAME(padded)(norm->F);
     REAL *grad_gamma = norm->grad_gamma + sums;
     REAL *grad_beta = norm->grad_beta ? norm->grad_beta + sums : NULL;
@@ -368,20 +368,19 @@ static INLINE void NAME(pull_row)(const int per_column, const int kept, NAME(nor
         NAME(store)(grad_gamma + j, NAME(load)(grad_gamma + j) + g * z);
         if (grad_beta) NAME(store)(grad_beta + j, NAME(load)(grad_beta + j) + g);
         NAME(put)(da + j, d, left);
-        if (grad_b) NAME(store)(grad_b + j, NAME(load)(grad_b + j) + d);
     }
 }
 
 static void NAME(pull)(NAME(norm) *norm, const int kept, int i, const REAL *dy, const REAL *a,
-                       REAL *da, REAL *grad_b) {
+                       REAL *da) {
     if (norm->per_column && kept)
-        NAME(pull_row)(1, 1, norm, i, dy, a, da, grad_b);
+        NAME(pull_row)(1, 1, norm, i, dy, a, da);
     else if (norm->per_column)
-        NAME(pull_row)(1, 0, norm, i, dy, a, da, grad_b);
+        NAME(pull_row)(1, 0, norm, i, dy, a, da);
     else if (kept)
-        NAME(pull_row)(0, 1, norm, i, dy, a, da, grad_b);
+        NAME(pull_row)(0, 1, norm, i, dy, a, da);
     else
-        NAME(pull_row)(0, 0, norm, i, dy, a, da, grad_b);
+        NAME(pull_row)(0, 0, norm, i, dy, a, da);
 }
 
 /* After the first step: the gradient with respect to the past. */

@@ -66,13 +66,21 @@ static INLINE int NAME(vectors)(int n) { return (n + LANES - 1) / LANES; }
 static INLINE int NAME(padded)(int n) { return NAME(vectors)(n) * LANES; }
 
 #include "functions.h"
+#include "activations.h"
 #include "product.h"
+#include "outer.h"
 #include "elman.h"
 #include "gru.h"
 #include "window.h"
 #include "norm.h"
 #include "lstm.h"
 
+#undef TILE_ROWS
+#undef TILE_WIDTHS
+#undef TILES
+#undef TILE_SIZE
+#undef TAKE
+#undef PUT
 #undef LANES
 #undef V
 #undef M

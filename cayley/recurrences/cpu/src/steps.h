@@ -43,61 +43,137 @@ static inline void advance(Walk *at) {
     look_around(at);
 }
 
+/* How many rows of a step go on from the step before it; the others begin here. */
+static inline int kept_rows(const Walk *at) {
+    return at->size < at->before_size ? at->size : at->before_size;
+}
+
 /* How many of the rows first, ..., last - 1 there are among `size` rows. */
 static inline int rows_between(int first, int last, int size) {
     const int end = size < last ? size : last;
     return end > first ? end - first : 0;
 }
 
-typedef int (*Body)(void *job, int first, int last);
-
+/* Steps in the order of a walk that lie next to one another: rows offset, ..., offset + rows - 1. */
 typedef struct {
-    Body body;
-    void *job;
-    int first, last, error;
-    unsigned control;
-    pthread_t thread;
-    int started;
+    int64_t offset;
+    int rows, steps;
+} Chunk;
+
+/* The steps from here on that have at least `goal` rows together, or all that are left. */
+static inline Chunk next_chunk(Walk at, int goal) {
+    Chunk chunk = {.offset = at.offset};
+    for (; at.more && chunk.rows < goal; advance(&at)) {
+        if (at.offset < chunk.offset) chunk.offset = at.offset;
+        chunk.rows += at.size;
+        chunk.steps++;
+    }
+    return chunk;
+}
+
+/* The rows of one thread. */
+typedef struct {
+    struct Team *team;
+    int index, first, last;
 } Share;
 
-static void *run_share(void *data) {
-    Share *share = data;
+typedef int (*Body)(void *job, const Share *share);
+
+/* Threads that run one sequence. They are made for each call and joined: nothing outlives it, so that
+ * fork is safe. */
+typedef struct Team {
+    Body body;
+    void *job;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int count, waiting, error; /* count is 0 until all threads that can be had are there */
+    unsigned round;
+    Share shares[MAX_THREADS];
+} Team;
+
+/* Wait for all threads of the team. */
+static void meet(Team *team) {
+    if (team->count == 1) return;
+    pthread_mutex_lock(&team->lock);
+    const unsigned round = team->round;
+    if (++team->waiting == team->count) {
+        team->waiting = 0;
+        team->round++;
+        pthread_cond_broadcast(&team->changed);
+    }
+    while (team->round == round) pthread_cond_wait(&team->changed, &team->lock);
+    pthread_mutex_unlock(&team->lock);
+}
+
+static void report(Team *team, int error) {
+    if (!error) return;
+    pthread_mutex_lock(&team->lock);
+    team->error = error;
+    pthread_mutex_unlock(&team->lock);
+}
+
+/* Whether any thread of the team has an error: before they meet again, all go on or none. */
+static int agree(Team *team, int error) {
+    report(team, error);
+    meet(team);
+    return team->error;
+}
+
+static void run_share(const Share *share) {
+    Team *team = share->team;
     const unsigned control = flush_denormals();
-    share->error = share->body(share->job, share->first, share->last);
+    report(team, team->body(team->job, share));
     restore_denormals(control);
+}
+
+static void *enter_team(void *data) {
+    const Share *share = data;
+    Team *team = share->team;
+    pthread_mutex_lock(&team->lock);
+    while (!team->count) pthread_cond_wait(&team->changed, &team->lock);
+    pthread_mutex_unlock(&team->lock);
+    run_share(share);
     return NULL;
 }
 
+static inline int most_threads(const Steps *steps, int threads) {
+    const int count = threads < steps->B ? threads : steps->B;
+    return count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : count;
+}
+
 /* Give every thread some of the rows, once for the whole sequence: rows do not depend on one another.
- * Threads are made for each call and joined: nothing outlives it, so that fork is safe. */
+ * Where fewer threads can be had than asked for, they take all the rows. */
 static int split(Body body, void *job, const Steps *steps, int threads) {
-    Share shares[MAX_THREADS];
-    int count = threads < steps->B ? threads : steps->B;
-    if (count > MAX_THREADS) count = MAX_THREADS;
-    if (count < 1) count = 1;
+    Team team = {.body = body, .job = job};
+    pthread_t workers[MAX_THREADS];
+    int count = 1;
+    pthread_mutex_init(&team.lock, NULL);
+    pthread_cond_init(&team.changed, NULL);
+    for (; count < most_threads(steps, threads); count++) {
+        team.shares[count].team = &team;
+        if (pthread_create(&workers[count], NULL, enter_team, &team.shares[count])) break;
+    }
     /* equal numbers of rows of all steps together, since sequences differ in length */
     int64_t t = steps->T, done = 0;
     int row = 0;
     for (int i = 0; i < count; i++) {
-        shares[i] = (Share){.body = body, .job = job, .first = row};
+        Share *share = &team.shares[i];
+        *share = (Share){.team = &team, .index = i, .first = row};
         const int64_t goal = steps->rows * (i + 1) / count;
         while (row < steps->B && (i == count - 1 || done < goal)) {
             while (t > 0 && size_at(steps, t - 1) <= row) t--;
             done += t;
             row++;
         }
-        shares[i].last = row;
+        share->last = row;
     }
-    for (int i = 1; i < count; i++)
-        shares[i].started = !pthread_create(&shares[i].thread, NULL, run_share, &shares[i]);
-    run_share(&shares[0]);
-    int error = shares[0].error;
-    for (int i = 1; i < count; i++) {
-        if (shares[i].started)
-            pthread_join(shares[i].thread, NULL);
-        else
-            run_share(&shares[i]); /* no thread to be had: the work is still done */
-        if (shares[i].error) error = shares[i].error;
-    }
-    return error;
+    pthread_mutex_lock(&team.lock);
+    team.count = count;
+    pthread_cond_broadcast(&team.changed);
+    pthread_mutex_unlock(&team.lock);
+    run_share(&team.shares[0]);
+    for (int i = 1; i < count; i++) pthread_join(workers[i], NULL);
+    pthread_cond_destroy(&team.changed);
+    pthread_mutex_destroy(&team.lock);
+    return team.error;
 }

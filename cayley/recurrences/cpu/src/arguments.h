@@ -1,0 +1,57 @@
+/* What the recurrences take, in either precision. Shapes are those of cayley.recurrences. A gradient
+ * that is NULL is not wanted; those of matrices are transposed. */
+
+/* What the input contributes to F sums a step: U x + c, or x itself, with F columns, if U is NULL. */
+typedef struct {
+    const void *x, *U, *c; /* (rows, I), (F, I), (F); c NULL for 0 */
+    void *grad_x, *grad_U, *grad_c;
+    int64_t I;
+} Input;
+
+typedef struct {
+    Input input;
+    const void *h0, *W, *b;
+    void *h, *z;
+    /* of the gradient only; grad_z NULL for 0 */
+    const void *grad_h, *grad_z;
+    void *grad_h0, *grad_W, *grad_b;
+    int64_t H, activation;
+} Elman;
+
+typedef struct {
+    Input input; /* F = 3H */
+    const void *h0, *W, *b;
+    void *h, *gates;
+    /* of the gradient only; grad_gates NULL for 0 */
+    const void *grad_h, *grad_gates;
+    void *grad_h0, *grad_W, *grad_b;
+    int64_t H;
+} Gru;
+
+/* One normalisation: (G, .) is (B, 1) over the layer and (1, F) over the batch. */
+
+typedef struct {
+    const void *gamma, *beta;    /* (F); NULL: no normalisation */
+    const void *reference;       /* (G, .); NULL for 0 */
+    const void *past;            /* (2, K - 1, G, .); NULL for none */
+    const void *given;           /* (2, T, given_rows, F); NULL: the sequence's own statistics */
+    void *statistics;            /* (4, T, G, .) */
+    const void *grad_statistics; /* likewise; NULL for 0 */
+    void *grad_gamma, *grad_beta, *grad_past;
+    int64_t given_rows;
+} Site;
+
+enum { INPUT, RECURRENT, CELL, SITES };
+
+typedef struct {
+    int H, window, over_batch;
+    double eps;
+    Input input; /* F = 4H; no c: b is its place. U only without normalisations of either term */
+    const void *h0, *c0, *W, *b; /* b NULL for 0 */
+    const void *weights;         /* (K - 1, G, 1) */
+    Site sites[SITES];
+    void *h, *c, *kept; /* kept: the gates, or with a recurrent normalisation its z */
+    /* of the gradient only; grad_h and grad_c NULL for 0 */
+    const void *grad_h, *grad_c;
+    void *grad_h0, *grad_c0, *grad_W, *grad_b;
+} Lstm;
