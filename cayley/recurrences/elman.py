@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
+from cayley.recurrences.at_once import at_once, differentiable_at_once
 from cayley.recurrences.cpu import elman as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import elman as cuda
@@ -90,7 +91,8 @@ def elman(
     check_elman(x, h0, W, b, U, c, batch_sizes, nonlinearity)
     if transforms_active():
         return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse, nonlinearity)[0]
-    return _elman(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend_in_force())[0]
+    arguments = (x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend_in_force())
+    return differentiable_at_once(_elman, _KERNELS, _save, _differentiate, *arguments)[0]
 
 
 def check_elman(
@@ -236,14 +238,14 @@ def _elman(
 
 
 @_elman.register_kernel("cpu")
-def _(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
+def _elman_on_cpu(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
     if runs_on("cpu", backend, x, native.refusal(x, h0, W, b, U, c)):
         return cpu.elman(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity)
     return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse, nonlinearity)
 
 
 @_elman.register_kernel("cuda")
-def _(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
+def _elman_on_cuda(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
     x = project(x, U, c)
     refusal = cuda.refusal(nonlinearity, x, h0, W, b, batch_sizes=batch_sizes)
     run = cuda.elman if runs_on("cuda", backend, x, refusal) else _forward
@@ -278,7 +280,9 @@ def _elman_backward(
 
 
 @_elman_backward.register_kernel("cpu")
-def _(grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, wanted, backend):
+def _elman_backward_on_cpu(
+    grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, wanted, backend
+):
     if runs_on("cpu", backend, h, native.refusal(h, grad_h, grad_z, x, h0, W, b, U)):
         arguments = (grad_h, grad_z, h, z, x, h0, W, b, U)
         return cpu.elman_backward(*arguments, batch_sizes, reverse, nonlinearity, wanted)
@@ -287,7 +291,9 @@ def _(grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, 
 
 
 @_elman_backward.register_kernel("cuda")
-def _(grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, wanted, backend):
+def _elman_backward_on_cuda(
+    grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, wanted, backend
+):
     refusal = cuda.refusal(
         nonlinearity, h, grad_h, h0, W, b, batch_sizes=batch_sizes, grad_z=grad_z
     )
@@ -340,9 +346,12 @@ def _gradients(ctx, saved, grad_h, grad_z):
     else:
         arguments = (grad_h, grad_z, h, z, x, h0, W, b, U)
         options = (batch_sizes, reverse, nonlinearity, wanted, backend)
-        found = _elman_backward(*arguments, *options)
+        found = at_once(_elman_backward, _BACKWARD_KERNELS, h, *arguments, *options)
     needed = zip(found, ctx.needs_input_grad, strict=False)
     return *(gradient if need else None for gradient, need in needed), *(None,) * 4
 
 
 _elman.register_autograd(_differentiate, setup_context=_save)
+
+_KERNELS = {"cpu": _elman_on_cpu, "cuda": _elman_on_cuda}
+_BACKWARD_KERNELS = {"cpu": _elman_backward_on_cpu, "cuda": _elman_backward_on_cuda}

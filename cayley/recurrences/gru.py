@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS, Activation
+from cayley.recurrences.at_once import at_once, differentiable_at_once
 from cayley.recurrences.cpu import gru as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import gru as cuda
@@ -112,7 +113,8 @@ def gru(
     check_gru(x, h0, W, b, U, c, batch_sizes)
     if transforms_active():
         return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse)[0]
-    return _gru(x, h0, W, b, U, c, batch_sizes, reverse, backend_in_force())[0]
+    arguments = (x, h0, W, b, U, c, batch_sizes, reverse, backend_in_force())
+    return differentiable_at_once(_gru, _KERNELS, _save, _differentiate, *arguments)[0]
 
 
 def check_gru(
@@ -271,14 +273,14 @@ def _gru(
 
 
 @_gru.register_kernel("cpu")
-def _(x, h0, W, b, U, c, batch_sizes, reverse, backend):
+def _gru_on_cpu(x, h0, W, b, U, c, batch_sizes, reverse, backend):
     if runs_on("cpu", backend, x, native.refusal(x, h0, W, b, U, c)):
         return cpu.gru(x, h0, W, b, U, c, batch_sizes, reverse)
     return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse)
 
 
 @_gru.register_kernel("cuda")
-def _(x, h0, W, b, U, c, batch_sizes, reverse, backend):
+def _gru_on_cuda(x, h0, W, b, U, c, batch_sizes, reverse, backend):
     x = project(x, U, c)
     refusal = cuda.refusal(h0, x, W, b, batch_sizes=batch_sizes)
     run = cuda.gru if runs_on("cuda", backend, x, refusal) else _forward
@@ -312,7 +314,9 @@ def _gru_backward(
 
 
 @_gru_backward.register_kernel("cpu")
-def _(grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend):
+def _gru_backward_on_cpu(
+    grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend
+):
     if runs_on("cpu", backend, h, native.refusal(h, grad_h, grad_saved, saved, x, h0, W, b, U)):
         arguments = (grad_h, grad_saved, h, saved, x, h0, W, b, U)
         return cpu.gru_backward(*arguments, batch_sizes, reverse, wanted)
@@ -321,7 +325,9 @@ def _(grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted
 
 
 @_gru_backward.register_kernel("cuda")
-def _(grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend):
+def _gru_backward_on_cuda(
+    grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend
+):
     refusal = cuda.refusal(
         h0, h, grad_h, saved, W, b, batch_sizes=batch_sizes, grad_saved=grad_saved
     )
@@ -372,9 +378,13 @@ def _gradients(ctx, kept, grad_h, grad_saved):
         found = _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
     else:
         arguments = (grad_h, grad_saved, h, saved, x, h0, W, b, U)
-        found = _gru_backward(*arguments, batch_sizes, reverse, wanted, backend)
+        options = (batch_sizes, reverse, wanted, backend)
+        found = at_once(_gru_backward, _BACKWARD_KERNELS, h, *arguments, *options)
     needed = zip(found, ctx.needs_input_grad, strict=False)
     return *(gradient if need else None for gradient, need in needed), *(None,) * 3
 
 
 _gru.register_autograd(_differentiate, setup_context=_save)
+
+_KERNELS = {"cpu": _gru_on_cpu, "cuda": _gru_on_cuda}
+_BACKWARD_KERNELS = {"cpu": _gru_backward_on_cpu, "cuda": _gru_backward_on_cuda}

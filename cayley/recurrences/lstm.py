@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cayley.norms.windows import TimeWindow, coarse
+from cayley.recurrences.at_once import at_once, differentiable_at_once
 from cayley.recurrences.cpu import lstm as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import lstm as cuda
@@ -167,7 +168,9 @@ def lstm(
     if transforms_active():
         outputs = lstm_forward(*arguments, by_definition=False, backend="reference")
         return _states(outputs, arguments)
-    return _states(_lstm(*arguments, False, backend_in_force()), arguments)
+    inputs = (*arguments, False, backend_in_force())
+    outputs = differentiable_at_once(_lstm, _KERNELS, _save, _differentiate, *inputs)
+    return _states(outputs, arguments)
 
 
 def check_lstm(
@@ -290,7 +293,7 @@ _lstm_backward = torch.library.custom_op("cayley::lstm_backward", lstm_gradient,
 
 
 @_lstm.register_kernel("cpu")
-def _(x, *arguments):
+def _lstm_on_cpu(x, *arguments):
     *tensors, batch_sizes, window, over_batch, eps, _, backend = arguments
     if runs_on("cpu", backend, x, native.refusal(x, *tensors)):
         return cpu.lstm(x, *tensors, batch_sizes, window, over_batch, eps)
@@ -298,7 +301,7 @@ def _(x, *arguments):
 
 
 @_lstm_backward.register_kernel("cpu")
-def _(*arguments):
+def _lstm_backward_on_cpu(*arguments):
     *tensors, batch_sizes, window, over_batch, eps, wanted, backend = arguments
     h = tensors[5]
     if runs_on("cpu", backend, h, native.refusal(h, *tensors)):
@@ -307,7 +310,7 @@ def _(*arguments):
 
 
 @_lstm.register_kernel("cuda")
-def _(x, *arguments):
+def _lstm_on_cuda(x, *arguments):
     *tensors, U, batch_sizes, window, over_batch, eps, _, backend = arguments
     rest = (*tensors, batch_sizes, window, over_batch, eps)
     projected = project(x, U, None)
@@ -317,7 +320,7 @@ def _(x, *arguments):
 
 
 @_lstm_backward.register_kernel("cuda")
-def _(*arguments):
+def _lstm_backward_on_cuda(*arguments):
     *outputs, x, h0 = arguments[:13]
     *inputs, U, batch_sizes, window, over_batch, eps, wanted, backend = arguments[13:]
     # with U, what the input contributed has the shape of what is kept, and is not read
@@ -389,11 +392,11 @@ def _gradients(ctx, saved, gradients):
     if torch.is_grad_enabled():
         return *_differentiate_loop(ctx, inputs, gradients, options), *(None,) * 5
     grad_h, grad_c, _, *grad_statistics = gradients
-    needed = ctx.needs_input_grad
+    needed = ctx.needs_input_grad[: ctx.inputs + 5]
     wanted = [needed[0], needed[3], needed[-7]]
-    dx, d_h0, d_c0, d_W, d_b, *sites, d_U = _lstm_backward(
-        grad_h, grad_c, *grad_statistics, *outputs, *inputs, *options, wanted, ctx.backend
-    )
+    arguments = (grad_h, grad_c, *grad_statistics, *outputs, *inputs, *options, wanted, ctx.backend)
+    found = at_once(_lstm_backward, _BACKWARD_KERNELS, inputs[0], *arguments)
+    dx, d_h0, d_c0, d_W, d_b, *sites, d_U = found
     found = [dx, d_h0, d_c0, d_W, d_b]
     for k in range(0, 12, 4):
         found += [*sites[k : k + 4], None]  # what is given has none
@@ -422,3 +425,6 @@ def _differentiate_loop(ctx, inputs, gradients, options):
 
 
 _lstm.register_autograd(_differentiate, setup_context=_save)
+
+_KERNELS = {"cpu": _lstm_on_cpu, "cuda": _lstm_on_cuda}
+_BACKWARD_KERNELS = {"cpu": _lstm_backward_on_cpu, "cuda": _lstm_backward_on_cuda}
