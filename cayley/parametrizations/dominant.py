@@ -20,7 +20,7 @@ AUDIT = 128
 
 
 class Event(IntEnum):
-    """How an eigenpair was found; all but ``FOLLOWED`` took a full decomposition.
+    """How an eigenpair was found; all but ``FOLLOWED`` and ``LATE`` took a full decomposition.
 
     Attributes:
         FOLLOWED: From the subspaces of the call before.
@@ -30,6 +30,8 @@ class Event(IntEnum):
         TIE: Another eigenvalue is, as far as the iteration can tell, as large in modulus.
         MULTIPLE: The eigenvalue is (nearly) multiple; its derivative is taken as 0.
         NONFINITE: The matrix has entries that are no numbers; so has the answer.
+        LATE: Followed on a GPU without waiting for it, and found in a later call to have been too
+            rough, or not the largest any more.
     """
 
     FOLLOWED = 0
@@ -39,6 +41,7 @@ class Event(IntEnum):
     TIE = 4
     MULTIPLE = 5
     NONFINITE = 6
+    LATE = 7
 
 
 def followed_columns(s: int) -> int:
@@ -78,7 +81,7 @@ def dominant_eigenpair(
         right: The vectors that the call before returned, (s, k); zeros if there was none, and k = 0
             to have all eigenvalues computed.
         left: The same for :math:`T^\top`.
-        counts: How often each :class:`Event` happened so far, (7), int64. It dates the audits,
+        counts: How often each :class:`Event` happened so far, (8), int64. It dates the audits,
             seeds the random parts, and tells whether to warn of a multiple eigenvalue.
         lax: Whether nobody needs the derivative of a ρ ≤ 1, bool, (). Such a ρ is then right to
             1e-6, u and v are rough, and a multiple eigenvalue is nothing to warn of.

@@ -1,6 +1,6 @@
 """Matrices whose spectral radius does not pass one, by eigenvalue normalisation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -8,6 +8,9 @@ from torch import Tensor
 from cayley.initializers import rotation_angles
 from cayley.parametrizations.dominant import Event, dominant_eigenpair, followed_columns
 from cayley.parametrizations.parametrization import Parametrization, check_square, full_precision
+from cayley.parametrizations.pencil import served
+from cayley.parametrizations.stage import Following, memory_size
+from cayley.parametrizations.tracker import Tracker
 from cayley.tracing import transforms_active
 
 __all__ = ["EigenvalueNormalization", "spectral_radius"]
@@ -82,6 +85,11 @@ class EigenvalueNormalization(Parametrization):
         other call uses a ρ(T) > 1 as a closed latch would, and forgets it: evaluation leaves no
         trace in training.
 
+        On an NVIDIA GPU, :meth:`formed`, by which a layer's training calls the map, follows the
+        eigenpair of a float32 matrix with a :class:`~cayley.parametrizations.tracker.Tracker`,
+        which waits for the GPU no more once the training has become calm, and says what that
+        means. :meth:`forward` waits.
+
     References:
         Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
         (dissertation), Helfrich, 2020, section 2.7.
@@ -95,6 +103,7 @@ class EigenvalueNormalization(Parametrization):
         latched: Whether the latch has closed, a bool tensor.
         right, left: The vectors from which the next call finds the dominant eigenpair.
         counts: How often each :class:`~cayley.parametrizations.dominant.Event` has happened.
+        memory: What else a tracker knows.
 
     Shapes:
         T (s, s) ↦ W (s, s).
@@ -114,6 +123,7 @@ class EigenvalueNormalization(Parametrization):
     right: Tensor
     left: Tensor
     counts: Tensor
+    memory: Tensor
 
     def __init__(self, s: int, *, eps: float = 0.0) -> None:
         super().__init__(s)
@@ -124,11 +134,18 @@ class EigenvalueNormalization(Parametrization):
         self.register_buffer("right", torch.empty(s, followed_columns(s)))
         self.register_buffer("left", torch.empty(s, followed_columns(s)))
         self.register_buffer("counts", torch.empty(len(Event), dtype=torch.int64))
+        size = memory_size(followed_columns(s))
+        self.register_buffer("memory", torch.empty(size, dtype=torch.int64))
+        self._tracker = Tracker()
         self._forget()
 
     def _forget(self) -> None:
-        for buffer in (self.latched, self.right, self.left, self.counts):
+        for buffer in self._following:
             buffer.zero_()
+
+    @property
+    def _following(self) -> Following:
+        return Following(self.right, self.left, self.latched, self.counts, self.memory)
 
     def forward(self, T: Tensor) -> Tensor:
         """The matrix of ``T``, normalised if the latch is closed or ρ(T) > 1."""
@@ -146,7 +163,28 @@ class EigenvalueNormalization(Parametrization):
                 self.left.copy_(left)
                 kinds = torch.arange(len(Event), device=event.device)
                 self.counts.add_(kinds == event)
+                # it belongs to other vectors
+                self.memory.zero_()
         return W
+
+    @torch.no_grad()
+    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+        """The matrix, apart from any graph, and the closed form of its gradient."""
+        (T,) = X
+        if not (self.training and len(self.memory) and served(T)):
+            return super().formed(T)
+        s = self.n
+        with full_precision(T):
+            answer = self._tracker(T, self._following, self.eps)
+            denominator, rows = answer[4 * s], answer[: 4 * s].view(4, s)
+            W = T / denominator
+
+        def pullback(G: Tensor) -> Sequence[Tensor]:
+            f = rows[:2] * (G * W).sum()
+            gradient = torch.addr(G / denominator, f[0], rows[2])
+            return (gradient.addr_(f[1], rows[3]),)
+
+        return W, pullback
 
     def _normalise(self, T: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """W, and whether the latch is closed now; there is no way to normalise ρ = 0."""

@@ -1,6 +1,6 @@
 """The recurrent matrix of a long-term and a short-term state."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +113,26 @@ class LongShort(Parametrization):
         W_S = free[0].new_zeros(0, 0) if self.short is None else self.short(X["T"])
         W_C = X["C"] if self.coupled else free[0].new_zeros(self.q, self.s)
         return long_short(W_L, W_C, W_S)
+
+    @torch.no_grad()
+    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+        """The block matrix, apart from any graph, and the ways back of its blocks."""
+        free = dict(zip(self.names, X, strict=True))
+        W_L = W_S = X[0].new_zeros(0, 0)
+        W_C = free["C"] if self.coupled else X[0].new_zeros(self.q, self.s)
+        ways: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {"C": lambda G: (G,)}
+        # the GPU is at work on the eigenvalues while the CPU is at work on what follows
+        if self.short is not None:
+            W_S, ways["T"] = self.short.formed(free["T"])
+        if self.long is not None:
+            W_L, ways["A"] = self.long.formed(free["A"])
+
+        def pullback(G: Tensor) -> Sequence[Tensor]:
+            G_L, G_C, _, G_S = self.blocks(G)
+            blocks = {"A": G_L, "C": G_C, "T": G_S}
+            return [gradient for name in self.names for gradient in ways[name](blocks[name])]
+
+        return long_short(W_L, W_C, W_S), pullback
 
     def blocks(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The four blocks of W: long, coupling, the one that is 0, and short."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Eigenpair", "follow", "order_of", "sharpen"]
+__all__ = ["Eigenpair", "Projection", "candidate", "follow", "order_of", "sharpen"]
 
 # Limits of one call: Rayleigh–Ritz steps; products before the first and before any other;
 # products between two orthogonalisations; terms of the series that corrects one eigenvector.
@@ -127,7 +127,7 @@ def follow(
         products = PRODUCTS[min(cycle, 1)]
         V, W = _power(A, V, products), _power(A.mT, W, products)
         AV, AW = A @ V, A.mT @ W
-        found = _candidate(_project(V, W, AV, AW), eps)
+        found = candidate(_project(V, W, AV, AW), eps)
         if found is None:
             return None, V, W, False
         tied, rho = found.tied, abs(found.eigenvalue)
@@ -175,7 +175,7 @@ def _project(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> Projection:
     return Projection(*torch.stack(parts).to("cpu", torch.float64))
 
 
-def _candidate(P: Projection, eps: float) -> Candidate | None:
+def candidate(P: Projection, eps: float) -> Candidate | None:
     """The largest eigenvalue as far as one can tell, or None if there is nothing to tell from."""
     inverse = torch.linalg.inv_ex(P.M).inverse
     pencil = inverse @ P.N

@@ -325,3 +325,87 @@ def test_eps_out_of_range() -> None:
     for eps in (-0.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="eps of at least 0"):
             EigenvalueNormalization(3, eps=eps)
+
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+def on_the_gpu(T: Tensor) -> StructuredMatrix:
+    matrix = StructuredMatrix(EigenvalueNormalization(len(T)), device="cuda", dtype=torch.float32)
+    with torch.no_grad():
+        matrix.T.copy_(T)
+    return matrix
+
+
+def gpu_steps(matrix: StructuredMatrix, steps: range) -> Iterator[int]:
+    """Plain descent: an optimizer would bring kernels and a state of its own."""
+    for step in steps:
+        G = torch.randn(matrix.map.n, matrix.map.n, generator=torch.Generator().manual_seed(step))
+        (gradient,) = torch.autograd.grad(matrix(), matrix.T, G.float().cuda())
+        with torch.no_grad():
+            matrix.T.sub_(gradient, alpha=1e-4)
+        yield step
+
+
+@gpu
+@pytest.mark.parametrize("kind", ["pair", "real"])
+def test_follows_on_the_gpu(kind: str) -> None:
+    matrix = on_the_gpu(1.5 * large(kind))
+    G = torch.randn(100, 100)
+    for step in gpu_steps(matrix, range(40)):
+        T = matrix.T.detach().cpu().double().requires_grad_()
+        expected = T / radius(T)
+        if step % 8:
+            continue
+        twin = copy.deepcopy(matrix)
+        W = twin()
+        torch.testing.assert_close(W.cpu().double(), expected, rtol=1e-5, atol=1e-6)
+        (ours,) = torch.autograd.grad(W, twin.T, G.float().cuda())
+        (theirs,) = torch.autograd.grad(expected, T, G)
+        assert (ours.cpu() - theirs).norm() < 2e-3 * theirs.norm()
+    assert matrix.map.events["FOLLOWED"] >= 38
+
+
+@gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_does_not_wait_for_the_gpu_once_it_is_calm() -> None:
+    matrix = on_the_gpu(large("pair"))
+    list(gpu_steps(matrix, range(20)))
+    G = torch.randn(100, 100, device="cuda", dtype=torch.float32)
+    torch.cuda.synchronize()
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        for _ in range(20):
+            (matrix() * G).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@gpu
+@pytest.mark.parametrize("stop", [3, 12, 23, 24])
+def test_resumes_exactly_on_the_gpu(stop: int) -> None:
+    matrix = on_the_gpu(large("pair"))
+    list(gpu_steps(matrix, range(stop)))
+    state = copy.deepcopy(matrix.state_dict())
+    twin = on_the_gpu(large("real"))
+    list(gpu_steps(twin, range(14)))  # a past of its own
+    twin.load_state_dict(state)
+    for one in (matrix, twin):
+        list(gpu_steps(one, range(stop, stop + 20)))
+    for key, value in matrix.state_dict().items():
+        assert torch.equal(twin.state_dict()[key], value), key
+
+
+@gpu
+def test_graphs_that_wait_for_their_backward_pass() -> None:
+    """Several forward passes before the first backward pass: none overwrites what others need."""
+    matrix = on_the_gpu(large("pair"))
+    list(gpu_steps(matrix, range(16)))
+    G = torch.randn(100, 100, device="cuda", dtype=torch.float32)
+    first = matrix()
+    (expected,) = torch.autograd.grad(first, matrix.T, G, retain_graph=True)
+    with torch.no_grad():
+        matrix.T.add_(1e-3 * torch.randn(100, 100, device="cuda"))
+    matrix()
+    (gradient,) = torch.autograd.grad(first, matrix.T, G)
+    assert torch.equal(gradient, expected)

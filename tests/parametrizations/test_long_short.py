@@ -177,3 +177,20 @@ def test_function() -> None:
     h_L, h_S = torch.randn(2), torch.randn(3)
     expected = torch.cat((W_L @ h_L + W_C @ h_S, W_S @ h_S))
     torch.testing.assert_close(long_short(W_L, W_C, W_S) @ torch.cat((h_L, h_S)), expected)
+
+
+@pytest.mark.parametrize(
+    ("q", "s", "coupled"), [(5, 4, True), (5, 4, False), (4, 0, True), (0, 4, True)]
+)
+def test_matrix_and_way_back_apart_from_any_graph(q: int, s: int, coupled: bool) -> None:
+    blocks = LongShort(q, s, coupled=coupled)
+    free = [3 * x for x in blocks.sample()]
+    leaves = [x.clone().requires_grad_() for x in free]
+    W, G = blocks(*leaves), torch.randn(q + s, q + s)
+    formed, pullback = blocks.formed(*free)
+    torch.testing.assert_close(formed, W.detach())
+    assert not formed.requires_grad
+    expected = torch.autograd.grad(W, leaves, G)
+    for _ in range(2):  # as often as it is called
+        for ours, theirs in zip(pullback(G), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
