@@ -1,6 +1,7 @@
 """Orthogonal matrices by the scaled Cayley transform."""
 
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -12,9 +13,10 @@ from cayley.parametrizations.parametrization import (
     full_precision,
 )
 from cayley.parametrizations.polar import refine
+from cayley.parametrizations.replay import Replay
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
-from cayley.parametrizations.skew import Skew, bandwidth_repr
+from cayley.parametrizations.skew import Skew, bandwidth_repr, positions, skew_at
 
 __all__ = ["ScaledCayley", "scaled_cayley"]
 
@@ -107,16 +109,19 @@ class ScaledCayley(Parametrization):
     def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (A,) = X
-        D = self.D.clone()
+        D, places = self.D.clone(), positions(self.n, self.skew.bandwidth, A)
         with full_precision(A, D):
-            inverse = resolvent(self.skew(A))
-            eye = torch.eye(self.n, device=A.device, dtype=A.dtype)
-            W = refine(torch.sub(eye, inverse, alpha=2)) * -D
+            if A.is_cuda:
+                if self not in _forms:
+                    _forms[self] = Replay(_formed)
+                W, inverse = _forms[self]((A, D), (places,))
+            else:
+                W, inverse = _formed(A, D, places)
 
         def pullback(G: Tensor) -> Sequence[Tensor]:
             with full_precision(G):
                 Q = inverse.mT @ (G * D) @ inverse.mT
-            return (2 * self.skew.entries(Q.mT - Q),)
+            return (2 * (Q.mT - Q).flatten().index_select(0, places),)
 
         return W, pullback
 
@@ -139,6 +144,18 @@ class ScaledCayley(Parametrization):
     def extra_repr(self) -> str:
         """The size, the number of −1 that D starts with and the bandwidth."""
         return f"{self.n}, negative_ones={self.negative_ones}{bandwidth_repr(self.skew.bandwidth)}"
+
+
+# apart from the modules, since a CUDA graph can be neither copied nor pickled
+_forms: WeakKeyDictionary[ScaledCayley, Replay] = WeakKeyDictionary()
+
+
+def _formed(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """W and (I + A)⁻¹ from the free entries and where they belong."""
+    n = len(D)
+    X = resolvent(skew_at(A, n, places))
+    eye = torch.eye(n, device=A.device, dtype=A.dtype)
+    return refine(torch.sub(eye, X, alpha=2)) * -D, X
 
 
 def count_signs(n: int, negative_ones: int | None) -> int:

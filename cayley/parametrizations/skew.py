@@ -75,7 +75,18 @@ def skew_symmetric(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
                 [-1.,  0.,  2.],
                 [-3., -2.,  0.]])
     """
-    U = x.new_zeros(n * n).scatter(0, positions(n, bandwidth, x), x).view(n, n)
+    return skew_at(x, n, positions(n, bandwidth, x))
+
+
+def skew_at(x: Tensor, n: int, places: Tensor) -> Tensor:
+    """The skew-symmetric (n, n) matrix with entries x at places above its diagonal.
+
+    Example:
+        >>> skew_at(torch.tensor([5.0]), 2, torch.tensor([1]))
+        tensor([[ 0.,  5.],
+                [-5.,  0.]])
+    """
+    U = x.new_zeros(n * n).scatter(0, places, x).view(n, n)
     return U - U.mT
 
 
