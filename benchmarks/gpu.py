@@ -10,7 +10,7 @@ and gradients have been compared with the loop in double precision. The product 
 at once, (T·B, n) × (n, n) in float32 by torch's library: what one direction would take if no step
 had to wait for the one before it.
 
-Shapes H to M are those of the gated recurrences: NC-GRU with modReLU, and LSTMs without
+Shapes H to N are those of the gated recurrences: NC-GRU with modReLU, and LSTMs without
 normalisation, with that of the layer, and with windows of 10 steps. They run as operators under
 autograd, from what the input contributes to each step, and give the gradients of all they read.
 cuDNN's GRU and LSTM have the same hidden size and read two inputs.
@@ -40,6 +40,7 @@ GATED_SHAPES = {
     "K": (20, 100, 100),
     "L": (128, 100, 200),
     "M": (50, 128, 200),
+    "N": (20, 100, 1000),
 }
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 COLUMNS = ("forward, ms", "product, ms", "both, ms", *PEERS, "over RNN", "over LSTM")
