@@ -49,9 +49,11 @@ def forming(matrix: Callable[[], Tensor], parameter: Tensor) -> Callable[[], Non
     G = torch.randn_like(matrix())
 
     def run() -> None:
-        with torch.no_grad():
-            parameter.mul_(1.0000001)
-        (matrix() * G).sum().backward()
+        # on a GPU it is formed anew in any case
+        if not parameter.is_cuda:
+            with torch.no_grad():
+                parameter.mul_(1.0000001)
+        matrix().backward(G)
 
     return run
 
