@@ -1,4 +1,9 @@
-"""Run every recurrence of a library that was compiled with sanitizers: python sanitized.py FILE."""
+"""Run every recurrence of a library that was compiled with sanitizers.
+
+    python sanitized.py FILE [threads]
+
+With ``threads`` only the best instruction set, on many threads.
+"""
 
 import ctypes
 import sys
@@ -9,21 +14,19 @@ from backends import CASES
 import cayley
 from cayley.recurrences.cpu import native
 
+SHAPES = ((1, (1, 1, 1)), (2, (3, 7, 19)), (3, (2, 2, 33)), (2, (90, 7, 2)))
+MANY_THREADS = ((3, (2, 7, 33)), (8, (300, 9, 20)))
 
-def main(path: str) -> None:
+
+def main(path: str, *, threaded: bool) -> None:
     library = ctypes.CDLL(path)
     native._library = lambda: library
     best = native.instruction_set()
     torch.manual_seed(0)
     runs = 0
-    for instructions in range(best + 1):
+    for instructions in (best,) if threaded else range(best + 1):
         native.instruction_set = lambda: instructions  # noqa: B023 (used within the iteration)
-        for threads, (T, B, H) in (
-            (1, (1, 1, 1)),
-            (2, (3, 7, 19)),
-            (3, (2, 2, 33)),
-            (2, (90, 7, 2)),
-        ):
+        for threads, (T, B, H) in MANY_THREADS if threaded else SHAPES:
             torch.set_num_threads(threads)
             for case in CASES.values():
                 for dtype in (torch.float32, torch.float64):
@@ -38,4 +41,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], threaded=sys.argv[2:] == ["threads"])

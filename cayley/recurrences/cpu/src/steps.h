@@ -149,6 +149,7 @@ static int split(Body body, void *job, const Steps *steps, int threads) {
     int count = 1;
     pthread_mutex_init(&team.lock, NULL);
     pthread_cond_init(&team.changed, NULL);
+    team.shares[0].team = &team;
     for (; count < most_threads(steps, threads); count++) {
         team.shares[count].team = &team;
         if (pthread_create(&workers[count], NULL, enter_team, &team.shares[count])) break;
@@ -158,7 +159,8 @@ static int split(Body body, void *job, const Steps *steps, int threads) {
     int row = 0;
     for (int i = 0; i < count; i++) {
         Share *share = &team.shares[i];
-        *share = (Share){.team = &team, .index = i, .first = row};
+        share->index = i;
+        share->first = row;
         const int64_t goal = steps->rows * (i + 1) / count;
         while (row < steps->B && (i == count - 1 || done < goal)) {
             while (t > 0 && size_at(steps, t - 1) <= row) t--;
