@@ -81,13 +81,14 @@ def check(name: str, layer: Recurrent, x: Tensor) -> None:
 
     In double precision: after some hundred steps a normalised LSTM in float32 is off by 1e-3,
     whichever way it is computed. The kernels of a GPU know float32 only: there the layer may be
-    four times as far from the loop in double precision as the loop in float32 is.
+    four times as far from the loop in double precision as the loop in float32 is, or by 1e-4, by
+    1e-3 if it is a normalised LSTM.
     """
     double = copy.deepcopy(layer).double()
     exact = results(naive, double, x.double())
     if x.is_cuda:
         ours, loop = (distance(results(run, layer, x), exact) for run in (fused, naive))
-        allowed = max(1e-4, 4 * loop)
+        allowed = max(1e-4 if getattr(layer, "norm", None) is None else 1e-3, 4 * loop)
     else:
         ours, allowed = distance(results(fused, double, x.double()), exact), 1e-6
     if not ours <= allowed:
