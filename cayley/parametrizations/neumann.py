@@ -14,6 +14,7 @@ from cayley.parametrizations.parametrization import (
     full_precision,
 )
 from cayley.parametrizations.polar import refine
+from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, skew_symmetric
 
@@ -237,14 +238,15 @@ def _renew(
         return None
     n = len(inverse)
     eye = torch.eye(n, device=inverse.device, dtype=inverse.dtype)
-    M = eye + skew_symmetric(entries, n)
+    A = skew_symmetric(entries, n)
+    M = eye + A
     due = refresh_every > 0 and (int(updates) + 1) % refresh_every == 0
     if sound and not due:
         series = neumann_update(inverse, skew_symmetric(point - entries, n), order)
         residual = torch.linalg.matrix_norm(torch.addmm(eye, series, M, alpha=-1))
         if _within(float(residual), tolerance):
             return series, residual, False
-    exact = torch.linalg.inv_ex(M).inverse.contiguous()
+    exact = resolvent(A).contiguous()
     return exact, torch.linalg.matrix_norm(torch.addmm(eye, exact, M, alpha=-1)), True
 
 

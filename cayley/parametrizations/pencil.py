@@ -1,14 +1,12 @@
 """The small dense part of following an eigenpair, as kernels of our own."""
 
 import functools
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from cayley.recurrences.cuda.nvrtc import Kernel, on
+from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
 
 __all__ = ["Small", "iterate_on_device", "served", "settle_on_device"]
 
@@ -41,13 +39,7 @@ class Small(NamedTuple):
 
 def served(T: Tensor) -> bool:
     """Whether these kernels can follow an eigenpair of a matrix."""
-    return (
-        T.is_cuda
-        and T.dtype == torch.float32
-        and sys.platform == "linux"
-        and torch.version.cuda is not None
-        and torch.cuda.get_device_capability(T.device) >= (8, 0)
-    )
+    return T.is_cuda and refused(T) is None
 
 
 def iterate_on_device(gram: Tensor, lead: Tensor, terms: int) -> Small:

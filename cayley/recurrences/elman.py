@@ -1,7 +1,6 @@
 r"""The recurrence :math:`h_t = \phi(U x_t + c + W h_{t-1}; b)` and its gradient."""
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from cayley.recurrences.cpu import elman as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import elman as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
-from cayley.recurrences.projection import check_projection, project, projection_gradients
+from cayley.recurrences.projection import all_gradients, check_projection, project
 from cayley.recurrences.steps import outer_products, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
 
@@ -211,13 +210,8 @@ def _all_gradients(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted."""
-    of_x, of_W, of_U, of_c = wanted
-    grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (of_x, of_U, of_c))
-    grad_W = outer_products(delta, h, h0, batch_sizes, reverse) if of_W else None
-    found = (grad_x, grad_h0, grad_W, grad_b, grad_U, grad_c)
-    missing = (0, 0, (0, 0), 0, (0, 0), 0)
-    pairs = zip(found, missing, strict=True)
-    return cast(Any, tuple(h.new_empty(shape) if v is None else v for v, shape in pairs))
+    grad_W = outer_products(delta, h, h0, batch_sizes, reverse) if wanted[1] else None
+    return all_gradients(delta, grad_h0, grad_W, grad_b, x, U, wanted)
 
 
 @torch.library.custom_op("cayley::elman", mutates_args=())

@@ -1,7 +1,6 @@
 """The gated recurrence (GRU) with the reset gate before the product, and its gradient."""
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from cayley.recurrences.cpu import gru as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import gru as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
-from cayley.recurrences.projection import check_projection, project, projection_gradients
+from cayley.recurrences.projection import all_gradients, check_projection, project
 from cayley.recurrences.steps import outer_products, previous_states, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
 
@@ -241,19 +240,14 @@ def _all_gradients(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted."""
-    of_x, of_W, of_U, of_c = wanted
-    grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (of_x, of_U, of_c))
     grad_W = None
-    if of_W:
+    if wanted[1]:
         H = h0.shape[-1]
         delta_gates, delta_c = delta.split((2 * H, H), -1)
         grad_gates = outer_products(delta_gates, h, h0, batch_sizes, reverse)
         grad_candidate = delta_c.flatten(0, -2).mT @ reset.flatten(0, -2)
         grad_W = torch.cat((grad_gates, grad_candidate)).mT.contiguous().mT
-    found = (grad_x, grad_h0, grad_W, grad_b, grad_U, grad_c)
-    missing = (0, 0, (0, 0), 0, (0, 0), 0)
-    pairs = zip(found, missing, strict=True)
-    return cast(Any, tuple(h.new_empty(shape) if v is None else v for v, shape in pairs))
+    return all_gradients(delta, grad_h0, grad_W, grad_b, x, U, wanted)
 
 
 @torch.library.custom_op("cayley::gru", mutates_args=())

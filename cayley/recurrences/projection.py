@@ -1,11 +1,19 @@
 """What the input contributes to every step of a recurrence."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from cayley.tracing import autocast_enabled
 
-__all__ = ["check_projection", "project", "projected_under_autocast", "projection_gradients"]
+__all__ = [
+    "all_gradients",
+    "check_projection",
+    "project",
+    "projected_under_autocast",
+    "projection_gradients",
+]
 
 
 def project(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
@@ -48,6 +56,39 @@ def projection_gradients(
         delta @ U if wanted[0] else None,
         (x.flatten(0, -2).mT @ rows).mT if wanted[1] else None,
         rows.sum(0) if wanted[2] else None,
+    )
+
+
+def all_gradients(
+    delta: Tensor,
+    grad_h0: Tensor,
+    grad_W: Tensor | None,
+    grad_b: Tensor,
+    x: Tensor,
+    U: Tensor | None,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted.
+
+    Arguments:
+        delta: The gradient of what the input contributes, (T, B, F) or (N, F).
+        grad_h0: That of h0.
+        grad_W: That of W; None where it is not wanted.
+        grad_b: That of b; empty where there is none.
+        x: The input; not read without U.
+        U: Its matrix, or None.
+        wanted: Whether the gradients of x, W, U and c are.
+    """
+    of_x, _, of_U, of_c = wanted
+    grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (of_x, of_U, of_c))
+    vector, matrix = delta.new_empty(0), delta.new_empty(0, 0)
+    return (
+        vector if grad_x is None else grad_x,
+        grad_h0,
+        matrix if grad_W is None else grad_W,
+        grad_b,
+        matrix.clone() if grad_U is None else grad_U,
+        vector.clone() if grad_c is None else grad_c,
     )
 
 

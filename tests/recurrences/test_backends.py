@@ -216,10 +216,23 @@ def test_drift_over_2000_steps(case: str, device: str) -> None:
     if "modrelu" in case:
         # an orthogonal map, whose rounding errors nothing damps; b ≠ 0 jumps at 0 or has a kink
         tensors["b"].zero_()
-    # the gradient of the threshold is a sum of sgn(h) δ, which jumps where h is near 0
+    # the gradient of the threshold is a sum of sgn(h) δ, which jumps where h is near 0: see below
     wanted = tuple(name for name in tensors if (name, "modrelu" in case) != ("b", True))
     found = results(case, cast(tensors, device, torch.float32), device, wanted=wanted)
     assert_close(found, results(case, tensors, "", wanted=wanted), 1e-4)
+
+
+def test_drift_of_the_threshold_is_that_of_signs() -> None:
+    tensors = CASES["elman-modrelu"].inputs(2000, 3, 95)
+    tensors["x"] *= 0.1
+    tensors["b"].zero_()
+    exact = results("elman-modrelu", tensors, "")
+    found = results("elman-modrelu", cast(tensors, "cpu", torch.float32), "cpu")
+    found = {name: value.double() for name, value in found.items()}
+    turned = found["output 0"].sign() - exact["output 0"].sign()
+    assert turned.count_nonzero() < 10
+    expected = exact["gradient of b"] + (turned * exact["gradient of x"]).sum((0, 1))
+    assert (found["gradient of b"] - expected).norm() <= 1e-4 * expected.norm()
 
 
 @pytest.mark.parametrize("case", CASES)

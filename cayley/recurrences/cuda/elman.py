@@ -6,13 +6,12 @@ otherwise, which send each other their new states. Sizes are constants of the co
 """
 
 import functools
-import sys
 
 import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
-from cayley.recurrences.cuda.nvrtc import Kernel, on
+from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
 from cayley.recurrences.cuda.plans import Plan, best_plan, chip
 
 __all__ = ["elman", "elman_backward", "refusal"]
@@ -34,17 +33,10 @@ def refusal(
         batch_sizes: Of a packed sequence.
         grad_z: The gradient of z.
     """
-    for tensor in (x, *others):
-        if tensor is not None and tensor.dtype != torch.float32:
-            return f"the CUDA kernels compute in float32, not {tensor.dtype}"
-    if batch_sizes is not None:
-        return "the CUDA kernels take dense sequences, not packed ones"
     if grad_z is not None:
         return "the CUDA kernels give first derivatives only"
-    if sys.platform != "linux" or torch.version.cuda is None:
-        return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
-    if torch.cuda.get_device_capability(x.device) < (8, 0):
-        return f"the CUDA kernels need compute capability 8.0, and {x.device} has less"
+    if reason := refused(x, *others, batch_sizes=batch_sizes):
+        return reason
     _, B, H = x.shape
     if B * H >= 2**31:
         return f"the CUDA kernels take less than 2^31 numbers a step, not {B} × {H}"

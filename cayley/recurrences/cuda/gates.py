@@ -1,16 +1,14 @@
 """How the weights of a gated recurrence are laid out over the threads of one block."""
 
 import functools
-import sys
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from cayley.recurrences.cuda.nvrtc import Kernel, on
 from cayley.recurrences.cuda.plans import RESERVED
 
-__all__ = ["Factor", "Layout", "Options", "best_layout", "launch", "refused"]
+__all__ = ["Factor", "Layout", "Options", "best_layout", "launch"]
 
 ROLES = 4  # the lanes that a unit has
 DEPTH = 4  # steps between the reading of an input and its use, and 1
@@ -129,26 +127,6 @@ def best_layout(
         layout = Layout(H, factors, streams, extra, left)
         if layout.threads <= 1024 and layout.memory <= memory - RESERVED:
             return layout
-    return None
-
-
-def refused(h0: Tensor, *others: Tensor | None, batch_sizes: Tensor | None = None) -> str | None:
-    """Why no kernel for gated recurrences can serve a call, whatever its size; None if one can.
-
-    Arguments:
-        h0: The state before the first step, (B, H).
-        others: All other tensors of the call.
-        batch_sizes: Of a packed sequence.
-    """
-    for tensor in (h0, *others):
-        if tensor is not None and tensor.dtype != torch.float32:
-            return f"the CUDA kernels compute in float32, not {tensor.dtype}"
-    if batch_sizes is not None:
-        return "the CUDA kernels take dense sequences, not packed ones"
-    if sys.platform != "linux" or torch.version.cuda is None:
-        return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
-    if torch.cuda.get_device_capability(h0.device) < (8, 0):
-        return f"the CUDA kernels need compute capability 8.0, and {h0.device} has less"
     return None
 
 

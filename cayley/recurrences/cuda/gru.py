@@ -7,7 +7,8 @@ and in shared memory where those do not suffice. Sizes are constants of the comp
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cuda.gates import Layout, Options, best_layout, launch, refused
+from cayley.recurrences.cuda.gates import Layout, Options, best_layout, launch
+from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.plans import chip
 
 __all__ = ["gru", "gru_backward", "refusal"]

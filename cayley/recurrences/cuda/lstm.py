@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cuda.gates import Layout, Options, best_layout, launch, refused
+from cayley.recurrences.cuda.gates import Layout, Options, best_layout, launch
+from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.plans import chip
 from cayley.recurrences.lstm_gradient import reference_gradient
 

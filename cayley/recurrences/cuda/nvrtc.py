@@ -4,6 +4,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel", "cache_folder", "compile_source", "on"]
+__all__ = ["Kernel", "cache_folder", "compile_source", "on", "refused"]
 
 SOURCES = Path(__file__).parent / "src"
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
@@ -172,6 +173,26 @@ class Kernel:
                 None,
             )
         )
+
+
+def refused(x: Tensor, *others: Tensor | None, batch_sizes: Tensor | None = None) -> str | None:
+    """Why no kernel can serve a call, whatever its size; None if one can.
+
+    Arguments:
+        x: A tensor of the call.
+        others: All others.
+        batch_sizes: Of a packed sequence.
+    """
+    for tensor in (x, *others):
+        if tensor is not None and tensor.dtype != torch.float32:
+            return f"the CUDA kernels compute in float32, not {tensor.dtype}"
+    if batch_sizes is not None:
+        return "the CUDA kernels take dense sequences, not packed ones"
+    if sys.platform != "linux" or torch.version.cuda is None:
+        return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
+    if torch.cuda.get_device_capability(x.device) < (8, 0):
+        return f"the CUDA kernels need compute capability 8.0, and {x.device} has less"
+    return None
 
 
 @contextmanager
