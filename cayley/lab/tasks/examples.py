@@ -145,7 +145,9 @@ class ExampleTask(Task):
             self._ready.clear()
             self._coming.clear()
             self._ready.update(self._piece(*wanted) if coming is None else coming.result())
-            if self.example_size > 0 and (device is None or torch.device(device).type == "cpu"):
+            on_cpu = device is None or torch.device(device).type == "cpu"
+            # an evaluation ends with its split, and what comes after it is not wanted
+            if split == "train" and self.example_size > 0 and on_cpu:
                 last = next(reversed(self._ready.values()))
                 after = (split, B, last.next, seed, device, dtype)
                 self._coming[after] = _beside().submit(self._piece, *after)
