@@ -661,6 +661,7 @@ def test_compiled_models() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.filterwarnings("ignore:a recurrence runs as a loop")  # in double precision
 @pytest.mark.parametrize("kind", ["mlp", "conv", "lstm", "scornn"])
 def test_on_the_gpu_as_on_the_cpu_without_waiting_for_it(kind: str) -> None:
     model, x = {

@@ -10,6 +10,8 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 #if defined(__linux__)
 #include <sys/mman.h>

@@ -30,7 +30,8 @@ static INLINE void NAME(outer_tile)(const int rows, const int columns, const NAM
         UNROLL for (int i = 0; i < columns; i++) p[i] = *(const V *)(d + i * LANES);
         UNROLL for (int r = 0; r < rows; r++) {
             const V v = NAME(all)(a_k[r]);
-            UNROLL for (int i = 0; i < columns; i++) sum[r][i] += v * p[i];
+            UNROLL for (int i = 0; i < columns; i++)
+                sum[r][i] = NAME(multiply_add)(v, p[i], sum[r][i]);
         }
     }
     UNROLL for (int r = 0; r < rows; r++)

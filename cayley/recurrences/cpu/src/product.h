@@ -69,7 +69,8 @@ static INLINE void NAME(accumulate)(const int rows, const int columns, int n_in,
         }
         UNROLL for (int i = 0; i < rows; i++) {
             const V v = NAME(all)(a[i * stride + k]);
-            UNROLL for (int j = 0; j < columns; j++) sum[i][j] += v * p[j];
+            UNROLL for (int j = 0; j < columns; j++)
+                sum[i][j] = NAME(multiply_add)(v, p[j], sum[i][j]);
         }
     }
 }

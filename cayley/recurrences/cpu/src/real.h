@@ -49,6 +49,27 @@ static INLINE void NAME(put)(REAL *p, V v, int left) {
 
 static INLINE V NAME(all)(REAL value) { return value - (V){0}; }
 
+/* a b + c, rounded once where the processor can: left to the compiler, some fuse the one tile and not
+ * the other (GCC 13 does not fuse what it takes for a single chain), and the bits of a row would
+ * depend on the tile that it falls into. */
+static INLINE V NAME(multiply_add)(V a, V b, V c) {
+#if VECTOR_BYTES == 64 && BITS == 32
+    return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif VECTOR_BYTES == 64
+    return (V)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif VECTOR_BYTES == 32 && BITS == 32
+    return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif VECTOR_BYTES == 32
+    return (V)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__aarch64__) && BITS == 32
+    return (V)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#elif defined(__aarch64__)
+    return (V)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
 static INLINE V NAME(select)(M mask, V yes, V no) { return (V)((mask & (M)yes) | (~mask & (M)no)); }
 
 static INLINE V NAME(absolute)(V v) {
