@@ -245,8 +245,8 @@ def _all_gradients(
         H = h0.shape[-1]
         delta_gates, delta_c = delta.split((2 * H, H), -1)
         grad_gates = outer_products(delta_gates, h, h0, batch_sizes, reverse)
-        grad_candidate = delta_c.flatten(0, -2).mT @ reset.flatten(0, -2)
-        grad_W = torch.cat((grad_gates, grad_candidate)).mT.contiguous().mT
+        grad_candidate = reset.flatten(0, -2).mT @ delta_c.flatten(0, -2)
+        grad_W = torch.cat((grad_gates.mT, grad_candidate), 1).mT
     return all_gradients(delta, grad_h0, grad_W, grad_b, x, U, wanted)
 
 

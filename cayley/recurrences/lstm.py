@@ -1,5 +1,6 @@
 r"""The LSTM recurrence with normalised products and cells, and its gradient."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -10,11 +11,13 @@ from cayley.recurrences.at_once import at_once, differentiable_at_once
 from cayley.recurrences.cpu import lstm as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import lstm as cuda
+from cayley.recurrences.cuda.nvrtc import refused
+from cayley.recurrences.cuda.references import references
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.lstm_forward import lstm_forward
-from cayley.recurrences.lstm_gradient import lstm_gradient, matrix_gradients
+from cayley.recurrences.lstm_gradient import lstm_gradient, matrix_gradients, reference_gradient
 from cayley.recurrences.projection import check_projection, project
-from cayley.tracing import no_autocast, transforms_active
+from cayley.tracing import computes_now, no_autocast, transforms_active
 
 __all__ = ["NormSite", "States", "lstm", "lstm_loop"]
 
@@ -253,34 +256,58 @@ def _arguments(
     tensors: list[Tensor | None] = []
     weights = None
     T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
-    for k, site in enumerate(sites):
+    near = _references(x, h0, c0, W, b, sites, window, over_batch)
+    for site, reference in zip(sites, near, strict=True):
         if site is None:
             tensors += [None] * 5
             continue
-        reference = past = None
-        # of a single step only x, which may be anything, needs one
-        if site.given is None and (window > 1 or k == 0):
-            # the first step's mean takes away what all steps have in common
-            if k == 0:
-                start = x.reshape(-1, x.shape[-1])[: h0.shape[0]]
-            elif k == 1:
-                start = h0 @ W.mT if b is None else torch.addmm(b, h0, W.mT)
-            else:
-                start = c0
-            reference = coarse(start.mean(0 if over_batch else 1, keepdim=True))
-            if site.past is not None and window > 1:
-                weights = site.past.weights
-                reference = torch.where(weights[-1] > 0, site.past.reference, reference)
-                past = torch.stack((site.past.means, site.past.variances))
-        given = None if site.given is None else torch.stack([table[:T] for table in site.given])
+        past = given = None
+        if reference is not None and site.past is not None and window > 1:
+            weights = site.past.weights
+            reference = torch.where(weights[-1] > 0, site.past.reference, reference)
+            past = torch.stack((site.past.means, site.past.variances))
+        if site.given is not None:
+            given = torch.stack([table[:T] for table in site.given])
         tensors += [site.gamma, site.beta, reference, past, given]
     return x, h0, c0, W, b, *tensors, weights, U, batch_sizes, window, over_batch, eps
+
+
+def _references(
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    sites: Sequence[NormSite | None],
+    window: int,
+    over_batch: bool,
+) -> Sequence[Tensor | None]:
+    """Of each normalisation a number near the first step's mean, to take away from all steps.
+
+    It is what they have in common. Of a single step only x, which may be anything, needs one.
+    """
+    of_x, of_h, of_c = (
+        site is not None and site.given is None and (window > 1 or k == 0)
+        for k, site in enumerate(sites)
+    )
+    if not (of_x or of_h or of_c):
+        return None, None, None
+    if x.is_cuda and not over_batch and computes_now(x) and not refused(x, h0, c0, W, b):
+        found = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
+        return [one if of else None for one, of in zip(found, (of_x, of_h, of_c), strict=True)]
+    starts = (
+        x.reshape(-1, x.shape[-1])[: h0.shape[0]] if of_x else None,
+        (h0 @ W.mT if b is None else torch.addmm(b, h0, W.mT)) if of_h else None,
+        c0 if of_c else None,
+    )
+    axis = 0 if over_batch else 1
+    return [None if a is None else coarse(a.mean(axis, keepdim=True)) for a in starts]
 
 
 def _states(outputs: tuple[Tensor, ...], arguments: tuple) -> States:
     h, c, _, *statistics = outputs
     sites = [
-        (torch.zeros_like(values[0, 0]) if reference is None else reference, values)
+        (values.new_zeros(values.shape[2:]) if reference is None else reference, values)
         if values.dim() == 4
         else None
         for reference, values in zip(arguments[7:20:5], statistics, strict=True)
@@ -320,6 +347,12 @@ def _lstm_on_cuda(x, *arguments):
 
 
 @_lstm_backward.register_kernel("cuda")
+def _(*arguments):
+    # some are parts of one tensor, which the results of an operator must not be
+    found = _lstm_backward_on_cuda(*arguments)
+    return [gradient.clone() if gradient._is_view() else gradient for gradient in found]
+
+
 def _lstm_backward_on_cuda(*arguments):
     *outputs, x, h0 = arguments[:13]
     *inputs, U, batch_sizes, window, over_batch, eps, wanted, backend = arguments[13:]
@@ -353,7 +386,7 @@ def _(x, h0, c0, W, b, *arguments):
 
 @_lstm_backward.register_fake
 def _(*arguments):
-    _, _, _, _, _, h, _, _, *statistics = arguments[:11]
+    h = arguments[5]
     x, h0, c0, W, b, *sites = arguments[11:31]
     _, U, *_, (of_x, of_W, of_U), _ = arguments[31:]
 
@@ -364,10 +397,9 @@ def _(*arguments):
         return h.new_empty(matrix.shape[::-1] if matrix is not None and wanted else (0, 0)).mT
 
     result = [like(x if of_x else None), like(h0), like(c0), transposed(W, of_W), like(b)]
-    for k, values in zip((0, 5, 10), statistics, strict=True):
+    for k in (0, 5, 10):
         gamma, _, _, past, _ = sites[k : k + 5]
-        reference = values.shape[2:] if values.dim() == 4 else (0,)
-        result += [like(gamma), like(gamma), h.new_empty(reference), like(past)]
+        result += [like(gamma), like(gamma), like(past)]
     return [*result, transposed(U, of_U)]
 
 
@@ -398,8 +430,13 @@ def _gradients(ctx, saved, gradients):
     found = at_once(_lstm_backward, _BACKWARD_KERNELS, inputs[0], *arguments)
     dx, d_h0, d_c0, d_W, d_b, *sites, d_U = found
     found = [dx, d_h0, d_c0, d_W, d_b]
-    for k in range(0, 12, 4):
-        found += [*sites[k : k + 4], None]  # what is given has none
+    for k in range(3):
+        d_gamma, d_beta, d_past = sites[3 * k : 3 * k + 3]
+        d_reference = None
+        if needed[7 + 5 * k]:
+            statistics, external = outputs[3 + k], grad_statistics[k]
+            d_reference = reference_gradient(statistics, external, d_past, inputs[-1])
+        found += [d_gamma, d_beta, d_reference, d_past, None]  # what is given has none
     found += [None, d_U, None, *(None,) * 5]
     return (*(gradient if need else None for gradient, need in zip(found, needed, strict=True)),)
 

@@ -24,7 +24,6 @@ class _SiteAdjoint:
         given: Mean and variance that were used in place of the statistics, (2, T, 1 or B, F).
         weights: The number of values behind the past, (K − 1, G, 1).
         sizes: The number of sequences at each step.
-        batch_sizes: The same of a packed sequence.
         window: The number K of steps.
         over_batch: Whether statistics are taken over the batch.
         eps: ε.
@@ -40,7 +39,6 @@ class _SiteAdjoint:
         given: Tensor | None,
         weights: Tensor | None,
         sizes: list[int],
-        batch_sizes: Tensor | None,
         window: int,
         over_batch: bool,
         eps: float,
@@ -48,7 +46,7 @@ class _SiteAdjoint:
     ) -> None:
         self.gamma, self.zs, self.statistics, self.given = gamma, zs, statistics, given
         self.past, self.weights, self.over_batch, self.eps = past, weights, over_batch, eps
-        self.external, self.batch_sizes, self.window = external, batch_sizes, window
+        self.external, self.window = external, window
         self.sums = RunningAdjoint(window)
         self.values = sizes if over_batch else [1] * len(sizes)
         self.counts = window_counts(self.values, window, None if past is None else weights)
@@ -78,10 +76,9 @@ class _SiteAdjoint:
         return g + (dm + 2 * dv * d) / (B if self.over_batch else dy.shape[1])
 
     def parameters(self, dys: list[Tensor]) -> list[Tensor]:
-        """After the first step: gradients with respect to γ, β, reference and past."""
-        dy, z, past = torch.cat(dys), torch.cat(self.zs), self._grad_past()
-        reference = reference_gradient(self.statistics, self.external, past, self.batch_sizes)
-        return [(dy * z).sum(0), dy.sum(0), reference, past]
+        """After the first step: gradients with respect to γ, β and past."""
+        dy, z = torch.cat(dys), torch.cat(self.zs)
+        return [(dy * z).sum(0), dy.sum(0), self._grad_past()]
 
     def _grad_past(self) -> Tensor:
         if self.past is None or self.weights is None or self.given is not None:
@@ -99,13 +96,11 @@ def reference_gradient(
     """The gradient with respect to what all means are measured from.
 
     Arguments:
-        statistics: Of every step, (4, T, G, ·); empty where there are none.
+        statistics: Of every step, (4, T, G, ·).
         external: The gradient with respect to them.
         grad_past: The gradient with respect to the past, (2, K − 1, G, ·), or empty.
         batch_sizes: Of a packed sequence, (T).
     """
-    if statistics.dim() != 4:
-        return statistics.new_zeros(0)
     result = statistics.new_zeros(statistics.shape[2:])
     if external is not None:
         means = external[0]
@@ -159,8 +154,8 @@ def lstm_gradient(
 ) -> list[Tensor]:
     """Gradients, from those of the outputs, the outputs and the inputs of the recurrence.
 
-    They are those with respect to x, h0, c0, W and b; then γ, β, reference and past of each
-    normalisation; then U. Those of x, W and U may not be ``wanted``. What is not there, or not
+    They are those with respect to x, h0, c0, W and b; then γ, β and past of each normalisation;
+    then U. Those of x, W and U may not be ``wanted``. What is not there, or not
     wanted, has an empty gradient.
     """
     input = x
@@ -195,7 +190,7 @@ def lstm_gradient(
     def steps(tensor: Tensor) -> tuple[Tensor, ...]:
         return tensor.reshape(-1, tensor.shape[-1]).split(sizes)
 
-    options = (weights, sizes, batch_sizes, window, over_batch, eps)
+    options = (weights, sizes, window, over_batch, eps)
     N_x = N_h = N_c = None
     if gamma_x is not None and z_x is not None:
         N_x = _SiteAdjoint(
@@ -230,7 +225,7 @@ def lstm_gradient(
     result.append(empty.clone() if N_x is None and N_h is None else da.view(x.shape))
     result += [carry_h, carry_c, empty.clone() if b is None else da.sum(0)]
     for site, gradients in ((N_x, deltas), (N_h, deltas), (N_c, dys)):
-        result += [empty.clone() for _ in range(4)] if site is None else site.parameters(gradients)
+        result += [empty.clone() for _ in range(3)] if site is None else site.parameters(gradients)
     return matrix_gradients(result, h, input, h0, U, batch_sizes, wanted)
 
 

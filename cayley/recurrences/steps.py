@@ -9,7 +9,35 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["last_states", "outer_products", "previous_states", "rows", "step_order", "step_sizes"]
+__all__ = [
+    "check_batch_sizes",
+    "last_states",
+    "outer_products",
+    "previous_states",
+    "rows",
+    "step_order",
+    "step_sizes",
+]
+
+
+def check_batch_sizes(batch_sizes: Tensor, N: int, B: int) -> None:
+    """Raise unless they are those of N packed rows of B sequences.
+
+    Example:
+        >>> check_batch_sizes(torch.tensor([2, 2, 1]), 5, 2)
+    """
+    sizes = batch_sizes.tolist()
+    if (
+        batch_sizes.dtype != torch.int64
+        or not batch_sizes.is_contiguous()
+        or sizes != sorted(sizes, reverse=True)
+        or (sizes[0], sum(sizes)) != (B, N)
+        or sizes[-1] < 1
+    ):
+        raise ValueError(
+            "expected batch_sizes of int64, contiguous, never increasing, positive, beginning with "
+            f"the {B} rows of the initial state and {N} in all, got {batch_sizes.dtype} {sizes}"
+        )
 
 
 def step_sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
@@ -49,14 +77,19 @@ def previous_states(h: Tensor, h0: Tensor, batch_sizes: Tensor | None, reverse: 
     """The state before each step, in the layout of h."""
     if batch_sizes is None:
         return torch.cat((h[1:], h0[None]) if reverse else (h0[None], h[:-1]))
-    sizes = step_sizes(h, batch_sizes)
-    after = h.split(sizes)
-    before = list(after)
-    state = h0[:0]
-    for t in step_order(len(sizes), reverse):
-        before[t] = rows(state, h0, sizes[t])
-        state = after[t]
-    return torch.cat(before)
+    # In h0 and h one above another, starts[t + 1] is where step t begins. Tables of steps are made
+    # on the CPU and copied without waiting; those of all rows are made on the device.
+    one = batch_sizes.new_zeros(1)
+    starts = torch.cat((one, batch_sizes[:1], batch_sizes)).cumsum(0)
+    tables = torch.stack((batch_sizes, torch.cat((batch_sizes[1:], one)), starts[:-2], starts[2:]))
+    sizes, following, earlier, later = tables.to(h.device, non_blocking=True)
+    t = torch.arange(len(sizes), device=h.device).repeat_interleave(sizes, output_size=len(h))
+    sequence = torch.arange(len(h), device=h.device) - (later - sizes - len(h0))[t]
+    index = earlier[t] + sequence
+    if reverse:
+        # sequences that end here begin with their initial state
+        index = torch.where(sequence < following[t], later[t] + sequence, sequence)
+    return torch.cat((h0, h))[index]
 
 
 def outer_products(
@@ -75,7 +108,10 @@ def outer_products(
     # without a copy of h, which may be most of the memory in use
     first, others = (delta[-1], delta[:-1]) if reverse else (delta[0], delta[1:])
     before = h[1:] if reverse else h[:-1]
-    return torch.addmm(h0.mT @ first, before.flatten(0, 1).mT, others.flatten(0, 1)).mT
+    total = h0.mT @ first
+    # in place where that may be, since torch would copy the first term
+    add = torch.Tensor.addmm if torch.is_grad_enabled() else torch.Tensor.addmm_
+    return add(total, before.flatten(0, 1).mT, others.flatten(0, 1)).mT
 
 
 def last_states(h: Tensor, batch_sizes: Tensor | None, reverse: bool) -> Tensor:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from cayley.recurrences.cpu.native import Input, Steps, call, contiguous, pointers
-from cayley.recurrences.lstm_gradient import reference_gradient
 
 __all__ = ["lstm", "lstm_backward"]
 
@@ -123,8 +122,6 @@ def lstm_backward(*arguments: Any) -> list[Tensor]:
     )
     call("cayley_lstm_back", Steps.of(h, B, batch_sizes, False), all, dtype=h.dtype)
     result = [grad_x if of_x else like(None), grad_h0, grad_c0, grad_W.mT, grad_b]
-    for k, gradients in enumerate(found):
-        gamma, beta, past = gradients.values()
-        reference = reference_gradient(statistics[k], grad_statistics[k], past, batch_sizes)
-        result += [gamma, beta, reference, past]
+    for gradients in found:
+        result += gradients.values()
     return [*result, grad_U.mT]

@@ -131,15 +131,12 @@ def best_layout(
 
 
 def launch(
-    source: str, layout: Layout | None, options: Options, x: Tensor, *rest: Tensor | int
+    source: str, layout: Layout | None, options: Options, x: Tensor, *rest: Tensor | int | None
 ) -> None:
     """Run a kernel on the device of x, (T, B, ·), with a block for each row."""
     if layout is None:
         raise NotImplementedError(f"expected a size that refusal() lets pass, got {x.shape}")
-    device = x.device.index
-    kernel = _kernel(device, source, layout, options)
-    with on(device):
-        kernel(x.shape[1], x, *rest)
+    _kernel(x.device.index, source, layout, options)(x.shape[1], x, *rest)
 
 
 @functools.cache

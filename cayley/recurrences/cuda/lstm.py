@@ -5,6 +5,7 @@ batch, with the weights in its registers and in shared memory, which also holds 
 and what is normalised are constants of the compiled code.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,6 @@ from torch import Tensor
 from cayley.recurrences.cuda.gates import Layout, Options, best_layout, launch
 from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.plans import chip
-from cayley.recurrences.lstm_gradient import reference_gradient
 
 __all__ = ["lstm", "lstm_backward", "refusal"]
 
@@ -53,15 +53,14 @@ def lstm(*arguments: Any) -> tuple[Tensor, ...]:
     """
     *tensors, _, window, _, eps = arguments
     K = _steps(tensors, window)
-    x, h0, c0, W, b, *sites, weights = _contiguous(tensors, arguments[0])
-    (T, B, _), H = x.shape, h0.shape[-1]
+    x, h0, c0, W, b, *sites, weights = _contiguous(tensors)
+    (T, B, _), H, device = x.shape, h0.shape[-1], x.device.index
+    normed = _normed(sites)
     h, c, kept = x.new_empty(T, B, H), x.new_empty(T, B, H), torch.empty_like(x)
-    gammas = sites[::5]
-    statistics = [x.new_empty((4, T, B, 1) if gamma.numel() else 0) for gamma in gammas]
+    statistics = [x.new_empty((4, T, B, 1) if there else 0) for there in normed]
     if B > 0:
-        layout = _forward(H, K, any(map(len, gammas)), x.device.index)
         launch(
-            *("lstm_forward", layout, _options(gammas, K, eps)),
+            *("lstm_forward", _forward(H, K, any(normed), device), _options(normed, K > 1, eps)),
             *(x, h0, c0, W, b, *_read(sites), weights, h, c, kept, *statistics, T, B, K),
         )
     return h, c, kept, *statistics
@@ -71,37 +70,27 @@ def lstm_backward(*arguments: Any) -> list[Tensor]:
     """Gradients; arguments and result are those of :func:`cayley.recurrences.lstm_gradient`."""
     *tensors, _, window, _, eps = arguments
     K = _steps(tensors[11:], window)
-    external = tensors[2:5]
-    tensors = _contiguous(tensors, arguments[5])
-    grad_h, grad_c, *grad_statistics = tensors[:5]
-    _, c, kept, *statistics = tensors[5:11]
+    tensors = _contiguous(tensors)
+    external, (_, c, kept, *statistics) = tensors[:5], tensors[5:11]
     x, h0, c0, W, b, *sites, weights = tensors[11:]
-    (T, B, _), H = x.shape, h0.shape[-1]
-    gammas = sites[::5]
+    (T, B, _), H, device = x.shape, h0.shape[-1], x.device.index
+    normed = _normed(sites)
     dx, grad_h0, grad_c0 = (torch.empty_like(v) for v in (x, h0, c0))
-    da = torch.empty_like(x) if gammas[0].numel() or gammas[1].numel() else x.new_empty(0)
+    da = torch.empty_like(x) if normed[0] or normed[1] else x.new_empty(0)
     # past statistics that are not used have no gradient
-    grad_pasts = [torch.zeros_like(past) for past in sites[3::5]]
-    # summed over the rows afterwards, in an order that does not vary
-    partial = x.new_empty(B, 18 * H)
+    pasts = [x.new_empty(0) if past is None else torch.zeros_like(past) for past in sites[3::5]]
+    partial = x.new_empty(B, 22 * H)
     if B > 0:
-        layout = _backward(H, K, any(map(len, gammas)), x.device.index)
         launch(
-            *("lstm_backward", layout, _options(gammas, K, eps)),
-            *(x, grad_h, grad_c, *grad_statistics, c, kept, *statistics, c0, W, *_read(sites)),
-            *(weights, dx, da, grad_h0, grad_c0, partial, *grad_pasts, T, B, K),
+            *("lstm_backward", _backward(H, K, any(normed), device), _options(normed, K > 1, eps)),
+            *(x, *external, c, kept, *statistics, c0, W, *_read(sites), weights),
+            *(dx, da, grad_h0, grad_c0, partial, *pasts, T, B, K),
         )
-    gamma_x, gamma_h, beta, bias, cells = partial.split((4 * H, 4 * H, 4 * H, 4 * H, 2 * H), 1)
-    gamma_c, beta_c = cells.chunk(2, 1)
-    result = [dx, da, grad_h0, grad_c0, bias.sum(0) if b.numel() else x.new_empty(0)]
-    pairs = ((gamma_x, beta), (gamma_h, beta), (gamma_c, beta_c))
-    for k, parts in enumerate(pairs):
-        there = gammas[k].numel()
-        result += [part.sum(0) if there else x.new_empty(0) for part in parts]
-        result += [
-            reference_gradient(statistics[k], external[k], grad_pasts[k], None),
-            grad_pasts[k],
-        ]
+    # over the rows, in an order that does not vary; one sum for all
+    sums = partial.sum(0).split((4 * H, 4 * H, 4 * H, 4 * H, 4 * H, H, H))
+    result = [dx, da, grad_h0, grad_c0, x.new_empty(0) if b is None else sums[4]]
+    for there, pair, past in zip(normed, (sums[:2], sums[2:4], sums[5:]), pasts, strict=True):
+        result += [*(pair if there else (x.new_empty(0), x.new_empty(0))), past]
     return result
 
 
@@ -114,12 +103,16 @@ def _steps(tensors: list[Any], window: int) -> int:
     return min(window, len(tensors[0]))
 
 
-def _contiguous(tensors: Iterable[Tensor | None], like: Tensor) -> list[Tensor]:
-    """An empty tensor, which is a null pointer to a kernel, stands for what is not there."""
-    return [like.new_empty(0) if tensor is None else tensor.contiguous() for tensor in tensors]
+def _contiguous(tensors: Iterable[Tensor | None]) -> list[Any]:
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
-def _read(sites: list[Tensor]) -> list[Tensor]:
+def _normed(sites: list[Tensor | None]) -> tuple[bool, ...]:
+    """Which of the normalisations there are."""
+    return tuple(gamma is not None for gamma in sites[::5])
+
+
+def _read(sites: list[Tensor | None]) -> list[Tensor | None]:
     """γ, β, reference and past of each normalisation."""
     return [tensor for k, tensor in enumerate(sites) if k % 5 < 4]
 
@@ -139,8 +132,8 @@ def _extra(K: int) -> int:
     return 3 * (4 * 32 + 4 * K)
 
 
-def _options(gammas: list[Tensor], K: int, eps: float) -> Options:
-    norms = zip(("NORM_X", "NORM_H", "NORM_C"), gammas, strict=True)
-    flags = {name: gamma.numel() > 0 for name, gamma in norms} | {"WINDOWED": K > 1}
-    constants = [(f"bool {name}", str(flag).lower()) for name, flag in flags.items()]
+@functools.cache
+def _options(normed: tuple[bool, ...], windowed: bool, eps: float) -> Options:
+    flags = zip(("NORM_X", "NORM_H", "NORM_C", "WINDOWED"), (*normed, windowed), strict=True)
+    constants = [(f"bool {name}", str(flag).lower()) for name, flag in flags]
     return (*constants, ("float EPS", f"{float(eps)!r}f"))

@@ -6,8 +6,9 @@ import hashlib
 import os
 import sys
 import tempfile
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -122,6 +123,7 @@ class Kernel:
 
     def __init__(self, source: str, sizes: str, threads: int, blocks: int, memory: int) -> None:
         self.threads, self.blocks, self.memory = threads, blocks, memory
+        self.device = torch.cuda.current_device()
         major, minor = torch.cuda.get_device_capability()
         cubin = compile_source(source, sizes, f"sm_{major}{minor}")
         self._function = ctypes.c_void_p()
@@ -158,18 +160,28 @@ class Kernel:
         )
         return clusters.value
 
-    def __call__(self, clusters: int, *arguments: Tensor | int) -> None:
-        """Launch on the current stream."""
-        values = [
-            ctypes.c_int(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr())
-            for a in arguments
-        ]
+    def __call__(self, clusters: int, *arguments: Tensor | int | None) -> None:
+        """Launch on the current stream of the kernel's device; None is a null pointer."""
+        if torch.cuda.current_device() != self.device or not _thread.attached:
+            with on(self.device):
+                self._launch(clusters, arguments)
+        else:
+            self._launch(clusters, arguments)
+
+    def _launch(self, clusters: int, arguments: Sequence[Tensor | int | None]) -> None:
+        # two arrays for all arguments: an object for each would take longer than a small kernel
+        count = len(arguments)
+        values = (ctypes.c_uint64 * count)(
+            *(a if type(a) is int else 0 if a is None else a.data_ptr() for a in arguments)
+        )
+        first = ctypes.addressof(values)
         _check(
             library().cuLaunchKernel(
                 self._function,
                 *(clusters * self.blocks, 1, 1, self.threads, 1, 1, self.memory),
-                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
-                (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)),
+                # torch.cuda.current_stream makes an object, which takes ten times as long
+                ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device)),
+                (ctypes.c_void_p * count)(*range(first, first + 8 * count, 8)),
                 None,
             )
         )
@@ -190,9 +202,21 @@ def refused(x: Tensor, *others: Tensor | None, batch_sizes: Tensor | None = None
         return "the CUDA kernels take dense sequences, not packed ones"
     if sys.platform != "linux" or torch.version.cuda is None:
         return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
-    if torch.cuda.get_device_capability(x.device) < (8, 0):
+    if _capability(x.device) < (8, 0):
         return f"the CUDA kernels need compute capability 8.0, and {x.device} has less"
     return None
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+class _Thread(threading.local):
+    attached = False
+
+
+_thread = _Thread()
 
 
 @contextmanager
@@ -206,6 +230,8 @@ def on(device: int) -> Iterator[None]:
             _check(library().cuDeviceGet(ctypes.byref(number), device))
             _check(library().cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
             _check(library().cuCtxSetCurrent(context))
+        # from now on the driver follows torch from device to device
+        _thread.attached = True
         yield
 
 

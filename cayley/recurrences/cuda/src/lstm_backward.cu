@@ -1,6 +1,6 @@
 // The gradient of lstm_forward.cu, last step first; da is that of W h_{t-1} + b. `partial`, of
-// shape (B, 18H), has from each row the gradients of gamma_x and gamma_h, of their betas, which is
-// one, of b, of gamma_c and of beta_c.
+// shape (B, 22H), has from each row the gradients of gamma_x, beta_x, gamma_h, beta_h, b, gamma_c and
+// beta_c.
 #include "lstm.cuh"
 
 using Back = Weights<0, 4 * H, 1>;
@@ -262,13 +262,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
   }
   if (lane.writes) grad_c0[row * H + lane.unit] = carry;
   if (lane.used) {
-    partial += row * 18 * H;
+    partial += row * 22 * H;
     partial[output] = grad_gamma_x;
-    partial[4 * H + output] = grad_gamma_h;
-    partial[8 * H + output] = grad_beta;
-    partial[12 * H + output] = grad_b;
-    if (lane.writes) partial[16 * H + lane.unit] = grad_gamma_c;
-    if (lane.writes) partial[17 * H + lane.unit] = grad_beta_c;
+    partial[4 * H + output] = grad_beta;
+    partial[8 * H + output] = grad_gamma_h;
+    partial[12 * H + output] = grad_beta;
+    partial[16 * H + output] = grad_b;
+    if (lane.writes) partial[20 * H + lane.unit] = grad_gamma_c;
+    if (lane.writes) partial[21 * H + lane.unit] = grad_beta_c;
   }
   if constexpr (WINDOWED) {
     __syncthreads();

@@ -1,0 +1,42 @@
+"""What the means of a normalised LSTM are measured from, in one kernel."""
+
+import functools
+
+from torch import Tensor
+
+from cayley.recurrences.cuda.nvrtc import Kernel, on
+
+__all__ = ["references"]
+
+THREADS = 256
+
+
+def references(
+    x: Tensor | None, h0: Tensor, c0: Tensor | None, W: Tensor | None, b: Tensor | None
+) -> tuple[Tensor, ...]:
+    """The references of :mod:`cayley.recurrences.lstm`: near the means at the first step, (B, 1).
+
+    Those of the input, the recurrent product and the cell; what x, W or c0 is missing for has no
+    meaning.
+
+    Arguments:
+        x: What the input contributes, (T, B, 4H), or (N, 4H) with the first step's rows first.
+        h0: The state before the first step, (B, H).
+        c0: The cell before the first step, (B, H).
+        W: The recurrent matrix, (4H, H).
+        b: A bias beside it, (4H).
+    """
+    B, H = h0.shape
+    if x is not None:
+        x = x.reshape(-1, 4 * H)[:B].contiguous()
+    h0, c0, W, b = (None if v is None else v.contiguous() for v in (h0, c0, W, b))
+    result = h0.new_empty(3, B, 1)
+    if B > 0:
+        _kernel(result.device.index)(B, x, h0, c0, W, b, result, H, B)
+    return result.unbind()
+
+
+@functools.cache
+def _kernel(device: int) -> Kernel:
+    with on(device):
+        return Kernel("references", f"constexpr int THREADS = {THREADS};\n", THREADS, 1, 0)
