@@ -10,10 +10,10 @@ and gradients have been compared with the loop in double precision. The product 
 at once, (T·B, n) × (n, n) in float32 by torch's library: what one direction would take if no step
 had to wait for the one before it.
 
-Shapes H to N are those of the gated recurrences: NC-GRU with modReLU, and LSTMs without
+Shapes H to N are those of the gated recurrences: NC-GRU with modReLU and W given, and LSTMs without
 normalisation, with that of the layer, and with windows of 10 steps. They run as operators under
-autograd, from what the input contributes to each step, and give the gradients of all they read.
-cuDNN's GRU and LSTM have the same hidden size and read two inputs.
+autograd, and give the gradients of all their parameters. cuDNN's GRU and LSTM have the same hidden
+size and the same two inputs.
 """
 
 import argparse
@@ -45,7 +45,8 @@ GATED_SHAPES = {
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 COLUMNS = ("forward, ms", "product, ms", "both, ms", *PEERS, "over RNN", "over LSTM")
 KINDS = ("NC-GRU", "LSTM", "LN-LSTM", "ATN-LSTM", "cuDNN GRU", "cuDNN LSTM")
-GATED_COLUMNS = (*(f"{kind}, ms" for kind in KINDS), "GRU over cuDNN", "ATN over cuDNN")
+NORMED = ("NC-GRU", "LN-LSTM", "ATN-LSTM")
+GATED_COLUMNS = (*(f"{kind}, ms" for kind in KINDS), *(f"{kind} over cuDNN" for kind in NORMED))
 
 
 def forward(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,6 +75,7 @@ def relative_error(tensors: list[Tensor], g: Tensor) -> float:
 
 
 def train_step(layer: nn.Module, x: Tensor, g: Tensor) -> None:
+    layer.zero_grad()
     layer(x)[0].backward(g)
 
 
@@ -105,22 +107,24 @@ def measure(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
     }
 
 
-def nc_gru(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> Tensor:
-    return gru(x, h0, W, b)
+def nc_gru(x: Tensor, U: Tensor, c: Tensor, W: Tensor, b: Tensor) -> Tensor:
+    return gru(x, x.new_zeros(x.shape[1], W.shape[1]), W, b, U=U, c=c)
 
 
-def normalised_lstm(window: int, x: Tensor, h0: Tensor, W: Tensor, *norms: Tensor) -> Tensor:
+def normalised_lstm(
+    window: int, x: Tensor, U: Tensor, c: Tensor, W: Tensor, *norms: Tensor
+) -> Tensor:
     pairs = [NormSite(gamma, beta) for gamma, beta in zip(norms[::2], norms[1::2], strict=True)]
     sites: dict[str, Any] = dict(zip(("input", "recurrent", "cell"), pairs, strict=False))
-    return lstm(x, h0, h0, W, **sites, window=window).h
+    h0 = x.new_zeros(x.shape[1], W.shape[1])
+    return lstm(x, h0, h0, W, U=U, c=c, **sites, window=window).h
 
 
-def gated(shape: tuple[int, int, int]) -> dict[str, tuple[Callable[..., Tensor], list[Tensor]]]:
-    """Each recurrence with its inputs."""
-    B, n, T = shape
+def gated(n: int) -> dict[str, tuple[Callable[..., Tensor], list[Tensor]]]:
+    """Each recurrence of two inputs, with its parameters."""
     W = torch.cat([torch.linalg.qr(torch.randn(n, n, device="cuda"))[0] for _ in range(4)])
-    x, h0 = torch.randn(T, B, 4 * n, device="cuda"), torch.randn(B, n, device="cuda")
-    gru_inputs = [x[..., : 3 * n].contiguous(), h0, W[: 3 * n], torch.full_like(h0[0], -0.01)]
+    U, c = torch.randn(4 * n, 2, device="cuda"), torch.randn(4 * n, device="cuda")
+    threshold = torch.full((n,), -0.01, device="cuda")
     norms = []
     # a small γ: with 1 a normalised LSTM is chaotic, and no gradient in float32 is right
     for features in (4 * n, 4 * n, n):
@@ -129,31 +133,42 @@ def gated(shape: tuple[int, int, int]) -> dict[str, tuple[Callable[..., Tensor],
             torch.zeros(features, device="cuda"),
         ]
     return {
-        "NC-GRU": (nc_gru, gru_inputs),
-        "LSTM": (partial(normalised_lstm, 1), [x, h0, W]),
-        "LN-LSTM": (partial(normalised_lstm, 1), [x, h0, W, *norms]),
-        "ATN-LSTM": (partial(normalised_lstm, 10), [x, h0, W, *norms]),
+        "NC-GRU": (nc_gru, [U[: 3 * n], c[: 3 * n], W[: 3 * n], threshold]),
+        "LSTM": (partial(normalised_lstm, 1), [U, c, W]),
+        "LN-LSTM": (partial(normalised_lstm, 1), [U, c, W, *norms]),
+        "ATN-LSTM": (partial(normalised_lstm, 10), [U, c, W, *norms]),
     }
 
 
+def parameters(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.clone().requires_grad_() for tensor in tensors]
+
+
 def gradients(
-    function: Callable[..., Tensor], tensors: list[Tensor], g: Tensor, backend: str
+    function: Callable[..., Tensor], x: Tensor, tensors: list[Tensor], g: Tensor, backend: str
 ) -> tuple[Tensor, ...]:
-    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+    leaves = parameters(tensors)
     with cayley.backend(backend):
-        h = function(*leaves)
+        h = function(x, *leaves)
         return h.detach(), *torch.autograd.grad(h, leaves, g)
+
+
+def gated_step(function: Callable[..., Tensor], x: Tensor, leaves: list[Tensor], g: Tensor) -> None:
+    for leaf in leaves:
+        leaf.grad = None
+    function(x, *leaves).backward(g)
 
 
 def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
     B, n, T = shape
-    g = torch.randn(T, B, n, device="cuda")
+    x, g = torch.randn(T, B, 2, device="cuda"), torch.randn(T, B, n, device="cuda")
     runs: dict[str, Callable[[], object]] = {}
     error = 0.0
-    for name, (function, tensors) in gated(shape).items():
-        exact = gradients(function, [v.double() for v in tensors], g.double(), "reference")
+    for name, (function, tensors) in gated(n).items():
+        double = [v.double() for v in tensors]
+        exact = gradients(function, x.double(), double, g.double(), "reference")
         ours, loop = (
-            distance(gradients(function, tensors, g, backend), exact)
+            distance(gradients(function, x, tensors, g, backend), exact)
             for backend in ("cuda", "reference")
         )
         # rounding grows with the steps, and more so where activations have kinks
@@ -163,16 +178,15 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
                 "no speed is reported"
             )
         error = max(error, ours)
-        runs[name] = partial(gradients, function, tensors, g, "cuda")
-    inputs = torch.randn(T, B, 2, device="cuda")
+        runs[name] = partial(gated_step, function, x, parameters(tensors), g)
     for name, make in (("GRU", nn.GRU), ("LSTM", nn.LSTM)):
-        runs[f"cuDNN {name}"] = partial(train_step, make(2, n).cuda(), inputs, g)
+        runs[f"cuDNN {name}"] = partial(train_step, make(2, n).cuda(), x, g)
     times = {name: 1e3 * median(seconds) for name, seconds in rounds(runs, repeat, "cuda").items()}
+    peers = zip(NORMED, ("GRU", "LSTM", "LSTM"), strict=True)
     return {
         **{"B": B, "n": n, "T": T, "error": error},
         **{f"{name}, ms": time for name, time in times.items()},
-        "GRU over cuDNN": times["cuDNN GRU"] / times["NC-GRU"],
-        "ATN over cuDNN": times["cuDNN LSTM"] / times["ATN-LSTM"],
+        **{f"{k} over cuDNN": times[f"cuDNN {peer}"] / times[k] for k, peer in peers},
     }
 
 

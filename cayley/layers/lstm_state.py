@@ -105,12 +105,13 @@ class StreamState:
         if stream_size(len(self.sites), self.window, self.over) == 0:
             return ()
         lengths = None
-        seen = self.x.new_zeros(self.B, 1) if self.seen is None else self.seen
         if self.batch_sizes is None:
-            seen = seen + self.T
+            seen = self.x.new_full((self.B, 1), self.T)
         else:
             lengths = there(self.batch_sizes, self.x.device).sum(0)
-            seen = seen + lengths[:, None]
+            seen = lengths[:, None].to(self.x.dtype)
+        if self.seen is not None:
+            seen = seen + self.seen
         columns = [seen]
         if self.over == "layer":
             one = self.x.new_ones(self.T, 1, 1)

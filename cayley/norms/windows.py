@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.tracing import transforms_active
+from cayley.tracing import computes_now, transforms_active
 
 __all__ = [
     "Moments",
@@ -69,13 +69,17 @@ def advance(
         window: The number K of steps.
         lengths: How many of the T steps each group has, (G); None for all.
     """
+    new = (m, v, w.expand(-1, m.shape[1], 1))
+    T = m.shape[0]
+    # T may be a symbol, which must not be asked
+    if lengths is None and computes_now(m) and window <= T + 1:
+        return TimeWindow(reference, *(x.narrow(0, T - window + 1, window - 1) for x in new))
     if past is None:
         zeros = m.new_zeros(window - 1, *m.shape[1:])
         past = TimeWindow(reference, zeros, zeros, zeros[..., :1])
-    new = (m, v, w.expand(-1, m.shape[1], 1))
     tables = [torch.cat(pair) for pair in zip(past[1:], new, strict=True)]
     if lengths is None:
-        return TimeWindow(reference, *(x.narrow(0, m.shape[0], window - 1) for x in tables))
+        return TimeWindow(reference, *(x.narrow(0, T, window - 1) for x in tables))
     steps = torch.arange(window - 1, device=m.device)[:, None, None]
     index = lengths.to(m.device)[None, :, None] + steps
     return TimeWindow(reference, *(x.gather(0, index.expand(-1, -1, x.shape[2])) for x in tables))

@@ -276,7 +276,7 @@ def _gru_on_cpu(x, h0, W, b, U, c, batch_sizes, reverse, backend):
 @_gru.register_kernel("cuda")
 def _gru_on_cuda(x, h0, W, b, U, c, batch_sizes, reverse, backend):
     x = project(x, U, c)
-    refusal = cuda.refusal(h0, x, W, b, batch_sizes=batch_sizes)
+    refusal = cuda.refusal(h0, x, W, b)
     run = cuda.gru if runs_on("cuda", backend, x, refusal) else _forward
     return run(x, h0, W, b, batch_sizes, reverse)
 
@@ -322,9 +322,7 @@ def _gru_backward_on_cpu(
 def _gru_backward_on_cuda(
     grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend
 ):
-    refusal = cuda.refusal(
-        h0, h, grad_h, saved, W, b, batch_sizes=batch_sizes, grad_saved=grad_saved
-    )
+    refusal = cuda.refusal(h0, h, grad_h, saved, W, b, grad_saved=grad_saved)
     run = cuda.gru_backward if runs_on("cuda", backend, h, refusal) else _backward
     found = run(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
     return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)

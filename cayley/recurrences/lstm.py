@@ -294,7 +294,7 @@ def _references(
         return None, None, None
     if x.is_cuda and not over_batch and computes_now(x) and not refused(x, h0, c0, W, b):
         found = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
-        return [one if of else None for one, of in zip(found, (of_x, of_h, of_c), strict=True)]
+        return [None if site is None else one for one, site in zip(found, sites, strict=True)]
     starts = (
         x.reshape(-1, x.shape[-1])[: h0.shape[0]] if of_x else None,
         (h0 @ W.mT if b is None else torch.addmm(b, h0, W.mT)) if of_h else None,
@@ -348,9 +348,9 @@ def _lstm_on_cuda(x, *arguments):
 
 @_lstm_backward.register_kernel("cuda")
 def _(*arguments):
-    # some are parts of one tensor, which the results of an operator must not be
+    # some are one tensor or parts of one, which the results of an operator must not be
     found = _lstm_backward_on_cuda(*arguments)
-    return [gradient.clone() if gradient._is_view() else gradient for gradient in found]
+    return [g.clone() if g._is_view() or g.numel() == 0 else g for g in found]
 
 
 def _lstm_backward_on_cuda(*arguments):

@@ -252,9 +252,10 @@ def matrix_gradients(
     """
     dx, da, grad_h0, grad_c0, grad_b, *sites = found
     of_x, of_W, of_U = wanted
-    grad_W = h.new_empty(0, 0)
     if of_W:
         grad_W = outer_products(da if da.numel() else dx, h, h0, batch_sizes, False)
+    else:
+        grad_W = h.new_empty(0, 0)
     grad_x, grad_U, _ = projection_gradients(dx, x, U, (of_x, of_U, False))
     return [
         h.new_empty(0) if grad_x is None else grad_x,

@@ -19,8 +19,9 @@ __all__ = [
 def project(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     """U x + c of all steps, as ``nn.functional.linear``, with a faster gradient; x without U.
 
-    Transposed, U stands on the right of the product, where its gradient has the wide factor on the
-    right too. A bias is one more column of U, so that its gradient is not a sum of its own.
+    On a CPU, that is: transposed, U stands on the right of the product, where its gradient has the
+    wide factor on the right too, and a bias is one more column of U, so that its gradient is not a
+    sum of its own.
 
     Example:
         >>> x, U, c = torch.randn(5, 3, 2), torch.randn(8, 2), torch.randn(8)
@@ -28,6 +29,8 @@ def project(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     """
     if U is None:
         return x
+    if x.is_cuda:
+        return nn.functional.linear(x, U, c)
     if c is not None:
         x, U = nn.functional.pad(x, (0, 1), value=1.0), torch.cat((U, c[:, None]), 1)
     return x @ U.mT.contiguous()

@@ -79,9 +79,10 @@ def previous_states(h: Tensor, h0: Tensor, batch_sizes: Tensor | None, reverse: 
         return torch.cat((h[1:], h0[None]) if reverse else (h0[None], h[:-1]))
     # In h0 and h one above another, starts[t + 1] is where step t begins. Tables of steps are made
     # on the CPU and copied without waiting; those of all rows are made on the device.
-    one = batch_sizes.new_zeros(1)
-    starts = torch.cat((one, batch_sizes[:1], batch_sizes)).cumsum(0)
-    tables = torch.stack((batch_sizes, torch.cat((batch_sizes[1:], one)), starts[:-2], starts[2:]))
+    zero = batch_sizes.new_zeros(1)
+    starts = torch.cat((zero, batch_sizes[:1], batch_sizes)).cumsum(0)
+    following = torch.cat((batch_sizes[1:], zero))
+    tables = torch.stack((batch_sizes, following, starts[:-2], starts[2:]))
     sizes, following, earlier, later = tables.to(h.device, non_blocking=True)
     t = torch.arange(len(sizes), device=h.device).repeat_interleave(sizes, output_size=len(h))
     sequence = torch.arange(len(h), device=h.device) - (later - sizes - len(h0))[t]

@@ -131,12 +131,17 @@ def best_layout(
 
 
 def launch(
-    source: str, layout: Layout | None, options: Options, x: Tensor, *rest: Tensor | int | None
+    source: str,
+    layout: Layout | None,
+    options: Options,
+    B: int,
+    x: Tensor,
+    *rest: Tensor | int | None,
 ) -> None:
-    """Run a kernel on the device of x, (T, B, ·), with a block for each row."""
+    """Run a kernel on the device of x, with a block for each of B rows."""
     if layout is None:
         raise NotImplementedError(f"expected a size that refusal() lets pass, got {x.shape}")
-    _kernel(x.device.index, source, layout, options)(x.shape[1], x, *rest)
+    _kernel(x.device.index, source, layout, options)(B, x, *rest)
 
 
 @functools.cache

@@ -172,7 +172,7 @@ class Kernel:
         # two arrays for all arguments: an object for each would take longer than a small kernel
         count = len(arguments)
         values = (ctypes.c_uint64 * count)(
-            *(a if type(a) is int else 0 if a is None else a.data_ptr() for a in arguments)
+            *(a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments)
         )
         first = ctypes.addressof(values)
         _check(
@@ -187,19 +187,16 @@ class Kernel:
         )
 
 
-def refused(x: Tensor, *others: Tensor | None, batch_sizes: Tensor | None = None) -> str | None:
+def refused(x: Tensor, *others: Tensor | None) -> str | None:
     """Why no kernel can serve a call, whatever its size; None if one can.
 
     Arguments:
         x: A tensor of the call.
         others: All others.
-        batch_sizes: Of a packed sequence.
     """
     for tensor in (x, *others):
         if tensor is not None and tensor.dtype != torch.float32:
             return f"the CUDA kernels compute in float32, not {tensor.dtype}"
-    if batch_sizes is not None:
-        return "the CUDA kernels take dense sequences, not packed ones"
     if sys.platform != "linux" or torch.version.cuda is None:
         return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
     if _capability(x.device) < (8, 0):

@@ -110,14 +110,15 @@ class Plan:
         """How many clusters compute B rows."""
         return -(-B // (self.rows * self.passes))
 
-    def sizes(self, nonlinearity: str) -> str:
-        """The header ``sizes.cuh``."""
+    def sizes(self, nonlinearity: str, packed: bool = False) -> str:
+        """The header ``sizes.cuh``, for dense or for packed sequences."""
         names = ("H", "blocks", "rows", "passes", "outputs", "splits", "vector", "shared")
         constants = [(name, getattr(self, name)) for name in (*names, "threads", "depth")]
         cluster = f" __cluster_dims__({self.blocks}, 1, 1)" if self.blocks > 1 else ""
         return (
             "".join(f"constexpr int {name.upper()} = {value};\n" for name, value in constants)
             + f"constexpr Activation PHI = {nonlinearity.upper()};\n"
+            + f"constexpr bool PACKED = {str(packed).lower()};\n"
             + f"#define CLUSTER{cluster}\n"
         )
 

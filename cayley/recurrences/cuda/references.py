@@ -16,8 +16,7 @@ def references(
 ) -> tuple[Tensor, ...]:
     """The references of :mod:`cayley.recurrences.lstm`: near the means at the first step, (B, 1).
 
-    Those of the input, the recurrent product and the cell; what x, W or c0 is missing for has no
-    meaning.
+    Those of the input, the recurrent product and the cell; 0 where x, W or c0 is missing.
 
     Arguments:
         x: What the input contributes, (T, B, 4H), or (N, 4H) with the first step's rows first.
@@ -29,10 +28,10 @@ def references(
     B, H = h0.shape
     if x is not None:
         x = x.reshape(-1, 4 * H)[:B].contiguous()
-    h0, c0, W, b = (None if v is None else v.contiguous() for v in (h0, c0, W, b))
+    c0, W, b = (None if v is None else v.contiguous() for v in (c0, W, b))
     result = h0.new_empty(3, B, 1)
     if B > 0:
-        _kernel(result.device.index)(B, x, h0, c0, W, b, result, H, B)
+        _kernel(h0.device.index)(B, x, h0.contiguous(), c0, W, b, result, H, B)
     return result.unbind()
 
 

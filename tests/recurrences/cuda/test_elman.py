@@ -12,6 +12,7 @@ from cayley.recurrences import elman_loop
 from cayley.recurrences.cuda import elman as cuda
 from cayley.recurrences.cuda.elman import elman, elman_backward, refusal
 from cayley.recurrences.cuda.plans import Plan, chip
+from cayley.recurrences.steps import previous_states
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 activations = pytest.mark.parametrize("nonlinearity", ACTIVATIONS)
@@ -50,8 +51,23 @@ def inputs(T: int, B: int, H: int, nonlinearity: str) -> tuple[Tensor, ...]:
     return tuple(tensor.float().double() for tensor in tensors)
 
 
+def packed(tensors: tuple[Tensor, ...], batch_sizes: Tensor) -> tuple[Tensor, ...]:
+    """The same with the first ``batch_sizes[t]`` rows of each step of x and of the gradient."""
+    x, h0, W, b, g = tensors
+    x, g = (torch.cat([v[t, :B] for t, B in enumerate(batch_sizes)]) for v in (x, g))
+    return x, h0, W, b, g
+
+
 def expected(
-    x: Tensor, h0: Tensor, W: Tensor, b: Tensor, g: Tensor, *, nonlinearity: str, reverse: bool
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor,
+    g: Tensor,
+    *,
+    nonlinearity: str,
+    reverse: bool,
+    batch_sizes: Tensor | None = None,
 ) -> list[Tensor]:
     """h and the gradients of x, h0, W and b, by the loop under autograd, in double precision."""
     leaves = [tensor.cuda().requires_grad_() for tensor in (x, h0, W, b)]
@@ -60,29 +76,47 @@ def expected(
         leaves[3] if len(b) else None,
         nonlinearity=nonlinearity,
         reverse=reverse,
+        batch_sizes=batch_sizes,
     )
     used = leaves if len(b) else leaves[:3]
     return [h, *torch.autograd.grad(h, used, g.cuda())]
 
 
 def found(
-    x: Tensor, h0: Tensor, W: Tensor, b: Tensor, g: Tensor, *, nonlinearity: str, reverse: bool
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor,
+    g: Tensor,
+    *,
+    nonlinearity: str,
+    reverse: bool,
+    batch_sizes: Tensor | None = None,
 ) -> list[Tensor]:
     """The same by the kernels."""
     x, h0, W, b, g = (tensor.cuda().float() for tensor in (x, h0, W, b, g))
     threshold = b if len(b) else None
-    h, z = elman(x, h0, W, threshold, None, reverse, nonlinearity)
+    h, z = elman(x, h0, W, threshold, batch_sizes, reverse, nonlinearity)
     delta, grad_h0, grad_b = elman_backward(
-        g, None, h, z, h0, W, threshold, None, reverse, nonlinearity
+        g, None, h, z, h0, W, threshold, batch_sizes, reverse, nonlinearity
     )
-    before = torch.cat((h[1:], h0[None]) if reverse else (h0[None], h[:-1]))
-    grad_W = delta.flatten(0, 1).double().mT @ before.flatten(0, 1).double()
+    before = previous_states(h, h0, batch_sizes, reverse)
+    grad_W = delta.flatten(0, -2).double().mT @ before.flatten(0, -2).double()
     return [h, delta, grad_h0, grad_W, *([grad_b] if len(b) else [])]
 
 
-def check(T: int, B: int, H: int, nonlinearity: str, reverse: bool = False) -> None:
+def check(
+    T: int,
+    B: int,
+    H: int,
+    nonlinearity: str,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+) -> None:
     tensors = inputs(T, B, H, nonlinearity)
-    options = {"nonlinearity": nonlinearity, "reverse": reverse}
+    if batch_sizes is not None:
+        tensors = packed(tensors, batch_sizes)
+    options = {"nonlinearity": nonlinearity, "reverse": reverse, "batch_sizes": batch_sizes}
     pairs = zip(found(*tensors, **options), expected(*tensors, **options), strict=True)
     for name, (ours, theirs) in zip(("h", "x", "h0", "W", "b"), pairs, strict=False):
         error = (ours - theirs).norm() / theirs.norm().clamp(min=1)
@@ -115,6 +149,43 @@ def test_plans(plan: Plan, B: int, nonlinearity: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
     for T in (1, 2, 5):
         check(T, B, plan.H, nonlinearity, reverse=T == 2)
+
+
+@gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "modrelu_stacked"])
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_plans_of_packed_sequences(
+    plan: Plan, nonlinearity: str, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plan.blocks > chip(0).cluster:
+        pytest.skip(f"this GPU has no clusters of {plan.blocks} blocks")
+    if nonlinearity == "modrelu_stacked" and plan.H % 2:
+        pytest.skip("complex numbers have two parts")
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
+    for sizes in ([13, 13, 12, 7, 7, 1], [1, 1, 1], [40], [5, 5], [9, 8, 7, 6, 5, 4, 3, 2, 1]):
+        check(len(sizes), sizes[0], plan.H, nonlinearity, reverse, torch.tensor(sizes))
+
+
+@gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("H", [95, 512])
+def test_many_packed_sequences(H: int, reverse: bool) -> None:
+    """More rows than run at a time, and more steps than are read ahead."""
+    sizes = torch.tensor([300] * 20 + [131] * 3 + [130] * 20 + [7] * 9 + [1] * 12)
+    check(len(sizes), 300, H, "modrelu", reverse, sizes)
+
+
+@gpu
+def test_packed_sequences_of_one_length_are_dense_ones() -> None:
+    tensors = inputs(6, 5, 70, "modrelu")
+    sizes = torch.tensor([5] * 6)
+    options = {"nonlinearity": "modrelu", "reverse": True}
+    dense = found(*tensors, **options)
+    for ours, theirs in zip(
+        found(*packed(tensors, sizes), **options, batch_sizes=sizes), dense, strict=True
+    ):
+        assert torch.equal(ours.view_as(theirs), theirs)
 
 
 @gpu
@@ -189,6 +260,27 @@ def test_a_nan_stays_in_its_sequence(nonlinearity: str, H: int) -> None:
     assert torch.equal(h[:, :2], clean[:, :2])
     assert torch.equal(h[0], clean[0])
     assert h[2:, 2].isnan().all()
+
+
+@gpu
+@activations
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_nan_stays_in_its_packed_sequence(
+    nonlinearity: str, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where a block computes all three rows at a time, and two of them have ended."""
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: Plan(38, 1, 8, 1, 8, 4, 4, 1))
+    sizes = torch.tensor([3, 2, 1])
+    x, *others = packed(inputs(3, 3, 38, nonlinearity), sizes)
+    options = {"nonlinearity": nonlinearity, "reverse": reverse, "batch_sizes": sizes}
+    clean = found(x, *others, **options)
+    x[5, 0] = torch.nan
+    h, delta, grad_h0, *_ = found(x, *others, **options)
+    assert h[5].isnan().any()
+    rest = [1, 2, 4]  # the steps of the other two
+    assert torch.equal(h[rest], clean[0][rest])
+    assert torch.equal(delta[rest], clean[1][rest])
+    assert torch.equal(grad_h0[1:], clean[2][1:])
 
 
 @gpu
@@ -334,7 +426,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal("tanh", x, x[0], None) is None
     assert refusal("tanh", x.new_zeros(3, 0, 512)) is None
     assert "float32, not torch.float64" in (refusal("tanh", x, x.double()) or "")
-    assert "packed" in (refusal("tanh", x, batch_sizes=torch.tensor([2, 1])) or "")
+    assert refusal("tanh", x[:, 0], batch_sizes=torch.tensor([2, 1])) is None
     assert "first derivatives" in (refusal("tanh", x, grad_z=x) or "")
     assert "do not fit" in (refusal("tanh", x.new_zeros(1, 1, 3000)) or "")
     large = x.new_zeros(1, 1, 512)

@@ -31,23 +31,44 @@ def inputs(T: int, B: int, H: int, candidate: str) -> list[Tensor]:
 
 
 def results(
-    function: Callable, tensors: list[Tensor], g: Tensor, reverse: bool = False
+    function: Callable,
+    tensors: list[Tensor],
+    g: Tensor,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
 ) -> list[Tensor]:
     """h and the gradients of all tensors."""
     leaves = [tensor.cuda().requires_grad_() for tensor in tensors]
-    h = function(*leaves, reverse=reverse)
+    h = function(*leaves, reverse=reverse, batch_sizes=batch_sizes)
     return [h.detach(), *torch.autograd.grad(h, leaves, g.cuda().to(h.dtype))]
 
 
-def found(tensors: list[Tensor], g: Tensor, reverse: bool = False) -> list[Tensor]:
+def found(
+    tensors: list[Tensor],
+    g: Tensor,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+) -> list[Tensor]:
     """The same by the kernels, or an error."""
     with cayley.backend("cuda"):
-        return results(gru, [tensor.float() for tensor in tensors], g, reverse)
+        return results(gru, [tensor.float() for tensor in tensors], g, reverse, batch_sizes)
 
 
-def check(T: int, B: int, H: int, candidate: str, reverse: bool = False) -> None:
+def check(
+    T: int,
+    B: int,
+    H: int,
+    candidate: str,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+) -> None:
     tensors, g = inputs(T, B, H, candidate), torch.randn(T, B, H).float().double()
-    pairs = zip(found(tensors, g, reverse), results(gru_loop, tensors, g, reverse), strict=True)
+    if batch_sizes is not None:
+        tensors[0], g = (
+            torch.cat([v[t, :size] for t, size in enumerate(batch_sizes)]) for v in (tensors[0], g)
+        )
+    options = (reverse, batch_sizes)
+    pairs = zip(found(tensors, g, *options), results(gru_loop, tensors, g, *options), strict=True)
     for name, (ours, theirs) in zip(("h", "x", "h0", "W", "b"), pairs, strict=False):
         error = (ours - theirs).norm() / theirs.norm().clamp(min=1)
         assert error <= 2e-6, f"{name} is off by {error:.1g}"
@@ -64,6 +85,15 @@ def test_sizes(size: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_candidates(candidate: str, reverse: bool) -> None:
     check(6, 3, 38, candidate, reverse)
+
+
+@gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("H", [33, 100, 128])
+def test_packed_sequences(H: int, reverse: bool) -> None:
+    """Few and many rows, lengths that repeat and differ, more steps than are read ahead."""
+    for sizes in ([5, 5, 3, 2, 2, 1], [1, 1, 1], [40], [3] * 9, [200] * 3 + [9] * 12 + [2] * 4):
+        check(len(sizes), sizes[0], H, "modrelu", reverse, torch.tensor(sizes))
 
 
 @gpu
@@ -205,6 +235,5 @@ def test_refusals() -> None:
     h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
     assert refusal(h0, None) is None
     assert "float32, not torch.float64" in (refusal(h0, h0.double()) or "")
-    assert "packed" in (refusal(h0, batch_sizes=torch.tensor([2, 1])) or "")
     assert "first derivatives" in (refusal(h0, grad_saved=h0) or "")
     assert "do not fit" in (refusal(h0.new_zeros(1, 300)) or "")

@@ -1,6 +1,6 @@
 // What the two Elman kernels share. sizes.cuh, which elman.py writes, defines H, the number of
-// units; PHI, the activation; BLOCKS and CLUSTER; and OUTPUTS, SPLITS, VECTOR, ROWS, PASSES,
-// SHARED, DEPTH and THREADS, which product.cuh and states.cuh explain.
+// units; PHI, the activation; BLOCKS and CLUSTER; PACKED, which steps.cuh explains; and OUTPUTS,
+// SPLITS, VECTOR, ROWS, PASSES, SHARED, DEPTH and THREADS, which product.cuh and states.cuh do.
 #pragma once
 
 #include "activations.cuh"
@@ -8,6 +8,7 @@
 
 #include "product.cuh"
 #include "states.cuh"
+#include "steps.cuh"
 
 // the units that a block computes
 constexpr int UNITS = (H + BLOCKS * OUTPUTS - 1) / (BLOCKS * OUTPUTS) * OUTPUTS;
@@ -36,9 +37,8 @@ struct Owned {
   int column[VALUES];  // among the thresholds
   bool computed[VALUES];
   bool first;  // of the lanes that compute the same values
-  int B;
 
-  __device__ Owned(const Weights& weights, int B) : B(B) {
+  __device__ explicit Owned(const Weights& weights) {
     first = weights.replica() == 0;
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
@@ -51,13 +51,15 @@ struct Owned {
     }
   }
 
-  // In one step of x or h. Rows beyond the last are copies of it.
-  __device__ int element(int pass, int i) const {
-    return min(row[i] + pass * ROWS, B - 1) * H + unit[i];
+  // In a step of x or h, which has so many rows. Rows beyond the last are copies of it.
+  __device__ int element(int rows, int pass, int i) const {
+    return min(row[i] + pass * ROWS, rows - 1) * H + unit[i];
   }
 
-  __device__ bool written(int pass, int i) const {
-    return computed[i] && first && row[i] + pass * ROWS < B;
+  __device__ bool beyond(int rows, int pass, int i) const { return row[i] + pass * ROWS >= rows; }
+
+  __device__ bool written(int rows, int pass, int i) const {
+    return computed[i] && first && !beyond(rows, pass, i);
   }
 };
 

@@ -1,12 +1,12 @@
 // delta_t = φ'(z_t)ᵀ (grad_h_t + Wᵀ delta_{t+1}) for all steps, last step first, then
 // grad_h0 = Wᵀ delta_1. `saved` is h, or z for the complex modReLU; partial_b, (B, ·), is the
-// gradient of b from each row.
+// gradient of b from each row. With the table of a packed sequence (T, B, H) is (N, H).
 #include "elman.cuh"
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
     const float* __restrict__ grad_h, const float* __restrict__ saved, const float* __restrict__ W,
     const float* __restrict__ b, float* __restrict__ delta, float* __restrict__ grad_h0,
-    float* __restrict__ partial_b, int T, int B, int reverse) {
+    float* __restrict__ partial_b, const long long* __restrict__ table, int T, int B, int reverse) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
 
@@ -17,30 +17,33 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
     const int place = block_in_cluster() * UNITS + output;
     return output < UNITS && place < H && k < H ? W[unit_at(k) * H + unit_at(place)] : 0.0f;
   });
-  const Owned owned(weights, B);
+  const Owned owned(weights);
   float bias[VALUES];
 #pragma unroll
   for (int i = 0; i < VALUES; ++i)
     bias[i] = PHI == MODRELU_STACKED && owned.computed[i] ? b[owned.column[i]] : 0.0f;
 
-  const long long step = (reverse ? 1 : -1) * (long long)B * H;
-  const long long start = reverse ? 0 : (T - 1) * (long long)B * H;
-  delta += start;
+  Steps steps(table, first_row(), T, B, !reverse), steps_ahead = steps;
+  T = steps.T;
+  delta += steps.first * H;
   Ahead<2, VALUES, DEPTH, THREADS> ahead;
   ahead.init(memory + Memory::FLOATS + Weights::SHARED_FLOATS);
-  const float *grad_ahead = grad_h + start, *saved_ahead = saved + start;
+  const float* grad_ahead = grad_h + steps.first * H;
+  const float* saved_ahead = saved + steps.first * H;
   int t_ahead = 0, pass_ahead = 0;
   const auto fetch = [&] {
 #pragma unroll
     for (int i = 0; i < VALUES; ++i)
       if (t_ahead < T && owned.computed[i]) {
-        ahead.fetch(0, i, grad_ahead + owned.element(pass_ahead, i));
-        ahead.fetch(1, i, saved_ahead + owned.element(pass_ahead, i));
+        const int element = owned.element(steps_ahead.rows, pass_ahead, i);
+        ahead.fetch(0, i, grad_ahead + element);
+        ahead.fetch(1, i, saved_ahead + element);
       }
     ahead.end_of_step();
     if (++pass_ahead == PASSES) {
       pass_ahead = 0;
       ++t_ahead;
+      const long long step = steps_ahead.advance() * H;
       grad_ahead += step;
       saved_ahead += step;
     }
@@ -66,14 +69,19 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
           save[i] = ahead.get(1, i);
         }
       });
-      if (t == T) {
+      if (PACKED || t == T)
 #pragma unroll
         for (int i = 0; i < VALUES; ++i)
-          if (owned.written(pass, i)) grad_h0[owned.element(pass, i)] = g[i];
-        continue;
-      }
+          // of the rows whose first step was the one before
+          if (owned.written(steps.before, pass, i) &&
+              (t == T || owned.beyond(steps.rows, pass, i)))
+            grad_h0[owned.element(B, pass, i)] = g[i];
+      if (t == T) continue;
 #pragma unroll
-      for (int i = 0; i < VALUES; ++i) g[i] += added[i];
+      for (int i = 0; i < VALUES; ++i) {
+        g[i] += added[i];
+        if (PACKED && owned.beyond(steps.rows, pass, i)) g[i] = save[i] = 0;
+      }
 #pragma unroll
       for (int i = 0; i < VALUES; ++i) {
         if (PASSES > 1) grad_b[i] = aside[(pass * VALUES + i) * THREADS];
@@ -90,12 +98,13 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
       share(states, weights, owned, pass, d);
 #pragma unroll
       for (int i = 0; i < VALUES; ++i) {
-        if (owned.written(pass, i)) delta[owned.element(pass, i)] = d[i];
+        if (owned.written(steps.rows, pass, i))
+          delta[owned.element(steps.rows, pass, i)] = d[i];
         if constexpr (PHI == MODRELU) grad_b[i] += save[i] < 0 ? -d[i] : d[i];
         if (PASSES > 1) aside[(pass * VALUES + i) * THREADS] = grad_b[i];
       }
     }
-    delta += step;
+    delta += steps.advance() * H;
     states.advance();
   }
   if constexpr (PHI >= MODRELU) {
@@ -103,7 +112,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
     for (int pass = 0; pass < PASSES; ++pass)
 #pragma unroll
       for (int i = 0; i < VALUES; ++i)
-        if (owned.written(pass, i) && owned.place[i] % UNITS_OF_B == 0)
+        if (owned.written(B, pass, i) && owned.place[i] % UNITS_OF_B == 0)
           partial_b[(owned.row[i] + pass * ROWS) * (H / UNITS_OF_B) + owned.column[i]] =
               PASSES > 1 ? aside[(pass * VALUES + i) * THREADS] : grad_b[i];
   }

@@ -1,10 +1,11 @@
-// h_t = φ(x_t + W h_{t-1}; b) for all steps: x, h, z (T, B, H), h0 (B, H), W (H, H).
+// h_t = φ(x_t + W h_{t-1}; b) for all steps: x, h, z (T, B, H), or (N, H) with the table of a
+// packed sequence; h0 (B, H), W (H, H).
 #include "elman.cuh"
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ W,
-    const float* __restrict__ b, float* __restrict__ h, float* __restrict__ z, int T, int B,
-    int reverse) {
+    const float* __restrict__ b, float* __restrict__ h, float* __restrict__ z,
+    const long long* __restrict__ table, int T, int B, int reverse) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
 
@@ -17,30 +18,30 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     const int place = block_in_cluster() * UNITS + output;
     return output < UNITS && place < H && k < H ? W[unit_at(place) * H + unit_at(k)] : 0.0f;
   });
-  const Owned owned(weights, B);
+  const Owned owned(weights);
   float bias[VALUES];
 #pragma unroll
   for (int i = 0; i < VALUES; ++i)
     bias[i] = PHI >= MODRELU && owned.computed[i] ? b[owned.column[i]] : 0.0f;
 
-  const long long step = (reverse ? -1 : 1) * (long long)B * H;
-  const long long start = reverse ? (T - 1) * (long long)B * H : 0;
-  h += start;
-  z += start;
+  Steps steps(table, first_row(), T, B, reverse), steps_ahead = steps;
+  T = steps.T;
+  h += steps.first * H;
+  z += steps.first * H;
   Ahead<1, VALUES, DEPTH, THREADS> ahead;
   ahead.init(memory + Memory::FLOATS + Weights::SHARED_FLOATS);
-  const float* x_ahead = x + start;
+  const float* x_ahead = x + steps.first * H;
   int t_ahead = 0, pass_ahead = 0;
   const auto fetch = [&] {
 #pragma unroll
     for (int i = 0; i < VALUES; ++i)
       if (t_ahead < T && owned.computed[i])
-        ahead.fetch(0, i, x_ahead + owned.element(pass_ahead, i));
+        ahead.fetch(0, i, x_ahead + owned.element(steps_ahead.rows, pass_ahead, i));
     ahead.end_of_step();
     if (++pass_ahead == PASSES) {
       pass_ahead = 0;
       ++t_ahead;
-      x_ahead += step;
+      x_ahead += steps_ahead.advance() * H;
     }
   };
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
@@ -63,14 +64,22 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
           state[i] = values[i] * Complex(values[i], Weights::partner(values, i), bias[i]).scale;
         else
           state[i] = activate<PHI>(values[i], bias[i]);
+      if constexpr (PACKED)
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i)
+          // a sequence that has not begun yet: backwards, the shorter ones begin later
+          if (owned.computed[i] && owned.beyond(steps.rows, pass, i))
+            state[i] = h0[owned.element(B, pass, i)];
       if (t < T - 1) share(states, weights, owned, pass, state);
 #pragma unroll
       for (int i = 0; i < VALUES; ++i)
-        if (owned.written(pass, i)) {
-          h[owned.element(pass, i)] = state[i];
-          if constexpr (PHI == MODRELU_STACKED) z[owned.element(pass, i)] = values[i];
+        if (owned.written(steps.rows, pass, i)) {
+          const int element = owned.element(steps.rows, pass, i);
+          h[element] = state[i];
+          if constexpr (PHI == MODRELU_STACKED) z[element] = values[i];
         }
     }
+    const long long step = steps.advance() * H;
     h += step;
     z += step;
     states.advance();

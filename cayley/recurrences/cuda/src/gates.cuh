@@ -1,8 +1,8 @@
 // What the kernels of gated recurrences share. A block computes one row of the batch. Four lanes
 // belong to a unit, its roles: each of them knows the whole state of the unit, and reads, computes
 // or writes a part of what a step needs. sizes.cuh, which gates.py writes, defines H, the number of
-// units; UNITS, those that a group of 4 UNITS lanes computes; DEPTH and THREADS; and VECTOR and
-// SHARED, which product.cuh explains, of each product.
+// units; UNITS, those that a group of 4 UNITS lanes computes; DEPTH and THREADS; PACKED, which
+// steps.cuh explains; and VECTOR and SHARED, which product.cuh does, of each product.
 #pragma once
 
 #include "activations.cuh"
@@ -10,6 +10,7 @@
 
 #include "product.cuh"
 #include "states.cuh"
+#include "steps.cuh"
 
 constexpr int LANES = 4 * UNITS;
 

@@ -1,8 +1,8 @@
 // The gradient of gru_forward.cu, last step first. With g that of h_t, later steps included:
 // delta_c = φ'(c)ᵀ u g, delta_u = u (1 - u) (c - h) g, v = W_cᵀ delta_c,
 // delta_r = r (1 - r) h v, and (1 - u) g + r v + [W_r; W_u]ᵀ [delta_r; delta_u] goes to the step
-// before, with h its state. delta (T, B, 3H), reset = r h (T, B, H); partial_b, (B, H), is the
-// gradient of b from each row.
+// before, with h its state. delta (T, B, 3H), reset = r h (T, B, H), or (N, ·) with the table of a
+// packed sequence; partial_b, (B, H), is the gradient of b from each row.
 #include "gates.cuh"
 
 using CandidateBack = Weights<0, H, 1>;
@@ -13,8 +13,8 @@ using DeltaGates = Buffers<GatesBack, 2 * H>;
 extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     const float* __restrict__ grad_h, const float* __restrict__ h, const float* __restrict__ saved,
     const float* __restrict__ h0, const float* __restrict__ W, float* __restrict__ delta,
-    float* __restrict__ grad_h0, float* __restrict__ partial_b, float* __restrict__ reset, int T,
-    int B, int reverse) {
+    float* __restrict__ grad_h0, float* __restrict__ partial_b, float* __restrict__ reset,
+    const long long* __restrict__ table, int T, int B, int reverse) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const long long row = blockIdx.x;
@@ -33,17 +33,20 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
   });
   const Lane lane(candidate);
 
-  const long long step = (reverse ? 1 : -1) * (long long)B, first = reverse ? 0 : T - 1;
-  const long long at = (first * B + row) * H + lane.unit;
-  const float *grad_ahead = grad_h + at, *h_ahead = h + at + step * H;
-  const float* saved_ahead = saved + (first * B + row) * 3 * H + lane.unit;
-  float* const gate_or_c = delta + (first * B + row) * 3 * H + lane.role * H + lane.unit;
+  Steps steps(table, row, T, B, !reverse), steps_ahead = steps;
+  T = steps.T;
+  const long long first = steps.first + row, at = first * H + lane.unit;
+  const float *grad_ahead = grad_h + at, *h_ahead = h + at;
+  const float* saved_ahead = saved + first * 3 * H + lane.unit;
+  float* const gate_or_c = delta + first * 3 * H + lane.role * H + lane.unit;
   float* out = lane.role < 3 ? gate_or_c : reset + at;
-  const long long out_step = step * (lane.role < 3 ? 3 * H : H);
+  const int width = lane.role < 3 ? 3 * H : H;  // of a row of it
   Inputs<5> ahead;
   ahead.init(memory += GatesBack::SHARED_FLOATS);
   int t_ahead = 0;
   const auto fetch = [&] {
+    const long long step = steps_ahead.advance();
+    h_ahead += step * H;  // the state before that step
     if (t_ahead < T && lane.used) {
       ahead.fetch(0, 0, grad_ahead);
       ahead.fetch(1, 0, t_ahead < T - 1 ? h_ahead : h0 + row * H + lane.unit);
@@ -52,7 +55,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     }
     ahead.end_of_step();
     grad_ahead += step * H;
-    h_ahead += step * H;
     saved_ahead += step * 3 * H;
     ++t_ahead;
   };
@@ -77,7 +79,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     gates.multiply(delta_gates.before(t, 0), sum, [&] {
       if (lane.used)
         *out = lane.role == 0 ? d_r : lane.role == 1 ? d_u : lane.role == 2 ? d_c : r * state;
-      out += out_step;
+      out += steps.advance() * width;
       if constexpr (PHI == MODRELU) grad_b += c < 0 ? -d_c : d_c;
     });
     carry = fmaf(g, 1 - u, r * v[0]) + sum[0];

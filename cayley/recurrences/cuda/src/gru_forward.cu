@@ -1,6 +1,6 @@
 // r_t, u_t = σ(x_t + [W_r; W_u] h_{t-1}), c_t = φ(x_t + W_c (r_t h_{t-1}); b) and
 // h_t = (1 - u_t) h_{t-1} + u_t c_t for all steps: x and saved = [r, u, c] (T, B, 3H), h (T, B, H),
-// h0 (B, H), W (3H, H).
+// or (N, ·) with the table of a packed sequence; h0 (B, H), W (3H, H).
 #include "gates.cuh"
 
 using Gates = Weights<0, H, 2>;
@@ -10,8 +10,8 @@ using Reset = Buffers<Candidate, H>;
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ W,
-    const float* __restrict__ b, float* __restrict__ h, float* __restrict__ saved, int T, int B,
-    int reverse) {
+    const float* __restrict__ b, float* __restrict__ h, float* __restrict__ saved,
+    const long long* __restrict__ table, int T, int B, int reverse) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const long long row = blockIdx.x;
@@ -34,11 +34,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
   const float bias = PHI == MODRELU && lane.used ? b[lane.unit] : 0.0f;
   float state = lane.used ? h0[row * H + lane.unit] : 0.0f;
 
-  const long long step = (reverse ? -1 : 1) * (long long)B, first = reverse ? T - 1 : 0;
-  const float* x_ahead = x + (first * B + row) * 3 * H + lane.unit;
-  float* const gate_or_c = saved + (first * B + row) * 3 * H + lane.role * H + lane.unit;
-  float* out = lane.role < 3 ? gate_or_c : h + (first * B + row) * H + lane.unit;
-  const long long out_step = step * (lane.role < 3 ? 3 * H : H);
+  Steps steps(table, row, T, B, reverse), steps_ahead = steps;
+  T = steps.T;
+  const long long first = steps.first + row;
+  const float* x_ahead = x + first * 3 * H + lane.unit;
+  float* const gate_or_c = saved + first * 3 * H + lane.role * H + lane.unit;
+  float* out = lane.role < 3 ? gate_or_c : h + first * H + lane.unit;
+  const int width = lane.role < 3 ? 3 * H : H;  // of a row of it
   Inputs<2> ahead;
   ahead.init(memory += Candidate::SHARED_FLOATS);
   int t_ahead = 0;
@@ -48,7 +50,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
       ahead.fetch(1, 0, x_ahead + 2 * H);
     }
     ahead.end_of_step();
-    x_ahead += step * 3 * H;
+    x_ahead += steps_ahead.advance() * 3 * H;
     ++t_ahead;
   };
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
@@ -74,6 +76,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
     if (lane.writes) before.set(0, lane.unit, state);
     before.advance();
     if (lane.used) *out = lane.role == 0 ? r : lane.role == 1 ? u : lane.role == 2 ? c[0] : state;
-    out += out_step;
+    out += steps.advance() * width;
   }
 }

@@ -1,5 +1,5 @@
 // What the means of a sequence are measured from: near the mean over the units of x_0, (B, 4H), of
-// W h0 + b and of c0, of each row, in result (3, B). What is null is left out.
+// W h0 + b and of c0, of each row, in result (3, B); 0 of what is null.
 #include "sizes.cuh"
 
 constexpr int SUMS = 3;
