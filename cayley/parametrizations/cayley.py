@@ -16,7 +16,15 @@ from cayley.parametrizations.polar import refine
 from cayley.parametrizations.replay import Replay
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
-from cayley.parametrizations.skew import Skew, bandwidth_repr, positions, skew_at
+from cayley.parametrizations.skew import (
+    Skew,
+    bandwidth_repr,
+    last_diagonal,
+    positions,
+    skew_at,
+)
+from cayley.recurrences.cpu import cayley as cpu
+from cayley.tracing import computes_now
 
 __all__ = ["ScaledCayley", "scaled_cayley"]
 
@@ -103,14 +111,21 @@ class ScaledCayley(Parametrization):
 
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
+        # with the bits that :meth:`formed` gives, where no derivative is asked for
+        if computes_now(A) and not differentiated(A) and cpu.serves(A, self.D):
+            return cpu.cayley(A, self.D, last_diagonal(self.n, self.skew.bandwidth))[0]
         return scaled_cayley(self.skew(A), self.D)
 
-    @torch.no_grad()
     def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (A,) = X
-        D, places = self.D.clone(), positions(self.n, self.skew.bandwidth, A)
-        with full_precision(A, D):
+        D, bandwidth = self.D.clone(), self.skew.bandwidth
+        if cpu.serves(A, D):
+            last = last_diagonal(self.n, bandwidth)
+            W, inverse = cpu.cayley(A, D, last)
+            return W, lambda G: (cpu.cayley_backward(G, inverse, D, last),)
+        places = positions(self.n, bandwidth, A)
+        with torch.no_grad(), full_precision(A, D):
             if A.is_cuda:
                 if self not in _forms:
                     _forms[self] = Replay(_formed)
@@ -156,6 +171,13 @@ def _formed(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     X = resolvent(skew_at(A, n, places))
     eye = torch.eye(n, device=A.device, dtype=A.dtype)
     return refine(torch.sub(eye, X, alpha=2)) * -D, X
+
+
+def differentiated(A: Tensor) -> bool:
+    """Whether autograd follows A, backward or forward."""
+    return (torch.is_grad_enabled() and A.requires_grad) or (
+        torch.autograd.forward_ad.unpack_dual(A).tangent is not None
+    )
 
 
 def count_signs(n: int, negative_ones: int | None) -> int:

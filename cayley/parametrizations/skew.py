@@ -41,7 +41,7 @@ def positions(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
         >>> positions(3, None, torch.zeros(1))
         tensor([1, 5, 2])
     """
-    last = _last(n, bandwidth)
+    last = last_diagonal(n, bandwidth)
     if computes_now(like):
         return _kept_positions(n, last, like.device)
     row, column = diagonals(n, 1, last, like.device)
@@ -107,7 +107,7 @@ def skew_hermitian(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
         tensor([[ 0.+2.j,  1.+4.j],
                 [-1.+4.j,  0.+3.j]])
     """
-    last = _last(n, bandwidth)
+    last = last_diagonal(n, bandwidth)
     real, imaginary = x.split([diagonal_entries(n, 1, last), diagonal_entries(n, 0, last)])
     i, j = diagonals(n, 0, last, x.device)
     upper = x.new_zeros(n, n).index_put((i, j), imaginary)
@@ -127,7 +127,7 @@ class Banded(Parametrization):
     def project(self, W: Tensor) -> Tensor:
         """The skew part of W, inside the band."""
         A = (W - W.mH) / 2
-        last = _last(self.n, self.bandwidth)
+        last = last_diagonal(self.n, self.bandwidth)
         return A.triu(-last).tril(last)
 
     def defect(self, W: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class Skew(Banded):
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
         """Blocks [[0, s], [−s, 0]] with s = tan(t/2), t ~ U[0, π/2), whose Cayley is e^{±it}."""
-        entries = diagonal_entries(self.n, 1, _last(self.n, self.bandwidth))
+        entries = diagonal_entries(self.n, 1, last_diagonal(self.n, self.bandwidth))
         x = torch.zeros(entries, device=device, dtype=dtype)
         # on the diagonal next to the main one, every second entry begins a block
         x[: self.n - 1 : 2] = (rotation_angles(self.n, device=device, dtype=dtype) / 2).tan()
@@ -211,7 +211,7 @@ class SkewHermitian(Banded):
         """The free entries of a skew-Hermitian matrix."""
         check_square(W, self.n, is_complex=True)
         check_skew(W, self.defect(W), self.n, self.bandwidth)
-        last = _last(self.n, self.bandwidth)
+        last = last_diagonal(self.n, self.bandwidth)
         imaginary = W.imag if W.is_complex() else torch.zeros_like(W)
         return torch.cat(
             (
@@ -225,11 +225,12 @@ class SkewHermitian(Banded):
     ) -> Sequence[Tensor]:
         """The blocks of :class:`Skew` as real part, no imaginary part."""
         (real,) = Skew(self.n, bandwidth=self.bandwidth).sample(device=device, dtype=dtype)
-        last = _last(self.n, self.bandwidth)
+        last = last_diagonal(self.n, self.bandwidth)
         return (torch.cat((real, real.new_zeros(diagonal_entries(self.n, 0, last)))),)
 
 
-def _last(n: int, bandwidth: int | None) -> int:
+def last_diagonal(n: int, bandwidth: int | None) -> int:
+    """The diagonal above the main one after which there are only zeros."""
     return n - 1 if bandwidth is None else min(bandwidth, n - 1)
 
 
@@ -244,7 +245,7 @@ def check_skew(A: Tensor, defect: Tensor, n: int, bandwidth: int | None) -> None
     tolerance = 1e3 * torch.finfo(A.dtype).eps * scale
     if not defect <= tolerance:
         raise ValueError(f"expected a skew matrix, A* = −A, got ‖A + A*‖ = {float(defect):.3g}")
-    outside = torch.linalg.matrix_norm(A.triu(_last(n, bandwidth) + 1))
+    outside = torch.linalg.matrix_norm(A.triu(last_diagonal(n, bandwidth) + 1))
     if not outside <= tolerance:
         raise ValueError(
             f"expected zeros beyond {bandwidth} diagonals, got a norm of {float(outside):.3g} "

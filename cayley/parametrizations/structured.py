@@ -2,7 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -87,15 +88,19 @@ class StructuredMatrix(nn.Module):
             # to compare values would be to wait for the device
             return _Attached.apply(_Kept(*self.map.formed(*free)), self.map, *free)
         kept = self._kept
-        if kept is None or (recorded and kept.pullback is None) or not kept.holds(self._sources()):
+        if (
+            kept is None
+            or (recorded and kept.pullback is None)
+            or not kept.holds(self._sources(free))
+        ):
             # some maps write their buffers: what W is a function of is known afterwards
             made = self.map.formed(*free) if recorded else (self.map(*free).detach().clone(), None)
-            self._kept = kept = _Kept(*made, self._sources())
+            self._kept = kept = _Kept(*made, self._sources(free))
         return _Attached.apply(kept, self.map, *free) if recorded else kept.W.clone()
 
-    def _sources(self) -> list[Tensor]:
-        """Everything that W is a function of."""
-        return [X.detach() for X in (*self.free, *self.map.buffers())]
+    def _sources(self, free: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Everything that W is a function of; what changes at every step comes first."""
+        return chain(free, self.map.buffers())
 
     def train(self, mode: bool = True) -> "StructuredMatrix":
         """Set the mode, as every module does; warn if W has left its manifold."""
@@ -142,17 +147,21 @@ class _Kept:
         self,
         W: Tensor,
         pullback: Callable[[Tensor], Sequence[Tensor]] | None,
-        sources: Sequence[Tensor] = (),
+        sources: Iterable[Tensor] = (),
     ) -> None:
         self.W = W
         self.pullback = pullback
-        self.values = [source.clone() for source in sources]
+        self.values = [source.detach().clone() for source in sources]
 
-    def holds(self, sources: Sequence[Tensor]) -> bool:
+    def holds(self, sources: Iterable[Tensor]) -> bool:
         """Whether the sources still have these values."""
-        return len(sources) == len(self.values) and all(
-            x.dtype == y.dtype and x.device == y.device and torch.equal(x, y)
-            for x, y in zip(sources, self.values, strict=True)
+        return all(
+            x is not None
+            and y is not None
+            and x.dtype == y.dtype
+            and x.device == y.device
+            and torch.equal(x, y)
+            for x, y in zip_longest(sources, self.values)
         )
 
 

@@ -1,6 +1,7 @@
 """When the matrix is formed anew, and when it is not."""
 
 import weakref
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -9,6 +10,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import cayley
 from cayley.optim import StiefelSGD, parameter_groups
 from cayley.parametrizations import (
     NeumannCayley,
@@ -17,7 +19,6 @@ from cayley.parametrizations import (
     StiefelPoint,
     StructuredMatrix,
 )
-from cayley.parametrizations.polar import refine
 
 
 def matrix() -> StructuredMatrix:
@@ -33,6 +34,7 @@ def formed(W: StructuredMatrix, calls: int) -> int:
     return forward.call_count + with_gradient.call_count
 
 
+@torch.no_grad()
 def check_fresh(W: StructuredMatrix) -> None:
     torch.testing.assert_close(W(), W.map(*W.free), rtol=0, atol=0)
 
@@ -80,21 +82,27 @@ def test_activation_checkpointing_may_form_and_find() -> None:
     torch.testing.assert_close(W.A.grad, expected)
 
 
+@pytest.mark.parametrize("name", ["auto", "reference"])
 @pytest.mark.parametrize("kind", [ScaledCayley, NeumannCayley])
-def test_what_is_kept_does_not_leak(kind: type[ScaledCayley | NeumannCayley]) -> None:
-    W, inverses = StructuredMatrix(kind(6)), []
+def test_what_is_kept_does_not_leak(
+    kind: type[ScaledCayley | NeumannCayley], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    W, kept = StructuredMatrix(kind(6)), []
+    form = W.map.formed
 
-    def watched(X: Tensor) -> Tensor:
-        inverses.append(weakref.ref(X))
-        return refine(X)
+    def watched(*X: Tensor) -> tuple[Tensor, Callable]:
+        formed, pullback = form(*X)
+        kept.append((weakref.ref(formed), weakref.ref(pullback)))
+        return formed, pullback
 
-    with patch(f"{kind.__module__}.refine", watched):
-        for _ in range(2):
+    monkeypatch.setattr(W.map, "formed", watched)
+    with cayley.backend(name):
+        for _ in range(3):
             W().sum().backward()
             with torch.no_grad():
                 W.A += 0.1
-    W().sum().backward()
-    assert [X() for X in inverses] == [None, None]
+    assert [(formed(), pullback()) for formed, pullback in kept[:2]] == [(None, None)] * 2
+    assert len(kept) == 3
 
 
 @pytest.mark.parametrize("bandwidth", [None, 2])

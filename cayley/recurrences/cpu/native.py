@@ -18,6 +18,7 @@ __all__ = [
     "instruction_set",
     "pointers",
     "refusal",
+    "run",
 ]
 
 INSTRUCTION_SETS = ("plain", "avx2", "avx512")
@@ -111,15 +112,15 @@ def refusal(x: Tensor, *others: Tensor | None) -> str | None:
 
 
 def call(function: str, steps: Steps, arguments: ctypes.Structure, *, dtype: torch.dtype) -> None:
-    """Run a function of the library in the precision of ``dtype`` on torch's number of threads."""
+    """Run a recurrence in the precision of ``dtype`` on torch's number of threads."""
+    structures = ctypes.byref(steps), ctypes.byref(arguments)
+    run(function, *structures, torch.get_num_threads(), dtype=dtype)
+
+
+def run(function: str, *arguments: Any, dtype: torch.dtype) -> None:
+    """Run a function of the library in the precision of ``dtype``."""
     library = _library()
     assert library is not None, "call after refusal() has returned None"
-    error = getattr(library, function)(
-        instruction_set(),
-        torch.finfo(dtype).bits,
-        ctypes.byref(steps),
-        ctypes.byref(arguments),
-        torch.get_num_threads(),
-    )
+    error = getattr(library, function)(instruction_set(), 8 * dtype.itemsize, *arguments)
     if error == _OUT_OF_MEMORY:
         raise MemoryError(f"{function} could not allocate its buffers")

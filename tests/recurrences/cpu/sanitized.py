@@ -1,4 +1,4 @@
-"""Run every recurrence of a library that was compiled with sanitizers.
+"""Run every function of a library that was compiled with sanitizers.
 
     python sanitized.py FILE [threads]
 
@@ -12,10 +12,12 @@ import torch
 from backends import CASES
 
 import cayley
+from cayley.parametrizations import ScaledCayley, StructuredMatrix
 from cayley.recurrences.cpu import native
 
 SHAPES = ((1, (1, 1, 1)), (2, (3, 7, 19)), (3, (2, 2, 33)), (2, (90, 7, 2)))
 MANY_THREADS = ((3, (2, 7, 33)), (8, (300, 9, 20)))
+MATRICES = ((1, None), (2, None), (9, 3), (16, None), (33, 1), (71, None))
 
 
 def main(path: str, *, threaded: bool) -> None:
@@ -37,6 +39,12 @@ def main(path: str, *, threaded: bool) -> None:
                     with cayley.backend("cpu"):
                         sum(output.sum() for output in case.operator(*tensors)).backward()
                     runs += 1
+        for n, bandwidth in MATRICES:
+            for dtype in (torch.float32, torch.float64):
+                W = StructuredMatrix(ScaledCayley(n, bandwidth=bandwidth), dtype=dtype)
+                torch.nn.init.normal_(W.A)
+                W().mT.square().sum().backward()
+                runs += 1
     print(f"{runs} runs")
 
 

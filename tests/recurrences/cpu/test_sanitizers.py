@@ -22,7 +22,7 @@ gcc = pytest.mark.skipif(
 def run_sanitized(
     folder: Path, sanitizers: str, runtime: str, *options: str, launcher: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Compile the library with sanitizers, and run every recurrence."""
+    """Compile the library with sanitizers, and run every function."""
     library = folder / "native.so"
     flags = [*FLAGS, f"-fsanitize={sanitizers}", "-fPIC", "-shared"]
     subprocess.run(["gcc", *flags, SOURCE, "-o", library, "-lm", "-lpthread"], check=True)

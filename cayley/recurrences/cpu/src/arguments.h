@@ -55,3 +55,15 @@ typedef struct {
     const void *grad_h, *grad_c;
     void *grad_h0, *grad_c0, *grad_W, *grad_b;
 } Lstm;
+
+/* The scaled Cayley transform. A is skew-symmetric, by the entries of so many diagonals above the main
+ * one, one diagonal after another. */
+typedef struct {
+    const void *x, *D; /* x as A above; (n) */
+    void *W, *X;       /* (n, n) */
+    int64_t n, bandwidth;
+    /* of the gradient only */
+    const void *grad_W; /* (n, n), with strides */
+    int64_t row_stride, column_stride;
+    void *grad_x;
+} Cayley;

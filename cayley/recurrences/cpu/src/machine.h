@@ -62,7 +62,8 @@ static unsigned flush_denormals(void) {
 #elif defined(__aarch64__)
     uint64_t control;
     __asm__ volatile("mrs %0, fpcr" : "=r"(control));
-    __asm__ volatile("msr fpcr, %0" ::"r"(control | (1u << 24)));
+    /* "memory", here and below: or the compiler may move arithmetic past the change */
+    __asm__ volatile("msr fpcr, %0" ::"r"(control | (1u << 24)) : "memory");
     return (unsigned)control;
 #else
     return 0;
@@ -73,7 +74,7 @@ static void restore_denormals(unsigned control) {
 #if defined(__x86_64__)
     __builtin_ia32_ldmxcsr(control);
 #elif defined(__aarch64__)
-    __asm__ volatile("msr fpcr, %0" ::"r"((uint64_t)control));
+    __asm__ volatile("msr fpcr, %0" ::"r"((uint64_t)control) : "memory");
 #else
     (void)control;
 #endif

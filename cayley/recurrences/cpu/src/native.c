@@ -1,5 +1,5 @@
-/* The recurrences in C: one entry for each, compiled for several instruction sets and chosen when
- * called. No header of torch or Python is used; Python calls through ctypes.
+/* The recurrences and the scaled Cayley transform in C: entries compiled for several instruction sets
+ * and chosen when called. No header of torch or Python is used; Python calls through ctypes.
  */
 
 #include <math.h>
@@ -121,3 +121,7 @@ int cayley_lstm(int isa, int bits, const Steps *steps, const Lstm *all, int thre
 int cayley_lstm_back(int isa, int bits, const Steps *steps, const Lstm *all, int threads) {
     CALL(lstm_back, steps, all, threads)
 }
+
+int cayley_form(int isa, int bits, const Cayley *all) { CALL(form, all) }
+
+int cayley_form_back(int isa, int bits, const Cayley *all) { CALL(form_back, all) }

@@ -32,11 +32,11 @@ static INLINE size_t NAME(packed_size)(int n_in, int n_out) {
 static void NAME(pack)(
     REAL *P, const REAL *W, ptrdiff_t row_stride, ptrdiff_t column_stride, int n_in, int n_out) {
     for (int j0 = 0; j0 < NAME(padded)(n_out); j0 += COLUMNS * LANES) {
-        const int left = NAME(padded)(n_out) - j0;
-        const int width = left < COLUMNS * LANES ? left : COLUMNS * LANES;
-        for (int k = 0; k < n_in; k++, P += width)
-            for (int j = 0; j < width; j++)
-                P[j] = j0 + j < n_out ? W[k * row_stride + (j0 + j) * column_stride] : 0;
+        const ptrdiff_t left = NAME(padded)(n_out) - j0, filled = n_out - j0;
+        const ptrdiff_t width = left < COLUMNS * LANES ? left : COLUMNS * LANES;
+        for (ptrdiff_t k = 0; k < n_in; k++, P += width)
+            for (ptrdiff_t j = 0; j < width; j++)
+                P[j] = j < filled ? W[k * row_stride + (j0 + j) * column_stride] : 0;
     }
 }
 

@@ -90,6 +90,7 @@ static INLINE int NAME(padded)(int n) { return NAME(vectors)(n) * LANES; }
 #include "activations.h"
 #include "product.h"
 #include "outer.h"
+#include "cayley.h"
 #include "elman.h"
 #include "gru.h"
 #include "window.h"
