@@ -62,8 +62,7 @@ class Replay:
             recorded = self._recorded[key]
             if recorded is None:
                 recorded = self._recorded[key] = self._record(inputs, constants)
-            for place, x in zip(recorded.inputs, inputs, strict=True):
-                place.copy_(x)
+            torch._foreach_copy_(list(recorded.inputs), list(inputs))
             recorded.graph.replay()
             return [y.clone() for y in recorded.outputs]
 
