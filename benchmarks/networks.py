@@ -12,7 +12,7 @@ floor is three products (T·B, n) × (n, n), the arithmetic of an Elman recurren
 gradient, by torch's own library.
 
 No speed is printed for a shape before outputs and all gradients of all our networks have been
-compared with the naive loop at that shape. Gradients arrive at every step, and denormals are
+compared with the naive loop at that shape. Gradients arrive at every step, given, and denormals are
 flushed for everybody, since vanishing gradients would slow the LSTM down. W is formed in every
 forward pass, as in training; "RNN(modrelu)" and "NCGRU(free)" are the recurrences of ScoRNN and
 NCGRU with W given.
@@ -21,7 +21,6 @@ NCGRU with W given.
 import argparse
 import copy
 from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -100,14 +99,32 @@ def results(run: Callable[..., Tensor], layer: nn.Module, x: Tensor) -> tuple[Te
     return output.detach(), *torch.autograd.grad(output.sum(), tuple(layer.parameters()))
 
 
-def train_step(run: Callable[[nn.Module, Tensor], Tensor], layer: nn.Module, x: Tensor) -> None:
-    """Forward and backward, with parameters that are new to the layer, as after every step."""
-    layer.zero_grad()
+def training(
+    run: Callable[[nn.Module, Tensor], Tensor], layer: nn.Module, x: Tensor
+) -> Callable[[], None]:
+    """Forward and backward, with parameters that are new to the layer, as after every step.
+
+    Arguments:
+        run: The layer, or its naive loop.
+        layer: The layer.
+        x: The input.
+
+    Returns:
+        The step. It finds parameters and the gradient of the output at hand, as layers do that have
+        an optimizer and a loss.
+    """
+    parameters = list(layer.parameters())
     with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.mul_(1.0000001)
-    output = run(layer, x)
-    output.backward(torch.ones_like(output))
+        gradient = torch.ones_like(run(layer, x))
+
+    def step() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        with torch.no_grad():
+            torch._foreach_mul_(parameters, 1.0000001)
+        run(layer, x).backward(gradient)
+
+    return step
 
 
 def three_products(shape: tuple[int, int, int], device: str) -> Callable[[], None]:
@@ -142,10 +159,10 @@ def measure(
             check(name, layer, x)
             # the loop of a normalised LSTM takes a hundred times as long: once is enough
             if name in loops and getattr(layer, "norm", None) is None:
-                runs[f"{name}, naive loop"] = partial(train_step, naive, layer, x)
+                runs[f"{name}, naive loop"] = training(naive, layer, x)
             if compiled:
-                runs[f"{name}, compiled loop"] = partial(train_step, torch.compile(naive), layer, x)
-        runs[name] = partial(train_step, fused, layer, x)
+                runs[f"{name}, compiled loop"] = training(torch.compile(naive), layer, x)
+        runs[name] = training(fused, layer, x)
     times = rounds(runs, repeat, device)
     rows = []
     for name, seconds in times.items():

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cayley.recurrences.steps import check_batch_sizes
+
 __all__ = [
     "INSTRUCTION_SETS",
     "Input",
@@ -42,19 +44,7 @@ class Steps(ctypes.Structure):
         """The steps of x, (T, B, ·) or (N, ·) with ``batch_sizes``."""
         if batch_sizes is None:
             return cls(x.shape[0], x.shape[0] * B, None, B, reverse)
-        sizes = batch_sizes.tolist()
-        if (
-            batch_sizes.dtype != torch.int64
-            or not batch_sizes.is_contiguous()
-            or sizes != sorted(sizes, reverse=True)
-            or (sizes[0], sum(sizes)) != (B, x.shape[0])
-            or sizes[-1] < 1
-        ):
-            raise ValueError(
-                "expected batch_sizes of int64, contiguous, never increasing, positive, beginning "
-                f"with the {B} rows of the initial state and {x.shape[0]} in all, got "
-                f"{batch_sizes.dtype} {sizes}"
-            )
+        check_batch_sizes(batch_sizes, x.shape[0], B)
         return cls(len(batch_sizes), x.shape[0], batch_sizes.data_ptr(), B, reverse)
 
 
