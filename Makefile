@@ -27,7 +27,7 @@ bench: $(READY)  ## speed and memory beside the peers, in one run each; JSON and
 	$(BIN)/python benchmarks/tasks.py $(if $(DATA),--data $(DATA))
 
 bench-gpu: $(READY)  ## the same on an NVIDIA GPU
-	$(BIN)/python benchmarks/gpu.py -o out/elman-gpu.json
+	$(BIN)/python benchmarks/gpu.py -o out/recurrences-gpu.json
 	$(BIN)/python benchmarks/scaling.py --device cuda -o out/scaling-gpu.json
 	$(BIN)/python benchmarks/formation.py --device cuda -o out/formation-gpu.json
 	$(BIN)/python benchmarks/training.py --device cuda -o out/training-gpu.json

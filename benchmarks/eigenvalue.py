@@ -117,46 +117,59 @@ class Constant:
             return T / self.rho, lambda G: (G / self.rho,)
 
 
-def train_on_gpu(setting: Setting, steps: int) -> None:
-    """Print the times of a step with the eigenvalues and without, and the largest error of ρ."""
-    torch.manual_seed(5544)
-    layer = ENRNN(
-        2, setting.long_size, setting.short_size, negative_ones=3 * setting.long_size // 10
-    ).to("cuda")
-    head = nn.Linear(layer.output_size, 1).to("cuda")
-    parameters = [*layer.parameters(), *head.parameters()]
-    optimizer = getattr(torch.optim, setting.optimizer)(parameters, lr=setting.lr)
-    matrix = next(layer.matrices())
-    assert isinstance(matrix.map, LongShort)
-    map = matrix.map.short
-    assert map is not None
-    batches = [[x.to("cuda") for x in adding(50, 32)] for _ in range(50)]
-    free, error = matrix.get_parameter("T"), 0.0
+class Network:
+    """ENRNN on the adding problem on a GPU."""
 
-    def step(number: int) -> float:
-        x, y = batches[number % len(batches)]
+    def __init__(self, setting: Setting) -> None:
+        torch.manual_seed(5544)
+        self.layer = ENRNN(
+            2, setting.long_size, setting.short_size, negative_ones=3 * setting.long_size // 10
+        ).to("cuda")
+        self.head = nn.Linear(self.layer.output_size, 1).to("cuda")
+        parameters = [*self.layer.parameters(), *self.head.parameters()]
+        self.optimizer = getattr(torch.optim, setting.optimizer)(parameters, lr=setting.lr)
+        matrix = next(self.layer.matrices())
+        assert isinstance(matrix.map, LongShort)
+        assert matrix.map.short is not None
+        self.map, self.T = matrix.map.short, matrix.get_parameter("T")
+
+    @property
+    def rho(self) -> float:
+        """The ρ that was followed last."""
+        return float(self.map.memory[:2].view(torch.float64).norm())
+
+    def step(self, x: Tensor, y: Tensor) -> float:
+        """Train; the milliseconds that it took."""
         torch.cuda.synchronize()
         start = time.perf_counter()
-        optimizer.zero_grad()
-        loss = (head(layer(x)[0][-1])[:, 0] - y).square().mean()
+        self.optimizer.zero_grad()
+        loss = (self.head(self.layer(x)[0][-1])[:, 0] - y).square().mean()
         loss.backward()
-        optimizer.step()
+        self.optimizer.step()
         torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - start)
 
+
+def train_on_gpu(setting: Setting, steps: int) -> None:
+    """Print the times of a step with the eigenvalues and without, and the largest error of ρ."""
+    batches = [[x.to("cuda") for x in adding(50, 32)] for _ in range(50)]
+    followed, constant = Network(setting), Network(setting)
+    error = 0.0
     for number in range(100):
-        T = free.detach().double().cpu()
-        step(number)
+        T = followed.T.detach().double().cpu()
+        followed.step(*batches[number % len(batches)])
         if number % 5 == 0:
             exact = float(torch.linalg.eigvals(T).abs().max())
-            eigenvalue = map.memory[:2].view(torch.float64)
-            error = max(error, abs(float(eigenvalue.norm()) - exact) / exact)
-    times = {"followed": [step(number) for number in range(steps)]}
+            error = max(error, abs(followed.rho - exact) / exact)
     # an attribute of its own goes before the method
-    vars(map)["formed"] = Constant(float(map.memory[:2].view(torch.float64).norm()))
-    times["constant"] = [step(number) for number in range(steps)]
+    vars(constant.map)["formed"] = Constant(followed.rho)
+    times: dict[str, list[float]] = {"followed": [], "constant": []}
+    for number in range(steps):
+        # in turns, so that a busy moment of the machine falls on both
+        times["constant"].append(constant.step(*batches[number % len(batches)]))
+        times["followed"].append(followed.step(*batches[number % len(batches)]))
     means = [sum(values) / len(values) for values in times.values()]
-    seen = ", ".join(f"{key} {n}" for key, n in map.events.items() if n)
+    seen = ", ".join(f"{key} {n}" for key, n in followed.map.events.items() if n)
     print(
         f"| {setting.long_size} + {setting.short_size} | {setting.optimizer} {setting.lr:g} "
         f"| {spread(times['followed'])} | {spread(times['constant'])} | {means[0]:.2f} "

@@ -113,7 +113,7 @@ def training(
         The step. It finds parameters and the gradient of the output at hand, as layers do that have
         an optimizer and a loss.
     """
-    parameters = list(layer.parameters())
+    parameters: list[Tensor] = list(layer.parameters())
     with torch.no_grad():
         gradient = torch.ones_like(run(layer, x))
 

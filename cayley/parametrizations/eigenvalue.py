@@ -181,8 +181,7 @@ class EigenvalueNormalization(Parametrization):
 
         def pullback(G: Tensor) -> Sequence[Tensor]:
             f = rows[:2] * (G * W).sum()
-            gradient = torch.addr(G / denominator, f[0], rows[2])
-            return (gradient.addr_(f[1], rows[3]),)
+            return ((G / denominator).addmm_(f.mT, rows[2:]),)
 
         return W, pullback
 

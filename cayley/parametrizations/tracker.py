@@ -1,6 +1,8 @@
 """Following a dominant eigenpair on a GPU without waiting for it, and looking at it afterwards."""
 
 import cmath
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -27,6 +29,17 @@ CHECK = 16
 AUDIT = 8192
 # How far θ may be off what the small space knows, above that one's own bound.
 NEAR = 1e-5
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Context for algebra of small matrices, where many threads mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Tracker:
@@ -142,6 +155,7 @@ class Tracker:
         f = torch.where(latched & ~multiple, -(factor * w), 0)
         return torch.cat((f.real, -f.imag, u.real, u.imag, denominator[None]))
 
+    @_one_thread()
     def _largest(self, status: Status, memory: Tensor) -> bool:
         """Whether the small space knows no eigenvalue that may be as large as the followed one."""
         k = columns_of(memory)
