@@ -12,7 +12,7 @@ from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import elman as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.projection import all_gradients, check_projection, project
-from cayley.recurrences.steps import outer_products, rows, step_order, step_sizes
+from cayley.recurrences.steps import empty_gradient, outer_products, rows, step_order, step_sizes
 from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["elman", "elman_loop"]
@@ -302,9 +302,9 @@ def _(grad_h, grad_z, h, z, x, h0, W, b, U, batch_sizes, reverse, nonlinearity, 
     return (
         h.new_empty((h if U is None else x).shape if of_x else 0),
         h.new_empty(h0.shape),
-        h.new_empty(W.shape if of_W else (0, 0)).mT,
+        empty_gradient(h, W if of_W else None),
         h.new_empty(0 if b is None else b.shape),
-        h.new_empty(U.shape[::-1] if of_U else (0, 0)).mT,
+        empty_gradient(h, U if of_U else None),
         h.new_empty(h0.shape[1] if of_c else 0),
     )
 

@@ -12,7 +12,15 @@ from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import gru as cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.projection import all_gradients, check_projection, project
-from cayley.recurrences.steps import outer_products, previous_states, rows, step_order, step_sizes
+from cayley.recurrences.steps import (
+    empty_gradient,
+    outer_products,
+    previous_states,
+    product_of_rows,
+    rows,
+    step_order,
+    step_sizes,
+)
 from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["gru", "gru_loop"]
@@ -245,8 +253,11 @@ def _all_gradients(
         H = h0.shape[-1]
         delta_gates, delta_c = delta.split((2 * H, H), -1)
         grad_gates = outer_products(delta_gates, h, h0, batch_sizes, reverse)
-        grad_candidate = reset.flatten(0, -2).mT @ delta_c.flatten(0, -2)
-        grad_W = torch.cat((grad_gates.mT, grad_candidate), 1).mT
+        grad_candidate = product_of_rows(delta_c.flatten(0, -2), reset.flatten(0, -2))
+        if delta.is_cuda:
+            grad_W = torch.cat((grad_gates, grad_candidate))
+        else:
+            grad_W = torch.cat((grad_gates.mT, grad_candidate.mT), 1).mT
     return all_gradients(delta, grad_h0, grad_W, grad_b, x, U, wanted)
 
 
@@ -335,9 +346,9 @@ def _(grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted
     return (
         h.new_empty((saved if U is None else x).shape if of_x else 0),
         h.new_empty(h0.shape),
-        h.new_empty((H, 3 * H) if of_W else (0, 0)).mT,
+        empty_gradient(h, W if of_W else None),
         h.new_empty(0 if b is None else b.shape),
-        h.new_empty(U.shape[::-1] if of_U else (0, 0)).mT,
+        empty_gradient(h, U if of_U else None),
         h.new_empty(3 * H if of_c else 0),
     )
 

@@ -17,6 +17,7 @@ from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.lstm_gradient import lstm_gradient, matrix_gradients, reference_gradient
 from cayley.recurrences.projection import check_projection, project
+from cayley.recurrences.steps import empty_gradient
 from cayley.tracing import computes_now, no_autocast, transforms_active
 
 __all__ = ["NormSite", "States", "lstm", "lstm_loop"]
@@ -393,14 +394,12 @@ def _(*arguments):
     def like(tensor: Tensor | None) -> Tensor:
         return h.new_empty(0 if tensor is None else tensor.shape)
 
-    def transposed(matrix: Tensor | None, wanted: bool) -> Tensor:
-        return h.new_empty(matrix.shape[::-1] if matrix is not None and wanted else (0, 0)).mT
-
-    result = [like(x if of_x else None), like(h0), like(c0), transposed(W, of_W), like(b)]
+    grad_W = empty_gradient(h, W if of_W else None)
+    result = [like(x if of_x else None), like(h0), like(c0), grad_W, like(b)]
     for k in (0, 5, 10):
         gamma, _, _, past, _ = sites[k : k + 5]
         result += [like(gamma), like(gamma), like(past)]
-    return [*result, transposed(U, of_U)]
+    return [*result, empty_gradient(h, U if of_U else None)]
 
 
 def _save(ctx, inputs, output):

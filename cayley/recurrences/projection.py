@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from cayley.recurrences.steps import product_of_rows
 from cayley.tracing import autocast_enabled
 
 __all__ = [
@@ -57,7 +58,7 @@ def projection_gradients(
     rows = delta.flatten(0, -2)
     return (
         delta @ U if wanted[0] else None,
-        (x.flatten(0, -2).mT @ rows).mT if wanted[1] else None,
+        product_of_rows(rows, x.flatten(0, -2)) if wanted[1] else None,
         rows.sum(0) if wanted[2] else None,
     )
 
@@ -84,14 +85,13 @@ def all_gradients(
     """
     of_x, _, of_U, of_c = wanted
     grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (of_x, of_U, of_c))
-    vector, matrix = delta.new_empty(0), delta.new_empty(0, 0)
     return (
-        vector if grad_x is None else grad_x,
+        delta.new_empty(0) if grad_x is None else grad_x,
         grad_h0,
-        matrix if grad_W is None else grad_W,
+        delta.new_empty(0, 0) if grad_W is None else grad_W,
         grad_b,
-        matrix.clone() if grad_U is None else grad_U,
-        vector.clone() if grad_c is None else grad_c,
+        delta.new_empty(0, 0) if grad_U is None else grad_U,
+        delta.new_empty(0) if grad_c is None else grad_c,
     )
 
 

@@ -11,9 +11,11 @@ from torch import Tensor
 
 __all__ = [
     "check_batch_sizes",
+    "empty_gradient",
     "last_states",
     "outer_products",
     "previous_states",
+    "product_of_rows",
     "rows",
     "step_order",
     "step_sizes",
@@ -103,16 +105,38 @@ def outer_products(
         >>> outer_products(delta, h, h0, None, reverse=False)  # 1 · 1 + 1 · 3
         tensor([[4.]])
     """
-    # the wider of the two on the right: up to 1.6 times as fast as the product that is returned
     if batch_sizes is not None:
-        return (previous_states(h, h0, batch_sizes, reverse).mT @ delta).mT
+        return product_of_rows(delta, previous_states(h, h0, batch_sizes, reverse))
     # without a copy of h, which may be most of the memory in use
     first, others = (delta[-1], delta[:-1]) if reverse else (delta[0], delta[1:])
     before = h[1:] if reverse else h[:-1]
-    total = h0.mT @ first
-    # in place where that may be, since torch would copy the first term
-    add = torch.Tensor.addmm if torch.is_grad_enabled() else torch.Tensor.addmm_
-    return add(total, before.flatten(0, 1).mT, others.flatten(0, 1)).mT
+    total = product_of_rows(first, h0)
+    if torch.is_grad_enabled():
+        return total + product_of_rows(others.flatten(0, 1), before.flatten(0, 1))
+    return total.addmm_(others.flatten(0, 1).mT, before.flatten(0, 1))
+
+
+def product_of_rows(a: Tensor, b: Tensor) -> Tensor:
+    r"""The sum over rows :math:`\sum_k a_k b_k^\top`, for an a that is wider than b.
+
+    On a CPU the result is transposed in memory: with the wider of the two on the right the product
+    is up to 1.6 times as fast. On a GPU it is not, and a gradient that lies as its parameter does
+    need not be copied.
+
+    Example:
+        >>> product_of_rows(torch.ones(5, 3), torch.ones(5, 2))
+        tensor([[5., 5.],
+                [5., 5.],
+                [5., 5.]])
+    """
+    return a.mT @ b if a.is_cuda else (b.mT @ a).mT
+
+
+def empty_gradient(like: Tensor, matrix: Tensor | None) -> Tensor:
+    """Room for a gradient of a matrix, laid out as :func:`product_of_rows` does; none for None."""
+    if matrix is None:
+        return like.new_empty(0, 0)
+    return like.new_empty(matrix.shape) if like.is_cuda else like.new_empty(matrix.shape[::-1]).mT
 
 
 def last_states(h: Tensor, batch_sizes: Tensor | None, reverse: bool) -> Tensor:

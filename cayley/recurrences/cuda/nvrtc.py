@@ -172,7 +172,7 @@ class Kernel:
         # two arrays for all arguments: an object for each would take longer than a small kernel
         count = len(arguments)
         values = (ctypes.c_uint64 * count)(
-            *(a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments)
+            *[a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments]
         )
         first = ctypes.addressof(values)
         _check(
