@@ -17,7 +17,7 @@ __device__ inline float sum_over(float value) {
 }
 
 // The sums of two values over a warp: that of the first with even lanes, of the second with odd
-// ones. An exchange takes as long as a barrier; here it takes half as many as two sums do.
+// ones. It is exchanges that take the time, and this takes half as many as two sums.
 __device__ inline float sum_two(float first, float second) {
   const bool odd = threadIdx.x % 2;
   const float sum = (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 1);
@@ -92,9 +92,9 @@ struct alignas(16) Past {
   float n, mean, spread, share;
 };
 
-// N over FEATURES values, one or none with each thread; with SHARED of them a unit has its value with
-// all its four lanes.
-template <int SITE, int FEATURES, bool SHARED>
+// N over FEATURES values, one or none with each thread; if they are REPEATED, all four lanes of a unit
+// have the same.
+template <int SITE, int FEATURES, bool REPEATED>
 struct Norm {
   Sums* partials;
   Past* before;
@@ -115,7 +115,7 @@ struct Norm {
     partials = reinterpret_cast<Sums*>(memory);
     before = reinterpret_cast<Past*>(partials + WARPS);
     const float n = sum_over<1, 2, 4, 8, 16>(here ? 1.0f : 0.0f);
-    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32].n = SHARED ? n / 4 : n;
+    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32].n = REPEATED ? n / 4 : n;
     window = {reinterpret_cast<float*>(before + 1), K - 1, 0};
     if constexpr (WINDOWED) {
 #pragma unroll 1
@@ -137,15 +137,15 @@ struct Norm {
     const float shift = __shfl_sync(~0u, a, 0), d = counted ? a - shift : 0.0f;
     Sums& own = partials[threadIdx.x / 32];
     float sum;
-    if constexpr (SHARED) {
+    if constexpr (REPEATED) {
       // bit 0 of a lane and bits 3 and 4 say which unit it belongs to
-      static_assert(!SHARED || UNITS == 2);
+      static_assert(!REPEATED || UNITS == 2);
       sum = sum_over<1, 8, 16>(lane & 2 ? d * d : d);
     } else {
       sum = sum_two(d, d * d);
     }
     if (lane == 0) own.first = sum;
-    if (lane == (SHARED ? 2 : 1)) own.second = sum;
+    if (lane == (REPEATED ? 2 : 1)) own.second = sum;
     if (lane == 3) own.shift = shift;
   }
 
