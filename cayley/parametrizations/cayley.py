@@ -135,12 +135,7 @@ class ScaledCayley(Parametrization):
                 D = D.clone()
                 W, inverse = _formed(A, D, places)
 
-        def pullback(G: Tensor) -> Sequence[Tensor]:
-            with full_precision(G):
-                Q = torch.addmm(G, inverse.mT @ (G * D), inverse.mT, beta=0, alpha=2)
-            return ((Q.mT - Q).flatten().index_select(0, places),)
-
-        return W, pullback
+        return W, lambda G: (pulled_back(G, inverse, D, places),)
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""
@@ -178,6 +173,22 @@ def _formed(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
 def _formed_as_one(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor]:
     """The same and D, one below another: on a GPU to copy one takes a third of three."""
     return (torch.cat((*_formed(A, D, places), D[None])),)
+
+
+def pulled_back(G: Tensor, X: Tensor, D: Tensor, places: Tensor) -> Tensor:
+    r"""Gradient with respect to the free entries of A, from that of the matrix :math:`(2X - I) D`.
+
+    .. math:: 2 (Q^\top - Q), \qquad Q = X^\top G D X^\top, \qquad X = (I + A)^{-1}
+
+    Arguments:
+        G: The gradient with respect to the matrix, (n, n).
+        X: The inverse, (n, n).
+        D: The diagonal of the scaling matrix, (n).
+        places: Where the free entries are in A, read row by row.
+    """
+    with full_precision(G):
+        Q = torch.addmm(G, X.mT @ (G * D), X.mT, beta=0, alpha=2)
+    return (Q.mT - Q).flatten().index_select(0, places)
 
 
 def differentiated(A: Tensor) -> bool:

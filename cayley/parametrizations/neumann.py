@@ -1,12 +1,12 @@
 """Orthogonal matrices by the scaled Cayley transform with an inverse that follows the training."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from cayley.parametrizations.cayley import count_signs, place_signs_
+from cayley.parametrizations.cayley import count_signs, place_signs_, pulled_back
 from cayley.parametrizations.parametrization import (
     Parametrization,
     check_orthogonal,
@@ -16,7 +16,7 @@ from cayley.parametrizations.parametrization import (
 from cayley.parametrizations.polar import refine
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
-from cayley.parametrizations.skew import Skew, diagonal_entries, skew_symmetric
+from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
 
 __all__ = ["NeumannCayley", "neumann_update"]
 
@@ -172,24 +172,42 @@ class NeumannCayley(Parametrization):
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
         with full_precision(A, self.inverse):
-            dtype = self.inverse.dtype
-            if A.dtype != dtype:
-                raise TypeError(
-                    f"expected free entries of the dtype of the map's inverse, {dtype}, got "
-                    f"{A.dtype}: convert the map, map.to({A.dtype})"
-                )
-            tolerance = torch.finfo(dtype).eps ** 0.5 if self.tolerance is None else self.tolerance
-            rule = (self.order, tolerance, self.refresh_every or 0)
-            state = (self.inverse, self.point, self.residual, self.updates)
-            entries = A.detach()
-            if self.training and torch.is_grad_enabled() and A.requires_grad:
-                _follow(*state, self.refreshes, entries, *rule)
-                inverse = self.inverse
-            else:
-                inverse = _foresee(*state, entries, *rule)
-            X = _inverse_of(self.skew(A), inverse)
-            eye = torch.eye(self.n, device=X.device, dtype=dtype)
-            return refine(2 * X - eye) * self.D
+            training = self.training and torch.is_grad_enabled() and A.requires_grad
+            inverse = self._inverse(A, _follow if training else None, _foresee)
+            return self._orthogonal(_inverse_of(self.skew(A), inverse), self.D)
+
+    @torch.no_grad()
+    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+        """The matrix, apart from any graph, and the closed form of its gradient."""
+        (A,) = X
+        D, places = self.D.clone(), positions(self.n, None, A)
+        with full_precision(A, self.inverse):
+            # without the operators, which hide from tracers what nobody traces here
+            inverse = self._inverse(A, follow if self.training else None, foresee).clone()
+            W = self._orthogonal(inverse, D)
+        return W, lambda G: (pulled_back(G, inverse, D, places),)
+
+    def _inverse(
+        self, A: Tensor, follow: Callable[..., None] | None, foresee: Callable[..., Tensor]
+    ) -> Tensor:
+        """The inverse at A, to which the buffers are brought if there is a way to do so."""
+        dtype = self.inverse.dtype
+        if A.dtype != dtype:
+            raise TypeError(
+                f"expected free entries of the dtype of the map's inverse, {dtype}, got "
+                f"{A.dtype}: convert the map, map.to({A.dtype})"
+            )
+        tolerance = torch.finfo(dtype).eps ** 0.5 if self.tolerance is None else self.tolerance
+        rule = (self.order, tolerance, self.refresh_every or 0)
+        state = (self.inverse, self.point, self.residual, self.updates)
+        if follow is None:
+            return foresee(*state, A.detach(), *rule)
+        follow(*state, self.refreshes, A.detach(), *rule)
+        return self.inverse
+
+    def _orthogonal(self, X: Tensor, D: Tensor) -> Tensor:
+        eye = torch.eye(self.n, device=X.device, dtype=X.dtype)
+        return refine(2 * X - eye) * D
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""
@@ -255,11 +273,7 @@ def _within(residual: float, tolerance: float) -> bool:
     return residual <= tolerance and residual < math.inf
 
 
-@torch.library.custom_op(
-    "cayley::neumann_follow",
-    mutates_args=("inverse", "point", "residual", "updates", "refreshes"),
-)
-def _follow(
+def follow(
     inverse: Tensor,
     point: Tensor,
     residual: Tensor,
@@ -270,7 +284,7 @@ def _follow(
     tolerance: float,
     refresh_every: int,
 ) -> None:
-    """Bring the buffers to ``entries``; what depends on numbers is hidden from compilers."""
+    """Bring the buffers to ``entries``."""
     renewed = _renew(inverse, point, residual, updates, entries, order, tolerance, refresh_every)
     if renewed is not None:
         inverse.copy_(renewed[0])
@@ -280,8 +294,7 @@ def _follow(
         refreshes.add_(int(renewed[2]))
 
 
-@torch.library.custom_op("cayley::neumann_foresee", mutates_args=())
-def _foresee(
+def foresee(
     inverse: Tensor,
     point: Tensor,
     residual: Tensor,
@@ -291,9 +304,18 @@ def _foresee(
     tolerance: float,
     refresh_every: int,
 ) -> Tensor:
-    """The inverse to which ``_follow`` would bring the buffers."""
+    """The inverse to which :func:`follow` would bring the buffers."""
     renewed = _renew(inverse, point, residual, updates, entries, order, tolerance, refresh_every)
     return inverse.clone() if renewed is None else renewed[0]
+
+
+# what depends on numbers is hidden from compilers
+_follow = torch.library.custom_op(
+    "cayley::neumann_follow",
+    follow,
+    mutates_args=("inverse", "point", "residual", "updates", "refreshes"),
+)
+_foresee = torch.library.custom_op("cayley::neumann_foresee", foresee, mutates_args=())
 
 
 @torch.library.custom_op("cayley::inverse_of", mutates_args=())

@@ -339,3 +339,20 @@ def test_bad_arguments_are_refused() -> None:
     assert "order=3, negative_ones=1, tolerance=0.1, refresh_every=9" in repr(
         NeumannCayley(4, order=3, negative_ones=1, tolerance=0.1, refresh_every=9)
     )
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_formed_does_what_forward_and_its_gradient_do(training: bool) -> None:
+    by_forward = NeumannCayley(7).double().train(training)
+    (A,) = by_forward.sample(dtype=torch.float64)
+    by_formed, G = copy.deepcopy(by_forward), torch.randn(7, 7, dtype=torch.float64)
+    for _ in range(4):
+        A = (A + 0.01 * torch.randn_like(A)).requires_grad_()
+        W = by_forward(A)
+        formed, pullback = by_formed.formed(A)
+        assert torch.equal(formed, W)
+        torch.testing.assert_close(pullback(G), torch.autograd.grad(W, A, G))
+        A = A.detach()
+        for one, other in zip(by_forward.buffers(), by_formed.buffers(), strict=True):
+            assert torch.equal(one, other)
+    assert int(by_formed.updates) == (4 if training else 0)
