@@ -9,8 +9,8 @@ on the machine count less; what torch loads at the first call of an operator is 
     python benchmarks/eigenvalue.py --quick    # 20 steps
     python benchmarks/eigenvalue.py --device cuda
 
-On a GPU it is the whole step that is timed, after the first 100, and then the same step with a
-constant in the place of ρ; sequences have T = 50 and B = 32.
+On a GPU it is the whole step that is timed, after the first 100, in turns with that of a second
+network that has a constant in the place of ρ; sequences have T = 50 and B = 32.
 """
 
 import argparse

@@ -155,8 +155,8 @@ def lstm_gradient(
     """Gradients, from those of the outputs, the outputs and the inputs of the recurrence.
 
     They are those with respect to x, h0, c0, W and b; then γ, β and past of each normalisation;
-    then U. Those of x, W and U may not be ``wanted``. What is not there, or not
-    wanted, has an empty gradient.
+    then U. Those of x, W and U may not be ``wanted``. What is not there, or not wanted, has an
+    empty gradient.
     """
     input = x
     if U is not None:
