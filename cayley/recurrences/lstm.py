@@ -293,7 +293,8 @@ def _references(
     )
     if not (of_x or of_h or of_c):
         return None, None, None
-    if x.is_cuda and not over_batch and computes_now(x) and not refused(x, h0, c0, W, b):
+    by_kernel = x.is_cuda and not over_batch and backend_in_force() != "reference"
+    if by_kernel and computes_now(x) and not refused(x, h0, c0, W, b):
         found = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
         return [None if site is None else one for one, site in zip(found, sites, strict=True)]
     starts = (
