@@ -11,7 +11,8 @@ from cayley.norms.atn import check_over
 from cayley.norms.batch import PopulationStatistics
 from cayley.norms.layouts import turned
 from cayley.parametrizations.parametrization import full_precision
-from cayley.recurrences.lstm import NormSite, lstm
+from cayley.recurrences.lstm import lstm
+from cayley.recurrences.lstm_arguments import NormSite
 from cayley.recurrences.projection import projected_under_autocast
 from cayley.recurrences.steps import last_states
 

@@ -3,7 +3,8 @@
 from cayley.recurrences.dispatch import backend
 from cayley.recurrences.elman import elman, elman_loop
 from cayley.recurrences.gru import gru, gru_loop
-from cayley.recurrences.lstm import NormSite, States, lstm, lstm_loop
+from cayley.recurrences.lstm import States, lstm, lstm_loop
+from cayley.recurrences.lstm_arguments import NormSite
 
 __all__ = [
     "NormSite",

@@ -1,6 +1,6 @@
 """The kernels of an operator without the operator, where no tracer has to see it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cayley.tracing import computes_now
 
-__all__ = ["at_once", "differentiable_at_once"]
+__all__ = ["at_once", "differentiable_at_once", "recorded_gradients", "separate"]
 
 Kernels = Mapping[str, Callable[..., Any]]
 
@@ -29,6 +29,17 @@ def at_once(operator: Callable[..., Any], kernels: Kernels, like: Tensor, *argum
     kernel = kernels.get(like.device.type)
     run = operator if kernel is None or not computes_now(like) else kernel
     return run(*arguments)
+
+
+def separate(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Copies of those that are part of another tensor: the results of an operator must not be.
+
+    Example:
+        >>> parts = torch.arange(4.0).split(2)
+        >>> [part._is_view() for part in separate(parts)]
+        [False, False]
+    """
+    return [v.clone() if v._is_view() or v.numel() == 0 else v for v in tensors]
 
 
 def differentiable_at_once(
@@ -65,3 +76,41 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         return *ctx.differentiate(ctx, *gradients), None, None, None
+
+
+def recorded_gradients(
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor | None],
+    needed: Sequence[bool],
+    gradients: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Gradients that can be differentiated again: those of a function whose steps are recorded.
+
+    Arguments:
+        function: Gives the outputs from the inputs.
+        inputs: Tensors, and None.
+        needed: Whether the gradient of each is.
+        gradients: Those of the outputs, None for 0.
+
+    Example:
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> (slope,) = recorded_gradients(lambda x: (x * x,), [x], [True], [torch.ones(())])
+        >>> torch.autograd.grad(slope, x)
+        (tensor(2.),)
+    """
+    # an alias for each argument keeps apart those that are one tensor
+    aliases: list[Any] = [None if v is None else v.view_as(v) for v in inputs]
+    outputs = function(*aliases)
+    wanted = [k for k, need in enumerate(needed) if need]
+    used = [k for k, gradient in enumerate(gradients) if gradient is not None]
+    found = torch.autograd.grad(
+        [outputs[k] for k in used],
+        [aliases[k] for k in wanted],
+        [gradients[k] for k in used],
+        create_graph=True,
+        allow_unused=True,
+    )
+    results: list[Tensor | None] = [None] * len(inputs)
+    for k, gradient in zip(wanted, found, strict=True):
+        results[k] = gradient
+    return results

@@ -10,6 +10,7 @@ from cayley.recurrences.at_once import at_once, differentiable_at_once
 from cayley.recurrences.cpu import elman as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import elman as cuda
+from cayley.recurrences.cuda.project import project as project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.projection import all_gradients, check_projection, project
 from cayley.recurrences.steps import empty_gradient, outer_products, rows, step_order, step_sizes
@@ -240,7 +241,7 @@ def _elman_on_cpu(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend
 
 @_elman.register_kernel("cuda")
 def _elman_on_cuda(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
-    x = project(x, U, c)
+    x = project_on_cuda(x, U, c)
     refusal = cuda.refusal(nonlinearity, x, h0, W, b, batch_sizes=batch_sizes)
     run = cuda.elman if runs_on("cuda", backend, x, refusal) else _forward
     return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)

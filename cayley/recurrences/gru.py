@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS, Activation
-from cayley.recurrences.at_once import at_once, differentiable_at_once
+from cayley.recurrences.at_once import at_once, differentiable_at_once, separate
 from cayley.recurrences.cpu import gru as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import gru as cuda
+from cayley.recurrences.cuda.project import project as project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.projection import all_gradients, check_projection, project
 from cayley.recurrences.steps import (
@@ -286,7 +287,7 @@ def _gru_on_cpu(x, h0, W, b, U, c, batch_sizes, reverse, backend):
 
 @_gru.register_kernel("cuda")
 def _gru_on_cuda(x, h0, W, b, U, c, batch_sizes, reverse, backend):
-    x = project(x, U, c)
+    x = project_on_cuda(x, U, c)
     refusal = cuda.refusal(h0, x, W, b)
     run = cuda.gru if runs_on("cuda", backend, x, refusal) else _forward
     return run(x, h0, W, b, batch_sizes, reverse)
@@ -329,14 +330,20 @@ def _gru_backward_on_cpu(
     return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
 
 
-@_gru_backward.register_kernel("cuda")
 def _gru_backward_on_cuda(
     grad_h, grad_saved, h, saved, x, h0, W, b, U, batch_sizes, reverse, wanted, backend
 ):
     refusal = cuda.refusal(h0, h, grad_h, saved, W, b, grad_saved=grad_saved)
-    run = cuda.gru_backward if runs_on("cuda", backend, h, refusal) else _backward
-    found = run(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
+    if runs_on("cuda", backend, h, refusal):
+        arguments = (grad_h, h, saved, x, h0, W, b, U)
+        return cuda.gru_backward(*arguments, batch_sizes, reverse, wanted)
+    found = _backward(grad_h, grad_saved, h, saved, h0, W, b, batch_sizes, reverse)
     return _all_gradients(*found, h, x, h0, U, batch_sizes, reverse, wanted)
+
+
+@_gru_backward.register_kernel("cuda")
+def _(*arguments):
+    return (*separate(_gru_backward_on_cuda(*arguments)),)
 
 
 @_gru_backward.register_fake

@@ -1,43 +1,35 @@
 r"""The LSTM recurrence with normalised products and cells, and its gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cayley.norms.windows import TimeWindow, coarse
-from cayley.recurrences.at_once import at_once, differentiable_at_once
+from cayley.recurrences.at_once import (
+    at_once,
+    differentiable_at_once,
+    recorded_gradients,
+    separate,
+)
 from cayley.recurrences.cpu import lstm as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import lstm as cuda
-from cayley.recurrences.cuda.nvrtc import refused
-from cayley.recurrences.cuda.references import references
+from cayley.recurrences.cuda.lstm_autograd import Run, differentiable_lstm, serves
+from cayley.recurrences.cuda.project import project as project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
+from cayley.recurrences.lstm_arguments import (
+    NormSite,
+    check_lstm,
+    operator_arguments,
+    starts_anew,
+)
 from cayley.recurrences.lstm_forward import lstm_forward
-from cayley.recurrences.lstm_gradient import lstm_gradient, matrix_gradients, reference_gradient
-from cayley.recurrences.projection import check_projection, project
+from cayley.recurrences.lstm_gradient import lstm_gradient, reference_gradient
 from cayley.recurrences.steps import empty_gradient
-from cayley.tracing import computes_now, no_autocast, transforms_active
+from cayley.tracing import no_autocast, transforms_active
 
-__all__ = ["NormSite", "States", "lstm", "lstm_loop"]
-
-
-class NormSite(NamedTuple):
-    """One normalisation inside the recurrence.
-
-    Attributes:
-        gamma: γ, (F).
-        beta: β, (F).
-        past: The window before the first step, over the layer; None for an empty one.
-        given: Mean and variance to use in place of the sequence's own at each step, (T, 1, F), or
-            (T, B, F) where the sequences differ; steps beyond the sequence are not used.
-    """
-
-    gamma: Tensor
-    beta: Tensor
-    past: TimeWindow | None = None
-    given: tuple[Tensor, Tensor] | None = None
+__all__ = ["States", "lstm", "lstm_loop"]
 
 
 class States(NamedTuple):
@@ -127,9 +119,11 @@ def lstm_loop(
     """
     sites = (input, recurrent, cell)
     check_lstm(x, h0, c0, W, b, U, c, sites, window, over, batch_sizes)
-    arguments = _arguments(x, h0, c0, W, b, U, c, sites, window, over == "batch", eps, batch_sizes)
-    outputs = lstm_forward(*arguments, by_definition=True, backend="reference")
-    return _states(outputs, arguments)
+    arguments = operator_arguments(
+        x, h0, c0, W, b, U, c, sites, window, over == "batch", eps, batch_sizes
+    )
+    h, c, _, *statistics = lstm_forward(*arguments, by_definition=True, backend="reference")
+    return _states(h, c, statistics, arguments[7:20:5])
 
 
 def lstm(
@@ -168,151 +162,32 @@ def lstm(
     """
     sites = (input, recurrent, cell)
     check_lstm(x, h0, c0, W, b, U, c, sites, window, over, batch_sizes)
-    arguments = _arguments(x, h0, c0, W, b, U, c, sites, window, over == "batch", eps, batch_sizes)
+    if x.is_cuda and starts_anew(sites, window, over) and backend_in_force() != "reference":
+        run = Run(window, eps, batch_sizes, sites != (None, None, None))
+        norms = [v for site in sites for v in ((None, None) if site is None else site[:2])]
+        tensors = (x, h0, c0, W, b, U, c)
+        if serves(run, *tensors, norms):
+            h, c, *statistics = differentiable_lstm(run, *tensors, norms)
+            return _states(h, c, statistics, run.references)
+    arguments = operator_arguments(
+        x, h0, c0, W, b, U, c, sites, window, over == "batch", eps, batch_sizes
+    )
     if transforms_active():
-        outputs = lstm_forward(*arguments, by_definition=False, backend="reference")
-        return _states(outputs, arguments)
+        h, c, _, *statistics = lstm_forward(*arguments, by_definition=False, backend="reference")
+        return _states(h, c, statistics, arguments[7:20:5])
     inputs = (*arguments, False, backend_in_force())
-    outputs = differentiable_at_once(_lstm, _KERNELS, _save, _differentiate, *inputs)
-    return _states(outputs, arguments)
+    h, c, _, *statistics = differentiable_at_once(_lstm, _KERNELS, _save, _differentiate, *inputs)
+    return _states(h, c, statistics, arguments[7:20:5])
 
 
-def check_lstm(
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    c: Tensor | None,
-    sites: tuple[NormSite | None, NormSite | None, NormSite | None],
-    window: int,
-    over: str,
-    batch_sizes: Tensor | None,
-) -> None:
-    """Raise unless the arguments of :func:`lstm` fit together."""
-    H = W.shape[-1]
-    wrong_x = U is None and x.shape[-1] != 4 * H
-    if W.shape != (4 * H, H) or wrong_x or h0.shape[-1] != H or h0.shape != c0.shape:
-        raise ValueError(
-            "expected x (..., 4H), h0 and c0 (B, H) and W (4H, H), got "
-            f"{tuple(x.shape)}, {tuple(h0.shape)}, {tuple(c0.shape)} and {tuple(W.shape)}"
-        )
-    check_projection(x, U, c, 4 * H)
-    if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
-        raise ValueError(
-            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
-            f"{tuple(x.shape)}"
-        )
-    if batch_sizes is None and h0.shape[0] != x.shape[1]:
-        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
-    if b is not None and b.shape != (4 * H,):
-        raise ValueError(f"expected b of {4 * H} numbers, got {tuple(b.shape)}")
-    T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
-    for site, features in zip(sites, (4 * H, 4 * H, H), strict=True):
-        if site is not None:
-            _check_site(site, T, h0.shape[0], features, window, over)
-
-
-def _check_site(site: NormSite, T: int, B: int, F: int, window: int, over: str) -> None:
-    if not site.gamma.shape == site.beta.shape == (F,):
-        raise ValueError(
-            f"expected gamma and beta of {F} features, got {tuple(site.gamma.shape)} and "
-            f"{tuple(site.beta.shape)}"
-        )
-    if site.given is not None:
-        shapes = [tuple(table[:T].shape) for table in site.given]
-        if shapes not in ([(T, 1, F)] * 2, [(T, B, F)] * 2):
-            raise ValueError(f"expected given statistics ({T}, 1 or {B}, {F}), got {shapes}")
-    if site.past is not None and window > 1:
-        group = (B, 1) if over == "layer" else (1, F)
-        steps = (window - 1, *group)
-        shapes = [tuple(table.shape) for table in site.past]
-        if shapes != [group, steps, steps, (*steps[:2], 1)]:
-            raise ValueError(
-                f"expected a past of a reference {group}, means and variances {steps} and weights "
-                f"{(*steps[:2], 1)}, got {shapes}"
-            )
-
-
-def _arguments(
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    c: Tensor | None,
-    sites: tuple[NormSite | None, NormSite | None, NormSite | None],
-    window: int,
-    over_batch: bool,
-    eps: float,
-    batch_sizes: Tensor | None,
-) -> tuple:
-    """The arguments as the operator takes them: with U and one bias if nothing is normalised."""
-    if sites[:2] != (None, None):
-        x, U = project(x, U, c), None
-    elif c is not None:
-        b = c if b is None else b + c
-    tensors: list[Tensor | None] = []
-    weights = None
-    T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
-    near = _references(x, h0, c0, W, b, sites, window, over_batch)
-    for site, reference in zip(sites, near, strict=True):
-        if site is None:
-            tensors += [None] * 5
-            continue
-        past = given = None
-        if reference is not None and site.past is not None and window > 1:
-            weights = site.past.weights
-            reference = torch.where(weights[-1] > 0, site.past.reference, reference)
-            past = torch.stack((site.past.means, site.past.variances))
-        if site.given is not None:
-            given = torch.stack([table[:T] for table in site.given])
-        tensors += [site.gamma, site.beta, reference, past, given]
-    return x, h0, c0, W, b, *tensors, weights, U, batch_sizes, window, over_batch, eps
-
-
-def _references(
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    sites: Sequence[NormSite | None],
-    window: int,
-    over_batch: bool,
-) -> Sequence[Tensor | None]:
-    """Of each normalisation a number near the first step's mean, to take away from all steps.
-
-    It is what they have in common. Of a single step only x, which may be anything, needs one.
-    """
-    of_x, of_h, of_c = (
-        site is not None and site.given is None and (window > 1 or k == 0)
-        for k, site in enumerate(sites)
-    )
-    if not (of_x or of_h or of_c):
-        return None, None, None
-    by_kernel = x.is_cuda and not over_batch and backend_in_force() != "reference"
-    if by_kernel and computes_now(x) and not refused(x, h0, c0, W, b):
-        found = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
-        return [None if site is None else one for one, site in zip(found, sites, strict=True)]
-    starts = (
-        x.reshape(-1, x.shape[-1])[: h0.shape[0]] if of_x else None,
-        (h0 @ W.mT if b is None else torch.addmm(b, h0, W.mT)) if of_h else None,
-        c0 if of_c else None,
-    )
-    axis = 0 if over_batch else 1
-    return [None if a is None else coarse(a.mean(axis, keepdim=True)) for a in starts]
-
-
-def _states(outputs: tuple[Tensor, ...], arguments: tuple) -> States:
-    h, c, _, *statistics = outputs
+def _states(
+    h: Tensor, c: Tensor, statistics: Sequence[Tensor], references: Iterable[Tensor | None]
+) -> States:
     sites = [
         (values.new_zeros(values.shape[2:]) if reference is None else reference, values)
         if values.dim() == 4
         else None
-        for reference, values in zip(arguments[7:20:5], statistics, strict=True)
+        for reference, values in zip(references, statistics, strict=True)
     ]
     return States(h, c, *sites)
 
@@ -339,10 +214,14 @@ def _lstm_backward_on_cpu(*arguments):
 
 
 @_lstm.register_kernel("cuda")
+def _(*arguments):
+    return (*separate(_lstm_on_cuda(*arguments)),)
+
+
 def _lstm_on_cuda(x, *arguments):
     *tensors, U, batch_sizes, window, over_batch, eps, _, backend = arguments
     rest = (*tensors, batch_sizes, window, over_batch, eps)
-    projected = project(x, U, None)
+    projected = project_on_cuda(x, U, None)
     if runs_on("cuda", backend, x, cuda.refusal(projected, *rest)):
         return cuda.lstm(projected, *rest)
     return lstm_forward(x, *arguments)
@@ -350,9 +229,7 @@ def _lstm_on_cuda(x, *arguments):
 
 @_lstm_backward.register_kernel("cuda")
 def _(*arguments):
-    # some are one tensor or parts of one, which the results of an operator must not be
-    found = _lstm_backward_on_cuda(*arguments)
-    return [g.clone() if g._is_view() or g.numel() == 0 else g for g in found]
+    return separate(_lstm_backward_on_cuda(*arguments))
 
 
 def _lstm_backward_on_cuda(*arguments):
@@ -361,10 +238,14 @@ def _lstm_backward_on_cuda(*arguments):
     # with U, what the input contributed has the shape of what is kept, and is not read
     projected = x if U is None else outputs[7]
     rest = (projected, h0, *inputs, batch_sizes, window, over_batch, eps)
-    if runs_on("cuda", backend, outputs[5], cuda.refusal(*rest, others=outputs)):
-        found = cuda.lstm_backward(*outputs, *rest)
-        return matrix_gradients(found, outputs[5], x, h0, U, batch_sizes, wanted)
-    return lstm_gradient(*arguments)
+    if not runs_on("cuda", backend, outputs[5], cuda.refusal(*rest, others=outputs)):
+        return lstm_gradient(*arguments)
+    of_x, of_W, of_U = wanted
+    want = cuda.Wanted(of_x, True, True, of_W, inputs[2] is not None, of_U, False)
+    *found, _ = cuda.lstm_backward(*outputs, *rest, input=x, U=U, wanted=want)
+    shapes = [(0, 0) if k in (3, 14) else (0,) for k in range(15)]
+    pairs = zip(found, shapes, strict=True)
+    return [x.new_empty(shape) if gradient is None else gradient for gradient, shape in pairs]
 
 
 @_lstm.register_fake
@@ -422,7 +303,12 @@ def _gradients(ctx, saved, gradients):
     options = (ctx.window, ctx.over_batch, ctx.eps)
     inputs, outputs = saved[: ctx.inputs], saved[ctx.inputs :]
     if torch.is_grad_enabled():
-        return *_differentiate_loop(ctx, inputs, gradients, options), *(None,) * 5
+
+        def loop(*tensors: Any) -> tuple[Tensor, ...]:
+            return lstm_forward(*(*tensors, *options), by_definition=True, backend="reference")
+
+        needed = ctx.needs_input_grad[: ctx.inputs]
+        return *recorded_gradients(loop, inputs, needed, gradients), *(None,) * 5
     grad_h, grad_c, _, *grad_statistics = gradients
     needed = ctx.needs_input_grad[: ctx.inputs + 5]
     wanted = [needed[0], needed[3], needed[-7]]
@@ -439,26 +325,6 @@ def _gradients(ctx, saved, gradients):
         found += [d_gamma, d_beta, d_reference, d_past, None]  # what is given has none
     found += [None, d_U, None, *(None,) * 5]
     return (*(gradient if need else None for gradient, need in zip(found, needed, strict=True)),)
-
-
-def _differentiate_loop(ctx, inputs, gradients, options):
-    """Gradients that can be differentiated again: those of the loop, whose steps are recorded."""
-    # an alias for each argument keeps apart those that are one tensor
-    aliases: list[Any] = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
-    wanted = [k for k, needed in enumerate(ctx.needs_input_grad[: len(inputs)]) if needed]
-    outputs = lstm_forward(*aliases, *options, by_definition=True, backend="reference")
-    used = [k for k, gradient in enumerate(gradients) if gradient is not None]
-    found = torch.autograd.grad(
-        [outputs[k] for k in used],
-        [aliases[k] for k in wanted],
-        [gradients[k] for k in used],
-        create_graph=True,
-        allow_unused=True,
-    )
-    results: list[Tensor | None] = [None] * len(inputs)
-    for k, gradient in zip(wanted, found, strict=True):
-        results[k] = gradient
-    return results
 
 
 _lstm.register_autograd(_differentiate, setup_context=_save)

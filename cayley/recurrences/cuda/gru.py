@@ -5,13 +5,18 @@ and in shared memory where those do not suffice. Sizes are constants of the comp
 sequences are read as they are.
 """
 
+import functools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cuda.gates import Layout, Options, best_layout, launch
+from cayley.recurrences.cuda.gates import Layout, Options, best_layout, gate_kernel
 from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.packed import step_table
+from cayley.recurrences.cuda.parts import parts
 from cayley.recurrences.cuda.plans import chip
+from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
 
 __all__ = ["gru", "gru_backward", "refusal"]
 
@@ -29,7 +34,7 @@ def refusal(h0: Tensor, *others: Tensor | None, grad_saved: Tensor | None = None
     if reason := refused(h0, *others):
         return reason
     H = h0.shape[-1]
-    if _forward(H, h0.device.index) is None or _backward(H, h0.device.index) is None:
+    if not _fits(H, h0.device.index):
         name = torch.cuda.get_device_name(h0.device)
         return f"{3 * H} × {H} weights do not fit on a multiprocessor of {name}"
     return None
@@ -52,33 +57,76 @@ def gru(
         table, T = step_table(batch_sizes, x, B)
         layout, options = _forward(H, x.device.index), _options(b, table)
         arguments = (x, h0, W, bias, h, saved, table, T, B, int(reverse))
-        launch("gru_forward", layout, options, B, *arguments)
+        gate_kernel(x.device.index, "gru_forward", layout, options)(B, *arguments)
     return h, saved
 
 
 def gru_backward(
     grad_h: Tensor,
-    grad_saved: Tensor | None,
     h: Tensor,
     saved: Tensor,
+    x: Tensor,
     h0: Tensor,
     W: Tensor,
     b: Tensor | None,
+    U: Tensor | None,
     batch_sizes: Tensor | None,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, h0 and b, and all r ⊙ h of the step before."""
-    B, H = h0.shape
-    grad_h, h, saved, h0, W = (v.contiguous() for v in (grad_h, h, saved, h0, W))
-    delta, grad_h0, reset = (torch.empty_like(v) for v in (saved, h0, h))
-    # summed over the rows afterwards, in an order that does not vary
-    partial_b = h0.new_empty(0 if b is None else (B, H))
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted."""
+    of_x, of_W, of_U, of_c = wanted
+    (B, H), device = h0.shape, h.device.index
+    N = h.numel() // H  # rows of all steps
+    grad_h, h, saved, h0, matrix = (v.contiguous() for v in (grad_h, h, saved, h0, W))
+    room, factors, partial = parts(h, 0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H)
+    delta = torch.empty_like(saved) if of_x else room
+    grad_h0 = torch.empty_like(h0)
     if B > 0:
         table, T = step_table(batch_sizes, h, B)
-        layout, options = _backward(H, h.device.index), _options(b, table)
-        arguments = (grad_h, h, saved, h0, W, delta, grad_h0, partial_b, reset)
-        launch("gru_backward", layout, options, B, *arguments, table, T, B, int(reverse))
-    return delta, grad_h0, partial_b if b is None else partial_b.sum(0), reset
+        layout, options = _backward(H, device), _options(b, table)
+        arguments = (grad_h, h, saved, h0, matrix, delta, grad_h0, partial, factors)
+        kernel = gate_kernel(device, "gru_backward", layout, options)
+        kernel(B, *arguments, table, T, B, int(reverse))
+    grad_W = h.new_empty(W.shape if of_W else (0, 0))
+    grad_U = h.new_empty((0, 0) if U is None or not of_U else U.shape)
+    if 0 < N * 3 * H * (H + x.shape[-1]) <= LITTLE:
+        total, products = h.new_empty(4 * H), []
+        if of_W:
+            widths = (3 * H, 2 * H)
+            # the addresses of [δ_c], [r h] and the last third of the gradient
+            candidate = delta.data_ptr() + 8 * H, factors.data_ptr() + 4 * H
+            products.append(RowProduct(delta, factors, grad_W, widths, (2 * H, H)))
+            place = grad_W.data_ptr() + 8 * H * H
+            products.append(RowProduct(*candidate, place, widths, (H, H)))
+        if of_U:
+            sizes = (3 * H, x.shape[-1])
+            products.append(RowProduct(delta, x.contiguous(), grad_U, sizes, sizes))
+        row_products(device, N, products, partial, total, (B, 4 * H), 0)
+    else:
+        rows, columns = delta.view(N, 3 * H).mT, factors.view(N, 2 * H)
+        if of_W:
+            torch.mm(rows[: 2 * H], columns[:, :H], out=grad_W[: 2 * H])
+            torch.mm(rows[2 * H :], columns[:, H:], out=grad_W[2 * H :])
+        if of_U:
+            torch.mm(rows, x.reshape(N, -1), out=grad_U)
+        # in an order that does not vary
+        total = partial.view(B, 4 * H).sum(0)
+    grad_c, grad_b = total.split((3 * H, H))
+    nothing = h.new_empty(0)
+    return (
+        nothing if not isinstance(delta, Tensor) else delta if U is None else delta @ U,
+        grad_h0,
+        grad_W,
+        nothing if b is None else grad_b,
+        grad_U,
+        grad_c if of_c else nothing,
+    )
+
+
+@functools.cache
+def _fits(H: int, device: int) -> bool:
+    return _forward(H, device) is not None and _backward(H, device) is not None
 
 
 def _forward(H: int, device: int) -> Layout | None:

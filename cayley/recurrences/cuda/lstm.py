@@ -1,25 +1,34 @@
-"""The LSTM recurrence and its gradient as one CUDA kernel each; see :mod:`cayley.recurrences.lstm`.
+"""The LSTM recurrence and its gradient as CUDA kernels; see :mod:`cayley.recurrences.lstm`.
 
 A kernel runs all steps, normalisations over the layer included. A block computes one row of the
 batch, with the weights in its registers and in shared memory, which also holds the windows. Sizes
 and what is normalised are constants of the compiled code. Packed sequences are read as they are.
+
+What does not wait for the recurrence has kernels of its own, which take all steps at once: before
+it the statistics of the input, and after the gradient the input's own and those of the parameters.
 """
 
 import functools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cuda.gates import Layout, Options, best_layout, launch
-from cayley.recurrences.cuda.nvrtc import refused
+from cayley.recurrences.cuda.gates import DEPTH, Layout, Options, best_layout, gate_kernel
+from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
 from cayley.recurrences.cuda.packed import step_table
+from cayley.recurrences.cuda.parts import parts
 from cayley.recurrences.cuda.plans import chip
+from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
+from cayley.recurrences.steps import outer_products, product_of_rows
 
-__all__ = ["lstm", "lstm_backward", "refusal"]
+__all__ = ["Wanted", "fits", "lstm", "lstm_backward", "refusal"]
 
 SITES = (5, 10, 15)  # where the normalisations begin among the tensors
+ROLES = 2  # the lanes that a unit has, each with two gates
+THREADS = 256  # of the kernels that take all steps at once
+STEPS = 64  # that a block of theirs has at least
 
 
 def refusal(*arguments: Any, others: Iterable[Tensor | None] = ()) -> str | None:
@@ -40,67 +49,154 @@ def refusal(*arguments: Any, others: Iterable[Tensor | None] = ()) -> str | None
     if any(given is not None for *_, given in sites):
         return "the CUDA kernels normalise by statistics of the sequence, not by given ones"
     H, K = h0.shape[-1], _steps(tensors, batch_sizes, window)
-    if any(layout(H, K, normed, h0.device.index) is None for layout in (_forward, _backward)):
+    if not fits(H, K, normed, h0.device.index):
         name = torch.cuda.get_device_name(h0.device)
         also = f" and windows of {K} steps" if K > 1 else ""
         return f"{4 * H} × {H} weights{also} do not fit on a multiprocessor of {name}"
     return None
 
 
-def lstm(*arguments: Any) -> tuple[Tensor, ...]:
+def lstm(*arguments: Any, derive: bool = False) -> tuple[Tensor, ...]:
     """All h and c, the gates or normalised products, and the statistics of every normalisation.
 
-    Arguments are those of the operator in :mod:`cayley.recurrences.lstm`, up to ε.
+    Arguments:
+        arguments: Those of the operator in :mod:`cayley.recurrences.lstm`, up to ε.
+        derive: Whether to derive the references, as :func:`~.references.references` does, in place
+            of those among the arguments. They are a further result then, (3, B, 1), 0 where none is
+            needed: where nothing is normalised, or single steps of recurrent products or cells.
     """
     *tensors, batch_sizes, window, _, eps = arguments
     K = _steps(tensors, batch_sizes, window)
     x, h0, c0, W, b, *sites, weights = _contiguous(tensors)
-    (B, H), device, packed = h0.shape, x.device.index, batch_sizes is not None
+    (B, H), packed = h0.shape, batch_sizes is not None
     table, T = step_table(batch_sizes, x, B)
     normed = _normed(sites)
+    kernels = _kernels(H, K, normed, packed, eps, x.device.index)
     h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
     kept = torch.empty_like(x)
     # 0 for sequences that have ended
     new = x.new_zeros if packed else x.new_empty
-    statistics = [new((4, T, B, 1) if there else 0) for there in normed]
-    if B > 0:
-        options = _options(normed, K > 1, packed, eps)
-        launch(
-            *("lstm_forward", _forward(H, K, any(normed), device), options, B),
-            *(x, h0, c0, W, b, *_read(sites), weights, h, c, kept, *statistics, table, T, B, K),
+    rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
+    statistics = [next(rows) if there else x.new_empty(0) for there in normed]
+    of_h, of_c = (derive and there and window > 1 for there in normed[1:])
+    before = B > 0 and (normed[0] or of_h or of_c)
+    derived = (x.new_empty if before else x.new_zeros)(3, B, 1) if derive else None
+    if before:
+        chunks = -(-T // kernels.length) if normed[0] else 0
+        kernels.before(
+            *(B * (chunks + derive), x, h0, c0 if of_c else None, W if of_h else None, b),
+            *(*sites[2:4], weights, statistics[0], derived, table, T, B, K, kernels.length),
         )
-    return h, c, kept, *statistics
+    if derived is not None:
+        sites[2::5] = derived.unbind()
+    if B > 0:
+        kernels.forward(
+            *(B, x, h0, c0, W, b, *_read(sites), weights, statistics[0]),
+            *(h, c, kept, *statistics[1:], table, T, B, K),
+        )
+    return h, c, kept, *statistics, *(() if derived is None else (derived,))
 
 
-def lstm_backward(*arguments: Any) -> list[Tensor]:
-    """Gradients; arguments and result are those of :func:`cayley.recurrences.lstm_gradient`."""
+class Wanted(NamedTuple):
+    """Which gradients are wanted, of those that cost something."""
+
+    x: bool
+    h0: bool
+    c0: bool
+    W: bool
+    b: bool
+    U: bool
+    c: bool
+
+
+def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Wanted) -> list[Any]:
+    """Gradients with respect to the input, h0, c0, W, b, γ, β and past of each site, U and c.
+
+    Arguments:
+        arguments: Those of :func:`cayley.recurrences.lstm_gradient`, up to ε and without U: x is
+            what the input contributed, U · input + c.
+        input: The input; x where there is no U.
+        U: Its matrix.
+        wanted: Which are wanted; the others are None, and so are those of what is not there.
+    """
     *tensors, batch_sizes, window, _, eps = arguments
     K = _steps(tensors[11:], batch_sizes, window)
     tensors = _contiguous(tensors)
-    external, (_, c, kept, *statistics) = tensors[:5], tensors[5:11]
-    x, h0, c0, W, b, *sites, weights = tensors[11:]
-    (B, H), device, packed = h0.shape, x.device.index, batch_sizes is not None
+    grad_h, grad_c, *external = tensors[:5]
+    h, c, kept, *statistics = tensors[5:11]
+    x, h0, c0, W, _, *sites, weights = tensors[11:]
+    (B, H), packed = h0.shape, batch_sizes is not None
     table, T = step_table(batch_sizes, x, B)
-    normed = _normed(sites)
-    dx, grad_h0, grad_c0 = (torch.empty_like(v) for v in (x, h0, c0))
-    nothing = x.new_empty(0)
-    da = torch.empty_like(x) if normed[0] or normed[1] else nothing
+    N = h.numel() // H  # rows of all steps
+    normed = of_x, of_h, _ = _normed(sites)
+    kernels = _kernels(H, K, normed, packed, eps, x.device.index)
+    # of each block the gradients of γ and β of the cell, and those of the other parameters
+    kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
+    blocks = B * -(-T // kernels.length) if of_x or of_h else B
+    # windows read d of steps whose dx is already written
+    apart = of_x and of_h and K > 1
+    dx, da, d, partial, *states = parts(
+        x,
+        0 if wanted.x else N * 4 * H,
+        N * 4 * H if of_x or of_h else 0,
+        N * 4 * H if apart else 0,
+        blocks * sum(kinds),
+        0 if wanted.h0 else B * H,
+        0 if wanted.c0 else B * H,
+    )
+    if wanted.x:
+        dx = torch.empty_like(x)
+    pairs = zip((wanted.h0, wanted.c0), (h0, c0), states, strict=True)
+    grad_h0, grad_c0 = (torch.empty_like(v) if want else room for want, v, room in pairs)
+    if not apart:
+        d = da if of_x and not of_h else dx
     # past statistics that are not used have no gradient
-    pasts = [nothing if past is None else torch.zeros_like(past) for past in sites[3::5]]
-    partial = x.new_empty(B, 22 * H)
+    pasts = [None if past is None else torch.zeros_like(past) for past in sites[3::5]]
     if B > 0:
-        options = _options(normed, K > 1, packed, eps)
-        launch(
-            *("lstm_backward", _backward(H, K, any(normed), device), options, B),
-            *(x, *external, c, kept, *statistics, c0, W, *_read(sites), weights),
-            *(dx, da, grad_h0, grad_c0, partial, *pasts, table, T, B, K),
+        kernels.backward(
+            *(B, x, grad_h, grad_c, *external[1:], c, kept, *statistics, c0, W, *_read(sites)),
+            *(weights, d, da, grad_h0, grad_c0, partial, *pasts[1:], table, T, B, K, sum(kinds)),
         )
-    # over the rows, in an order that does not vary; one sum for all
-    sums = partial.sum(0).split((4 * H, 4 * H, 4 * H, 4 * H, 4 * H, H, H))
-    result = [dx, da, grad_h0, grad_c0, nothing if b is None else sums[4]]
-    for there, pair, past in zip(normed, (sums[:2], sums[2:4], sums[5:]), pasts, strict=True):
-        result += [*(pair if there else (nothing, nothing)), past]
-    return result
+    if B > 0 and (of_x or of_h):
+        kernels.after(
+            *(blocks, d, da, x, kept, external[0], statistics[0], sites[0], *sites[2:4]),
+            *(weights, dx, pasts[0], partial, table, T, B, K, kernels.length, sum(kinds)),
+        )
+    grad_W = x.new_empty(4 * H, H) if wanted.W else None
+    grad_U = x.new_empty(U.shape) if U is not None and wanted.U else None
+    delta = da if of_x or of_h else dx  # the gradient of W h + b
+    # in an order that does not vary; one sum for all
+    summed, shape = (partial, (blocks, sum(kinds))) if any(normed) else (dx, (N, 4 * H))
+    if not packed and 0 < N * 4 * H * (H + input.shape[-1]) <= LITTLE:
+        products = []
+        if grad_W is not None:
+            products.append(RowProduct(delta, h, grad_W, (4 * H, H), (4 * H, H), h0))
+        if grad_U is not None:
+            sizes = (4 * H, input.shape[-1])
+            products.append(RowProduct(dx, input.contiguous(), grad_U, sizes, sizes))
+        total = x.new_empty(shape[1])
+        row_products(x.device.index, N, products, summed, total, shape, B)
+    else:
+        if grad_W is not None:
+            grad_W = outer_products(delta.view(*x.shape), h, h0, batch_sizes, False)
+        if grad_U is not None:
+            grad_U = product_of_rows(dx.view(N, 4 * H), input.reshape(N, -1))
+        total = summed.view(*shape).sum(0)
+    if of_x or of_h:
+        *of_cell, gamma_x, beta_x, gamma_h, beta_h, grad_b, grad_c = total.split(kinds)
+    else:
+        gamma_x = beta_x = gamma_h = beta_h = None
+        of_cell = total.split(kinds) if any(normed) else (None, None)
+        grad_b = grad_c = dx.view(N, 4 * H).sum(0) if any(normed) else total
+    grad_x = None
+    if isinstance(dx, Tensor):
+        grad_x = dx if U is None else dx @ U
+    return [
+        *(grad_x, grad_h0 if wanted.h0 else None, grad_c0 if wanted.c0 else None, grad_W),
+        grad_b if wanted.b else None,
+        *(gamma_x, beta_x, pasts[0], gamma_h, beta_h, pasts[1], *of_cell, pasts[2]),
+        *(grad_U, grad_c if wanted.c else None),
+    ]
 
 
 def _steps(tensors: list[Any], batch_sizes: Tensor | None, window: int) -> int:
@@ -122,26 +218,73 @@ def _normed(sites: list[Tensor | None]) -> tuple[bool, ...]:
 
 
 def _read(sites: list[Tensor | None]) -> list[Tensor | None]:
-    """γ, β, reference and past of each normalisation."""
-    return [tensor for k, tensor in enumerate(sites) if k % 5 < 4]
+    """γ, β and reference of each normalisation, and where the recurrence needs it the past."""
+    return [*sites[:3], *sites[5:9], *sites[10:14]]
 
 
-def _forward(H: int, K: int, normed: bool, device: int) -> Layout | None:
-    spare = 48 + 8 * normed + 8 * (K > 1)
-    return best_layout(H, ((H, 4),), 1, _extra(K), spare, chip(device).memory)
+class _Kernels:
+    """Those of one kind of LSTM on one device, compiled when they are first used."""
 
+    def __init__(self, H: int, K: int, normed: tuple[bool, ...], options: Options, device: int):
+        self.H, self.K, self.normed = H, K, normed
+        self.options, self.device = options, device
+        self.length = max(STEPS, K)  # steps that a block takes of those that take all at once
 
-def _backward(H: int, K: int, normed: bool, device: int) -> Layout | None:
-    spare = 64 + 16 * normed + 8 * (K > 1)
-    return best_layout(H, ((4 * H, 1),), 5, _extra(K), spare, chip(device).memory)
+    @functools.cached_property
+    def forward(self) -> Kernel:
+        layout = _forward(self.H, self.K, any(self.normed), self.device)
+        return gate_kernel(self.device, "lstm_forward", layout, self.options)
 
+    @functools.cached_property
+    def backward(self) -> Kernel:
+        layout = _backward(self.H, self.K, any(self.normed), self.device)
+        return gate_kernel(self.device, "lstm_backward", layout, self.options)
 
-def _extra(K: int) -> int:
-    """Floats for the sums of up to 32 warps, and four numbers of every step in a window."""
-    return 3 * (4 * 32 + 4 * K)
+    @functools.cached_property
+    def before(self) -> Kernel:
+        return self._input("lstm_input_forward", 3 * (self.length + self.K))
+
+    @functools.cached_property
+    def after(self) -> Kernel:
+        floats = max(3 * (self.length + self.K), THREADS // 32 * 4 * self.H)
+        return self._input("lstm_input_backward", floats)
+
+    def _input(self, source: str, floats: int) -> Kernel:
+        """One that takes all steps at once, with so many floats of shared memory."""
+        constants = (("int H", self.H), ("int THREADS", THREADS), *self.options)
+        sizes = "".join(f"constexpr {name} = {value};\n" for name, value in constants)
+        with on(self.device):
+            return Kernel(source, sizes, THREADS, 1, 4 * floats)
 
 
 @functools.cache
+def _kernels(
+    H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
+) -> _Kernels:
+    return _Kernels(H, K, normed, _options(normed, K > 1, packed, eps), device)
+
+
+@functools.cache
+def fits(H: int, K: int, normed: bool, device: int) -> bool:
+    """Whether a multiprocessor has room for H units, and windows of K steps of what is normed."""
+    return all(layout(H, K, normed, device) is not None for layout in (_forward, _backward))
+
+
+def _forward(H: int, K: int, normed: bool, device: int) -> Layout | None:
+    spare = 32 + 16 * normed + 16 * (K > 1)
+    return best_layout(H, ((H, 4),), 2, _extra(K), spare, chip(device).memory, ROLES)
+
+
+def _backward(H: int, K: int, normed: bool, device: int) -> Layout | None:
+    spare = 32 + 32 * normed + 8 * (K > 1)
+    return best_layout(H, ((4 * H, 1),), 7, _extra(K), spare, chip(device).memory, ROLES)
+
+
+def _extra(K: int) -> int:
+    """Floats for statistics, the sums of up to 16 warps, and four numbers of a window's steps."""
+    return 8 * DEPTH + 2 * (4 * 16 + 4 * K)
+
+
 def _options(normed: tuple[bool, ...], windowed: bool, packed: bool, eps: float) -> Options:
     names = ("NORM_X", "NORM_H", "NORM_C", "WINDOWED", "PACKED")
     flags = zip(names, (*normed, windowed, packed), strict=True)

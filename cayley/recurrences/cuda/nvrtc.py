@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch import Tensor
 __all__ = ["Kernel", "cache_folder", "compile_source", "on", "refused"]
 
 SOURCES = Path(__file__).parent / "src"
+MOST_ARGUMENTS = 64  # of a kernel
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
 
 # of the CUDA driver's enumerations
@@ -110,6 +112,15 @@ def _result(program: ctypes.c_void_p, what: str) -> bytes:
     return result.raw
 
 
+class _Array(Protocol):
+    """A tensor, or what else lies somewhere."""
+
+    def data_ptr(self) -> int: ...
+
+
+Argument = _Array | int | None
+
+
 class Kernel:
     """A kernel on the current device, ready to be launched.
 
@@ -160,7 +171,7 @@ class Kernel:
         )
         return clusters.value
 
-    def __call__(self, clusters: int, *arguments: Tensor | int | None) -> None:
+    def __call__(self, clusters: int, *arguments: Argument) -> None:
         """Launch on the current stream of the kernel's device; None is a null pointer."""
         if torch.cuda.current_device() != self.device or not _thread.attached:
             with on(self.device):
@@ -168,20 +179,18 @@ class Kernel:
         else:
             self._launch(clusters, arguments)
 
-    def _launch(self, clusters: int, arguments: Sequence[Tensor | int | None]) -> None:
-        # two arrays for all arguments: an object for each would take longer than a small kernel
-        count = len(arguments)
-        values = (ctypes.c_uint64 * count)(
-            *[a.data_ptr() if isinstance(a, Tensor) else a or 0 for a in arguments]
-        )
-        first = ctypes.addressof(values)
+    def _launch(self, clusters: int, arguments: Sequence[Argument]) -> None:
+        # arrays that a thread keeps: making them would take longer than a small kernel
+        _thread.values[: len(arguments)] = [
+            0 if a is None else a if isinstance(a, int) else a.data_ptr() for a in arguments
+        ]
         _check(
             library().cuLaunchKernel(
                 self._function,
                 *(clusters * self.blocks, 1, 1, self.threads, 1, 1, self.memory),
                 # torch.cuda.current_stream makes an object, which takes ten times as long
                 ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device)),
-                (ctypes.c_void_p * count)(*range(first, first + 8 * count, 8)),
+                _thread.pointers,
                 None,
             )
         )
@@ -210,7 +219,14 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 
 class _Thread(threading.local):
-    attached = False
+    """Of a thread: whether it has a CUDA context, and room for the arguments of a launch."""
+
+    def __init__(self) -> None:
+        self.attached = False
+        self.values = (ctypes.c_uint64 * MOST_ARGUMENTS)()
+        first = ctypes.addressof(self.values)
+        addresses = range(first, first + 8 * MOST_ARGUMENTS, 8)
+        self.pointers = (ctypes.c_void_p * MOST_ARGUMENTS)(*addresses)
 
 
 _thread = _Thread()

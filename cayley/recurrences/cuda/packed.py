@@ -18,14 +18,14 @@ def step_table(batch_sizes: Tensor | None, x: Tensor, B: int) -> tuple[Tensor | 
         B: The number of sequences.
 
     Returns:
-        On the device of x, the batch sizes, the number of steps of every sequence, and the row of x
-        with which its last step begins, (T + 2B); and T.
+        On the device of x, the batch sizes, the row of x with which every step begins, and the
+        number of steps of every sequence, (2T + B); and T.
 
     Example:
-        Sequences of 3 and 2 steps: their last steps begin with rows 4 and 2 of x.
+        Sequences of 3 and 2 steps: the three steps begin with rows 0, 2 and 4 of x.
 
         >>> step_table(torch.tensor([2, 2, 1]), torch.zeros(5, 8), 2)
-        (tensor([2, 2, 1, 3, 2, 4, 2]), 3)
+        (tensor([2, 2, 1, 0, 2, 4, 3, 2]), 3)
     """
     if batch_sizes is None:
         return None, x.shape[0]
@@ -39,6 +39,6 @@ def step_table(batch_sizes: Tensor | None, x: Tensor, B: int) -> tuple[Tensor | 
     # a sequence has the steps of more sequences than come before it
     lengths = T - torch.searchsorted(batch_sizes.flip(0), sequence, right=True)
     starts = batch_sizes.cumsum(0) - batch_sizes
-    table = torch.cat((batch_sizes, lengths, starts[lengths - 1]))
+    table = torch.cat((batch_sizes, starts, lengths))
     # from memory that is not pinned the copy is safe, and waits for nothing
     return table.to(x.device, non_blocking=True), T

@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="no compute-sanitizer"),
 ]
 
-KERNELS = ("elman", "gru", "lstm", "references", "pencil", "quotient")
+KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products", "pencil", "quotient")
 
 # small sizes of every kind: one block and clusters, weights in registers and in shared memory,
 # dense and packed, windows that are full and that are not
@@ -35,7 +35,10 @@ layers = [
 with cayley.backend("cuda"):
     for layer in layers:
         layer.cuda()
-        layer(x)[0].sum().backward()
+        output, state = layer(x)
+        output.sum().backward()
+        state = tuple(v.detach() for v in state) if isinstance(state, tuple) else state.detach()
+        layer(x, state)[0].sum().backward()
         layer(packed)[0].data.sum().backward()
 layer = cayley.ENRNN(2, 4, 100).cuda()
 optimizer = torch.optim.SGD(layer.parameters(), lr=1e-5)

@@ -7,55 +7,62 @@ from cayley.recurrences.cuda.plans import RESERVED
 
 MEMORY = 232448  # of an H200
 
-# the products of the four kernels, with their inputs and outputs for each unit
-FACTORS = {
-    "gru forward": lambda H: ((H, 2), (H, 1)),
-    "gru backward": lambda H: ((H, 1), (2 * H, 1)),
-    "lstm forward": lambda H: ((H, 4),),
-    "lstm backward": lambda H: ((4 * H, 1),),
+# of the four kernels the lanes of a unit, and the products with inputs and outputs for each unit
+KERNELS = {
+    "gru forward": (4, lambda H: ((H, 2), (H, 1))),
+    "gru backward": (4, lambda H: ((H, 1), (2 * H, 1))),
+    "lstm forward": (2, lambda H: ((H, 4),)),
+    "lstm backward": (2, lambda H: ((4 * H, 1),)),
 }
 
 
-@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize("name", KERNELS)
 def test_128_units_fit(name: str) -> None:
+    roles, factors = KERNELS[name]
     for H in range(1, 129):
-        layout = best_layout(H, FACTORS[name](H), 5, 512, 88, MEMORY)
+        layout = best_layout(H, factors(H), 7, 512, 88, MEMORY, roles)
         assert layout is not None, f"no layout for {H} units"
         assert layout.memory <= MEMORY - RESERVED
-        assert 4 * H <= layout.threads <= 1024
+        assert roles * H <= layout.threads <= 1024
 
 
-@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("H", [1, 38, 100, 128])
 def test_every_weight_has_a_place(name: str, H: int) -> None:
     """The lanes of a group hold all weights of its units, and zeros for less than 32 inputs."""
-    factors = FACTORS[name](H)
-    layout = best_layout(H, factors, 5, 512, 64, MEMORY)
+    roles, factors = KERNELS[name]
+    layout = best_layout(H, factors(H), 7, 512, 64, MEMORY, roles)
     assert layout is not None
     assert layout.threads * layout.units >= layout.lanes * H
-    for (inputs, outputs), chunks, weights in zip(
-        factors, layout.chunks, layout.chunk_weights, strict=True
-    ):
-        held = layout.lanes * chunks * weights / (outputs * layout.units)
+    for (inputs, outputs), split in zip(factors(H), layout.splits, strict=True):
+        assert 0 <= split.shared <= split.chunks
+        held = layout.lanes * split.chunks * split.weights / (outputs * layout.units)
         assert inputs <= held < inputs + 32
 
 
 def test_what_registers_do_not_hold_is_in_shared_memory() -> None:
-    factors = FACTORS["lstm forward"](100)
-    layouts = [Layout(100, factors, 1, 0, spare) for spare in (40, 80, 255)]
-    shared = [layout.shared[0] for layout in layouts]
-    assert 0 < shared[0] < shared[1] < shared[2] == layouts[2].chunks[0]
+    layouts = [Layout(100, ((100, 4),), 2, 0, spare, 2) for spare in (48, 96, 255)]
+    shared = [layout.splits[0].shared * layout.splits[0].weights for layout in layouts]
+    assert 0 < shared[0] < shared[1] < shared[2]
+    assert layouts[2].splits[0].shared == layouts[2].splits[0].chunks
     assert layouts[0].memory < layouts[1].memory < layouts[2].memory
 
 
+def test_single_states_are_read_where_more_leave_weights_in_shared_memory() -> None:
+    """13 chunks of 8 inputs fit where 4 of 32 and 7 of 16 would leave some out."""
+    assert Layout(100, ((100, 4),), 2, 0, 40, 2).splits == [(1, 13, 16, 0)]
+    assert Layout(60, ((60, 4),), 2, 0, 40, 2).splits == [(4, 2, 64, 0)]
+
+
 def test_weights_that_fit_nowhere_have_no_layout() -> None:
-    assert best_layout(257, FACTORS["gru forward"](257), 2, 0, 48, 2**30) is None
-    assert best_layout(200, FACTORS["lstm forward"](200), 1, 0, 48, MEMORY) is None
+    assert best_layout(257, ((257, 2), (257, 1)), 2, 0, 48, 2**30) is None
+    assert best_layout(200, ((200, 4),), 2, 0, 48, MEMORY, 2) is None
 
 
 def test_sizes_are_the_constants_of_the_kernel() -> None:
-    sizes = Layout(38, FACTORS["gru forward"](38), 2, 0, 40).sizes((("bool WINDOWED", "true"),))
+    sizes = Layout(38, ((38, 2), (38, 1)), 2, 0, 40).sizes((("bool WINDOWED", "true"),))
     assert "constexpr int H = 38;\n" in sizes
+    assert "constexpr int ROLES = 4;\n" in sizes
     assert "constexpr int THREADS = 160;\n" in sizes
     assert "constexpr int SHARED[] = {0, 0};\n" in sizes
     assert "constexpr bool WINDOWED = true;\n" in sizes

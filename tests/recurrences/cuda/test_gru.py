@@ -172,24 +172,32 @@ def strided(tensor: Tensor) -> Tensor:
     return torch.stack((tensor, tensor), -1)[..., 0]
 
 
+def backward_of(
+    g: Tensor, h: Tensor, saved: Tensor, h0: Tensor, W: Tensor, b: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Gradients of x, h0, W and b."""
+    wanted = (True, True, False, False)
+    return gru_backward(g, h, saved, h, h0, W, b, None, None, False, wanted)[:4]
+
+
 @gpu
 def test_tensors_that_are_not_contiguous() -> None:
     x, h0, W, b = (tensor.cuda().float() for tensor in inputs(4, 3, 38, "modrelu"))
     g = torch.randn(1).cuda().float().expand(4, 3, 38)
     h, saved = cuda.gru(x, h0, W, b, None, False)
-    backward = gru_backward(g.contiguous(), None, h, saved, h0, W, b, None, False)
+    backward = backward_of(g.contiguous(), h, saved, h0, W, b)
     again, gates = cuda.gru(strided(x), strided(h0), strided(W), strided(b), None, False)
     assert torch.equal(again, h)
     assert torch.equal(gates, saved)
     h, saved, h0, W, b = (strided(tensor) for tensor in (h, saved, h0, W, b))
-    again = gru_backward(g, None, h, saved, h0, W, b, None, False)
+    again = backward_of(g, h, saved, h0, W, b)
     for ours, theirs in zip(again, backward, strict=True):
         assert torch.equal(ours, theirs)
 
 
 def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     h, saved = cuda.gru(x, h0, W, b, None, False)
-    return h, *gru_backward(h, None, h, saved, h0, W, b, None, False)
+    return h, *backward_of(h, h, saved, h0, W, b)
 
 
 @gpu
@@ -224,10 +232,10 @@ def test_no_rows() -> None:
     x, h0, W = (torch.zeros(size).cuda().float() for size in ((3, 0, 15), (0, 5), (15, 5)))
     h, saved = cuda.gru(x, h0, W, None, None, False)
     assert h.shape == (3, 0, 5)
-    delta, grad_h0, _, reset = gru_backward(h, None, h, saved, h0, W, None, None, False)
+    delta, grad_h0, grad_W, *_ = backward_of(h, h, saved, h0, W, None)
     assert delta.shape == x.shape
     assert grad_h0.shape == h0.shape
-    assert reset.shape == h.shape
+    assert torch.equal(grad_W, torch.zeros_like(W))
 
 
 @gpu

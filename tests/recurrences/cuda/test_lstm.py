@@ -1,6 +1,7 @@
 """The kernels against the loop in double precision: outputs, statistics and every gradient."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,6 +13,7 @@ from cayley.norms.windows import TimeWindow
 from cayley.recurrences import NormSite, lstm, lstm_loop
 from cayley.recurrences.cuda import lstm as cuda
 from cayley.recurrences.cuda.gates import Layout
+from cayley.recurrences.cuda.references import references
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 NAMES = ("input", "recurrent", "cell")
@@ -49,7 +51,11 @@ CASES += [Case(9, 3, 38, norms, 3, bias=False) for norms in ("x", "h", "c", "hc"
 CASES += [Case(9, 3, 38, "xhc", window, True) for window in (2, 5, 9, 40)]
 CASES += [Case(50, 2, 20, "xhc", window) for window in (2, 33, 45, 200)]
 CASES += [Case(5, 2, 100, "xhc", 300, True), Case(7, 3, 9, "hc", 4, True, False)]
-PACKED = [Case(9, 3, 38, norms, window) for norms in ("", "xhc") for window in (1, 3)]
+# more steps than a block of the kernels for the input takes
+LONG = [Case(150, 3, 5, "xhc", window) for window in (1, 10, 100)]
+LONG += [Case(150, 3, 5, norms, 10, True) for norms in ("x", "h", "xhc")]
+CASES += LONG
+PACKED = LONG + [Case(9, 3, 38, norms, window) for norms in ("", "xhc") for window in (1, 3)]
 PACKED += [Case(9, 3, 38, "xhc", window, True) for window in (5, 40)]
 PACKED += [Case(12, 7, 100, "xhc", 4), Case(6, 4, 128), Case(3, 150, 100), Case(1, 3, 2)]
 PACKED += [Case(50, 2, 20, "xhc", 33), Case(7, 3, 9, "hc", 4, True, False), Case(5, 1, 3)]
@@ -149,10 +155,42 @@ def test_the_loop(case: Case) -> None:
 @pytest.mark.parametrize("spare", [60, 120, 255])
 @pytest.mark.parametrize("norms", ["", "xhc"])
 def test_weights_in_shared_memory(spare: int, norms: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        cuda, "best_layout", lambda H, f, streams, extra, *_: Layout(H, f, streams, extra, spare)
-    )
+    def layout(H: int, factors: tuple, streams: int, extra: int, *rest: int) -> Layout:
+        return Layout(H, factors, streams, extra, spare, rest[-1])
+
+    monkeypatch.setattr(cuda, "best_layout", layout)
+    monkeypatch.setattr(cuda, "_kernels", cuda._kernels.__wrapped__)
     check(Case(4, 3, 70, norms, 2))
+
+
+@gpu
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("norms", ["", "x", "h", "c", "xhc"])
+@pytest.mark.parametrize("window", [1, 4])
+def test_derives_references(window: int, norms: str, packed: bool) -> None:
+    """The same as with the references that are derived, which are those of references()."""
+    case = Case(70, 3, 9, norms, window, packed=packed)
+    point = {name: tensor.float().cuda() for name, tensor in inputs(case).items()}
+    x, h0, c0, W, b = (point[name] for name in ("x", "h0", "c0", "W", "b"))
+    needed = [name in norms and (window > 1 or name == "x") for name in "xhc"]
+    of_x, of_h, of_c = needed
+    near = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
+
+    def call(given: Sequence[Tensor | None], **options: bool) -> tuple[Tensor, ...]:
+        sites = [
+            (point[f"gamma {name}"], point[f"beta {name}"], reference, None, None)
+            if name in norms
+            else (None,) * 5
+            for name, reference in zip("xhc", given, strict=True)
+        ]
+        tensors = (x, h0, c0, W, b, *itertools.chain(*sites), None)
+        return cuda.lstm(*tensors, case.batch_sizes, window, False, 1e-5, **options)
+
+    *ours, derived = call([None] * 3, derive=True)
+    assert torch.equal(derived, torch.stack(near))
+    assert [bool(one.any()) for one in derived] == needed
+    for one, other in zip(ours, call(near), strict=True):
+        assert torch.equal(one, other)
 
 
 @gpu
@@ -268,6 +306,83 @@ def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet() -> None:
     graph.replay()
     for ours, theirs in zip(captured, both_ways(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def with_input(case: Case) -> dict[str, Tensor]:
+    """The tensors of a call with an input of five features, its matrix and its bias."""
+    tensors = inputs(case)
+    tensors["x"] = tensors["x"][..., :5].contiguous()
+    F = 4 * case.H
+    return tensors | {"U": torch.randn(F, 5).float().double(), "c": torch.randn(F).float().double()}
+
+
+def states_of(function: Callable, case: Case, leaves: dict[str, Tensor]) -> Tensor:
+    sites: dict[str, Any] = {
+        argument: NormSite(leaves[f"gamma {name}"], leaves[f"beta {name}"])
+        for argument, name in zip(NAMES, "xhc", strict=True)
+        if name in case.norms
+    }
+    x, h0, c0, W, b, U, c = (leaves[name] for name in ("x", "h0", "c0", "W", "b", "U", "c"))
+    options = {"window": case.window, "batch_sizes": case.batch_sizes}
+    return function(x, h0, c0, W, b, U=U, c=c, **sites, **options).h
+
+
+@gpu
+@pytest.mark.parametrize("little", [0, 1e9])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("norms", ["", "x", "h", "c", "xhc"])
+@pytest.mark.parametrize("window", [1, 4])
+def test_the_product_with_the_input(
+    window: int, norms: str, packed: bool, little: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients of all parameters, by our kernel and by the products of a library."""
+    monkeypatch.setattr(cuda, "LITTLE", little)
+    case = Case(70, 3, 9, norms, window, packed=packed)
+    point = with_input(case)
+
+    def gradients(function: Callable, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        leaves = {name: v.cuda().to(dtype).requires_grad_() for name, v in point.items()}
+        h = states_of(function, case, leaves)
+        return torch.autograd.grad(h.square().sum(), [*leaves.values()])
+
+    exact = gradients(lstm_loop, torch.float64)
+    with cayley.backend("cuda"):
+        ours = gradients(lstm, torch.float32)
+    for name, one, other in zip(point, ours, exact, strict=True):
+        error = (one - other).norm() / other.norm().clamp(min=1)
+        assert error <= 2e-5, f"{name} is off by {error:.1g}"
+
+
+@gpu
+@pytest.mark.parametrize("norms", ["", "xhc"])
+def test_a_gradient_does_not_depend_on_the_others(norms: str) -> None:
+    case = Case(20, 3, 9, norms, 4)
+    point = {name: tensor.float().cuda() for name, tensor in with_input(case).items()}
+
+    def gradients(*names: str) -> tuple[Tensor, ...]:
+        leaves = {name: v.detach().requires_grad_(name in names) for name, v in point.items()}
+        h = states_of(lstm, case, leaves)
+        return torch.autograd.grad(h.square().sum(), [leaves[name] for name in names])
+
+    with cayley.backend("cuda"):
+        for name, gradient in zip(point, gradients(*point), strict=True):
+            assert torch.equal(gradients(name)[0], gradient), name
+
+
+@gpu
+def test_a_gradient_can_be_differentiated_again() -> None:
+    case = Case(4, 2, 3, "xhc", 3)
+    point = with_input(case)
+
+    def second(function: Callable, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        leaves = [v.cuda().to(dtype).requires_grad_() for v in point.values()]
+        h = states_of(function, case, dict(zip(point, leaves, strict=True)))
+        first = torch.autograd.grad(h.square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad([g.square().sum() for g in first], leaves)
+
+    pairs = zip(second(lstm, torch.float32), second(lstm_loop, torch.float64), strict=True)
+    for ours, theirs in pairs:
+        assert (ours - theirs).norm() <= 1e-3 * theirs.norm().clamp(min=1)
 
 
 @gpu

@@ -1,7 +1,7 @@
-// What the kernels of gated recurrences share. A block computes one row of the batch. Four lanes
-// belong to a unit, its roles: each of them knows the whole state of the unit, and reads, computes
-// or writes a part of what a step needs. sizes.cuh, which gates.py writes, defines H, the number of
-// units; UNITS, those that a group of 4 UNITS lanes computes; DEPTH and THREADS; PACKED, which
+// What the kernels of gated recurrences share. A block computes one row of the batch. ROLES lanes
+// belong to a unit: each of them knows the whole state of the unit, and reads, computes or writes a
+// part of what a step needs. sizes.cuh, which gates.py writes, defines H, the number of units;
+// ROLES; UNITS, those that a group of ROLES UNITS lanes computes; DEPTH and THREADS; PACKED, which
 // steps.cuh explains; and VECTOR and SHARED, which product.cuh does, of each product.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include "states.cuh"
 #include "steps.cuh"
 
-constexpr int LANES = 4 * UNITS;
+constexpr int LANES = ROLES * UNITS;
 
 // Product number INDEX of a step, with OUTPUTS outputs for each unit.
 template <int INDEX, int INPUTS, int OUTPUTS>
@@ -24,17 +24,17 @@ using Buffers = States<INPUTS, Weights::WIDTH, 1, 1, 1, THREADS>;
 template <int STREAMS>
 using Inputs = Ahead<STREAMS, 1, DEPTH, THREADS>;
 
-// What a thread is for, with weights of one output for each unit, or of one for each role.
+// What a thread is for, with weights of one output for each unit, or of some for each role.
 struct Lane {
   int unit, role;
   bool used;    // there is such a unit
-  bool writes;  // one of the four
+  bool writes;  // one lane of each
 
   template <class Weights>
   __device__ explicit Lane(const Weights& weights) {
     constexpr int EACH = Weights::SUMS / UNITS;
     unit = weights.group * UNITS + weights.order / EACH;
-    role = EACH == 4 ? weights.order % 4 : weights.split / UNITS;
+    role = EACH == 1 ? weights.split / UNITS : weights.order % EACH / Weights::VALUES;
     used = unit < H;
     writes = used && role == 0;
   }

@@ -1,8 +1,9 @@
 // The gradient of gru_forward.cu, last step first. With g that of h_t, later steps included:
 // delta_c = φ'(c)ᵀ u g, delta_u = u (1 - u) (c - h) g, v = W_cᵀ delta_c,
 // delta_r = r (1 - r) h v, and (1 - u) g + r v + [W_r; W_u]ᵀ [delta_r; delta_u] goes to the step
-// before, with h its state. delta (T, B, 3H), reset = r h (T, B, H), or (N, ·) with the table of a
-// packed sequence; partial_b, (B, H), is the gradient of b from each row.
+// before, with h its state. delta is (T, B, 3H) and factors = [h, r h], the states that W was
+// multiplied with, (T, B, 2H), or (N, ·) with the table of a packed sequence. `partial`, of shape
+// (B, 4H), has from each row the sums of delta over all steps, and the gradient of b.
 #include "gates.cuh"
 
 using CandidateBack = Weights<0, H, 1>;
@@ -13,7 +14,7 @@ using DeltaGates = Buffers<GatesBack, 2 * H>;
 extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     const float* __restrict__ grad_h, const float* __restrict__ h, const float* __restrict__ saved,
     const float* __restrict__ h0, const float* __restrict__ W, float* __restrict__ delta,
-    float* __restrict__ grad_h0, float* __restrict__ partial_b, float* __restrict__ reset,
+    float* __restrict__ grad_h0, float* __restrict__ partial, float* __restrict__ factors,
     const long long* __restrict__ table, int T, int B, int reverse) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
@@ -39,8 +40,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
   const float *grad_ahead = grad_h + at, *h_ahead = h + at;
   const float* saved_ahead = saved + first * 3 * H + lane.unit;
   float* const gate_or_c = delta + first * 3 * H + lane.role * H + lane.unit;
-  float* out = lane.role < 3 ? gate_or_c : reset + at;
-  const int width = lane.role < 3 ? 3 * H : H;  // of a row of it
+  float* out = lane.role < 3 ? gate_or_c : factors + first * 2 * H + H + lane.unit;
+  const int width = lane.role < 3 ? 3 * H : 2 * H;  // of a row of it
   Inputs<5> ahead;
   ahead.init(memory += GatesBack::SHARED_FLOATS);
   int t_ahead = 0;
@@ -60,7 +61,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
   };
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
 
-  float carry = 0, grad_b = 0;
+  float carry = 0, total = 0;
   __syncthreads();  // the buffers are zero everywhere
   for (int t = 0; t < T; ++t) {
     fetch();
@@ -77,13 +78,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     if (lane.writes) delta_gates.set(0, lane.unit, d_r);
     delta_gates.advance();
     gates.multiply(delta_gates.before(t, 0), sum, [&] {
-      if (lane.used)
-        *out = lane.role == 0 ? d_r : lane.role == 1 ? d_u : lane.role == 2 ? d_c : r * state;
+      const float d = lane.role == 0 ? d_r : lane.role == 1 ? d_u : d_c;
+      if (lane.used) *out = lane.role < 3 ? d : r * state;
+      if (lane.used && lane.role == 3) out[-H] = state;
       out += steps.advance() * width;
-      if constexpr (PHI == MODRELU) grad_b += c < 0 ? -d_c : d_c;
+      total += lane.role == 3 && c < 0 ? -d : d;
     });
     carry = fmaf(g, 1 - u, r * v[0]) + sum[0];
   }
   if (lane.writes) grad_h0[row * H + lane.unit] = carry;
-  if (PHI == MODRELU && lane.writes) partial_b[row * H + lane.unit] = grad_b;
+  if (lane.used) partial[row * 4 * H + lane.role * H + lane.unit] = total;
 }

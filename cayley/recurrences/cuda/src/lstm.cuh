@@ -1,38 +1,30 @@
 // What the two LSTM kernels share: sums over a block, and the normalisation N of a row by the
-// statistics of its last K steps, over the layer. sizes.cuh also defines NORM_X, NORM_H and NORM_C,
-// which of the normalisations there are; WINDOWED, whether K > 1; and EPS.
+// statistics of its last K steps, over the layer. Those of N_x do not wait for the recurrence:
+// lstm_input_forward.cu computes them. sizes.cuh also defines NORM_X, NORM_H and NORM_C, which of
+// the normalisations there are; WINDOWED, whether K > 1; and EPS.
 #pragma once
 
 #include "gates.cuh"
+#include "sums.cuh"
 
-enum Role { I, F, G, O };
+enum Gate { I, F, G, O };
 
 constexpr int WARPS = THREADS / 32;
+constexpr int GATES = 4 / ROLES;  // of a lane: I and F with role 0, G and O with role 1
+constexpr int ROLE = LANES / 2;   // the bit of a lane's number that is its role
+static_assert(ROLES == 2);
 
-// The sum over the lanes whose numbers differ in the given bits.
-template <int... BITS>
-__device__ inline float sum_over(float value) {
-  ((value += __shfl_xor_sync(~0u, value, BITS)), ...);
+// The activation of the i-th gate of a lane.
+__device__ inline float activate_gate(int i, int role, float z) {
+  return GATES * role + i == G ? tanhf(z) : sigmoid(z);
+}
+
+// The sum over the lanes of a warp that have the same role.
+__device__ inline float sum_role(float value) {
+#pragma unroll
+  for (int bit = 1; bit < 32; bit *= 2)
+    if (bit != ROLE) value += __shfl_xor_sync(~0u, value, bit);
   return value;
-}
-
-// The sums of two values over a warp: that of the first with even lanes, of the second with odd
-// ones. It is exchanges that take the time, and this takes half as many as two sums.
-__device__ inline float sum_two(float first, float second) {
-  const bool odd = threadIdx.x % 2;
-  const float sum = (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 1);
-  return sum_over<2, 4, 8, 16>(sum);
-}
-
-// The sums of four, each with every fourth lane.
-__device__ inline float sum_four(const float (&values)[4]) {
-  const bool odd = threadIdx.x % 2, upper = threadIdx.x / 2 % 2;
-  const float low = (odd ? values[1] : values[0]) +
-                    __shfl_xor_sync(~0u, odd ? values[0] : values[1], 1);
-  const float high = (odd ? values[3] : values[2]) +
-                     __shfl_xor_sync(~0u, odd ? values[2] : values[3], 1);
-  const float sum = (upper ? high : low) + __shfl_xor_sync(~0u, upper ? low : high, 2);
-  return sum_over<4, 8, 16>(sum);
 }
 
 struct Pair {
@@ -42,23 +34,71 @@ struct Pair {
 // The sums over all warps of what part(warp) gives, to every thread.
 template <class Part>
 __device__ inline Pair sum_warps(Part part) {
-  const int lane = threadIdx.x % 32;
-  if constexpr (WARPS > 16) {
-    const Pair own = lane < WARPS ? part(lane) : Pair{0, 0};
-    return {sum_over<1, 2, 4, 8, 16>(own.first), sum_over<1, 2, 4, 8, 16>(own.second)};
-  } else {
-    // one half of the lanes for each of the two
-    const bool half = lane / 16;
-    const Pair own = lane % 16 < WARPS ? part(lane % 16) : Pair{0, 0};
-    const float sum = sum_over<1, 2, 4, 8>(half ? own.second : own.first);
-    const float other = __shfl_xor_sync(~0u, sum, 16);
-    return half ? Pair{other, sum} : Pair{sum, other};
-  }
+  // of twice as many lanes as needed, one half for each of the two
+  constexpr int PLACES = 1 << log2(2 * WARPS - 1);
+  static_assert(PLACES <= 16);
+  const int place = threadIdx.x % PLACES;
+  const bool second = threadIdx.x / PLACES % 2;
+  const Pair own = place < WARPS ? part(place) : Pair{0, 0};
+  float sum = second ? own.second : own.first;
+#pragma unroll
+  for (int other = 1; other < PLACES; other *= 2) sum += __shfl_xor_sync(~0u, sum, other);
+  const float other = __shfl_xor_sync(~0u, sum, PLACES);
+  return second ? Pair{other, sum} : Pair{sum, other};
 }
 
 // What a normalisation got; null what it did not.
 struct Site {
   const float *gamma, *beta, *reference, *past;
+};
+
+// COUNT numbers of each step, which as many threads fetch for all, as Ahead does: to be called
+// before its end_of_step(). Others see them after a barrier that follows the wait for the copies.
+template <int COUNT>
+struct Scalars {
+  static constexpr int FLOATS = COUNT * DEPTH;
+
+  float* first;
+  const float* next;  // what this thread fetches; null for nothing
+  int slot = 0, ready = 0;
+
+  __device__ Scalars(float* memory, const float* next) : first(memory), next(next) {}
+
+  // The number of the step after is so many floats further.
+  __device__ void fetch(int step) {
+    if (next) {
+      machine::copy_ahead(first + slot + threadIdx.x, next);
+      next += step;
+    }
+  }
+
+  __device__ void end_of_step() { slot = after(slot); }
+
+  // Of the step at hand.
+  __device__ float get(int i) const { return first[ready + i]; }
+
+  __device__ void advance() { ready = after(ready); }
+
+ private:
+  __device__ static int after(int place) { return place == FLOATS - COUNT ? 0 : place + COUNT; }
+};
+
+// N_x of what the input contributes to the gates of a lane, of which the given one is the first.
+struct InputNorm {
+  float gamma[GATES] = {}, beta[GATES] = {}, reference;
+
+  __device__ void init(const Site& site, long long row, int output, bool used) {
+#pragma unroll
+    for (int i = 0; i < GATES && used; ++i) {
+      gamma[i] = site.gamma[output + i * H];
+      beta[i] = site.beta[output + i * H];
+    }
+    reference = site.reference ? site.reference[row] : 0.0f;
+  }
+
+  __device__ float normalize(int i, float x, float mean, float scale) const {
+    return fmaf(gamma[i], (x - reference - mean) * scale, beta[i]);
+  }
 };
 
 // Three numbers of each of the K - 1 steps before or after one, which one warp keeps and adds up
@@ -81,8 +121,8 @@ struct Window {
   }
 };
 
-// The sums of w, w (a - shift) and w (a - shift)². A shift to one of the values loses nothing: where
-// it is far from the others, their spread is large as well.
+// The sums of w, w (a - shift) and w (a - shift)². A shift to one of the values loses nothing:
+// where it is far from the others, their spread is large as well.
 struct alignas(16) Sums {
   float n, shift, first, second;
 };
@@ -92,14 +132,17 @@ struct alignas(16) Past {
   float n, mean, spread, share;
 };
 
-// N over FEATURES values, one or none with each thread; if they are REPEATED, all four lanes of a unit
-// have the same.
-template <int SITE, int FEATURES, bool REPEATED>
+// N over the gates of all lanes, VALUES for each, or over the cells, where all lanes of a unit have
+// the same value. `feature` is the first of the lane, if there is one.
+template <int SITE, int VALUES>
 struct Norm {
+  static constexpr bool REPEATED = VALUES == 1;
+  static constexpr int FEATURES = REPEATED ? H : 4 * H;
+
   Sums* partials;
   Past* before;
   Window window;
-  float gamma, beta, reference;
+  float gamma[VALUES], beta[VALUES], reference;
   bool counted;
   float m, v, mean, scale;
   float* out;
@@ -108,14 +151,17 @@ struct Norm {
   __device__ float* init(float* memory, const Site& site, const float* weights, float* statistics,
                          long long row, long long T, int B, int K, int feature, bool here) {
     out = statistics + threadIdx.x * T * B + row;
-    gamma = feature < FEATURES ? site.gamma[feature] : 0.0f;
-    beta = feature < FEATURES ? site.beta[feature] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      gamma[i] = here ? site.gamma[feature + i * H] : 0.0f;
+      beta[i] = here ? site.beta[feature + i * H] : 0.0f;
+    }
     reference = site.reference ? site.reference[row] : 0.0f;
     counted = here;
     partials = reinterpret_cast<Sums*>(memory);
     before = reinterpret_cast<Past*>(partials + WARPS);
-    const float n = sum_over<1, 2, 4, 8, 16>(here ? 1.0f : 0.0f);
-    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32].n = REPEATED ? n / 4 : n;
+    const float n = sum_warp(!here ? 0.0f : REPEATED ? 1.0f / ROLES : VALUES);
+    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32].n = n;
     window = {reinterpret_cast<float*>(before + 1), K - 1, 0};
     if constexpr (WINDOWED) {
 #pragma unroll 1
@@ -132,20 +178,20 @@ struct Norm {
   }
 
   // To be followed by a barrier.
-  __device__ void observe(float a) const {
+  __device__ void observe(const float (&a)[VALUES]) const {
     const int lane = threadIdx.x % 32;
-    const float shift = __shfl_sync(~0u, a, 0), d = counted ? a - shift : 0.0f;
-    Sums& own = partials[threadIdx.x / 32];
-    float sum;
-    if constexpr (REPEATED) {
-      // bit 0 of a lane and bits 3 and 4 say which unit it belongs to
-      static_assert(!REPEATED || UNITS == 2);
-      sum = sum_over<1, 8, 16>(lane & 2 ? d * d : d);
-    } else {
-      sum = sum_two(d, d * d);
+    const float shift = __shfl_sync(~0u, a[0], 0);
+    float first = 0, second = 0;
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      const float d = counted ? a[i] - shift : 0.0f;
+      first += d;
+      second = fmaf(d, d, second);
     }
+    const float sum = REPEATED ? sum_role(lane & ROLE ? second : first) : sum_two(first, second);
+    Sums& own = partials[threadIdx.x / 32];
     if (lane == 0) own.first = sum;
-    if (lane == (REPEATED ? 2 : 1)) own.second = sum;
+    if (lane == (REPEATED ? ROLE : 1)) own.second = sum;
     if (lane == 3) own.shift = shift;
   }
 

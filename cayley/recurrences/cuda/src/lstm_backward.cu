@@ -1,14 +1,17 @@
-// The gradient of lstm_forward.cu, last step first; da is that of W h_{t-1} + b. `partial`, of
-// shape (B, 22H), has from each row the gradients of gamma_x, beta_x, gamma_h, beta_h, b, gamma_c and
-// beta_c. With the table of a packed sequence all (T, B, ·) are (N, ·), but those of statistics.
+// The gradient of lstm_forward.cu, last step first: d is that of the gates' arguments, da with N_h
+// that of W h_{t-1} + b, both (T, B, 4H). `partial` has `width` numbers for each row of the batch,
+// first the gradients of gamma_c and beta_c. The input and other parameters are left to
+// lstm_input_backward.cu. With the table of a packed sequence all (T, B, ·) are (N, ·), but those
+// of statistics.
 #include "lstm.cuh"
 
 using Back = Weights<0, 4 * H, 1>;
 using Delta = Buffers<Back, 4 * H>;
+using Statistics = Scalars<8>;  // m, mean and scale of N_h and N_c, mean and scale of N_x
 
 // Of each normalisation the sums of two values, which every warp adds to.
 struct Partials {
-  Pair* pairs;  // (3, WARPS)
+  Pair* pairs;  // (2, WARPS)
 
   __device__ Pair& of(int site, int warp = threadIdx.x / 32) const {
     return pairs[site * WARPS + warp];
@@ -16,28 +19,40 @@ struct Partials {
 
   // After a barrier.
   __device__ Pair sum(int site) const {
-    return sum_warps([&](int warp) { return of(site, warp); });
+    Pair sums = {0, 0};
+#pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) {
+      sums.first += of(site, warp).first;
+      sums.second += of(site, warp).second;
+    }
+    return sums;
   }
 };
 
 // With S1 and S2 the sums of G and G z, where G is the gradient of z times the scale, the gradients
 // with respect to mean and variance of the window of step t are p = -S1 and q = -scale S2 / 2. Each
 // is divided by the number n of steps in the window and given to all of them.
-template <int SITE, int FEATURES>
+template <int SITE, int VALUES>
 struct NormBack {
+  static constexpr int FEATURES = VALUES == 1 ? H : 4 * H;
+
   Window window;
   float* after;   // the sums over the K - 1 steps after the one at hand
   float* counts;  // the steps of the past in the windows of the first K - 1 steps
   const float* external;
-  float gamma, beta, reference;
+  float gamma[VALUES], beta[VALUES], reference;
   float mean, scale, inverse, share;  // 1/scale, and 1/n
   float p, q;                         // divided by n
+  float dm, dv, offset;               // what pull() needs: those of the step, and mean - m
 
   __device__ float* init(float* memory, const Site& site, const float* weights,
-                         const float* external, long long row, int T, int B, int K,
-                         int feature) {
-    gamma = feature < FEATURES ? site.gamma[feature] : 0.0f;
-    beta = feature < FEATURES ? site.beta[feature] : 0.0f;
+                         const float* external, long long row, int T, int B, int K, int feature,
+                         bool here) {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      gamma[i] = here ? site.gamma[feature + i * H] : 0.0f;
+      beta[i] = here ? site.beta[feature + i * H] : 0.0f;
+    }
     reference = site.reference ? site.reference[row] : 0.0f;
     this->external = external;
     after = memory;
@@ -57,9 +72,9 @@ struct NormBack {
     return window.steps + 3 * (K - 1);
   }
 
-  __device__ void read(const float* scalars, int t, int K) {
-    mean = scalars[3 * SITE + 1];
-    scale = scalars[3 * SITE + 2];
+  __device__ void read(const Statistics& scalars, int t, int K) {
+    mean = scalars.get(3 * SITE + 1);
+    scale = scalars.get(3 * SITE + 2);
     inverse = __fdividef(1, scale);
     if constexpr (WINDOWED)
       share = __fdividef(1, min(t + 1, K) + (t >= 0 && t < K - 1 ? counts[t] : 0.0f));
@@ -67,10 +82,11 @@ struct NormBack {
 
   __device__ float normal(float a) const { return (a - reference - mean) * scale; }
 
-  // The gradient of the value whose z is given, from G of this thread and the sums over all.
-  __device__ float pull(float G, float z, float S1, float S2, float m, long long t, long long T,
-                        long long B, long long row) {
-    float dm = -S1, dv = -0.5f * scale * S2;
+  // From the sums S1 and S2, and m of the step.
+  __device__ void finish(const Pair& sums, float m, long long t, long long T, long long B,
+                         long long row) {
+    dm = -sums.first;
+    dv = -0.5f * scale * sums.second;
     if constexpr (WINDOWED) {
       p = dm * share;
       q = dv * share;
@@ -81,13 +97,19 @@ struct NormBack {
       dm += external[t * B + row];
       dv += external[(T + t) * B + row];
     }
-    // z / scale + mean - m is what is left after the mean of the step is taken away
     constexpr float PART = 1.0f / FEATURES;
+    dm *= PART;
     dv *= 2 * PART;
-    return G + fmaf(dv, fmaf(z, inverse, mean - m), dm * PART);
+    offset = mean - m;
   }
 
-  // After a barrier that follows pull(), before read(): the sums over its step and those after it.
+  // The gradient of the value whose z is given, from G.
+  __device__ float pull(float G, float z) const {
+    // z / scale + mean - m is what is left after the mean of the step is taken away
+    return G + fmaf(dv, fmaf(z, inverse, offset), dm);
+  }
+
+  // After a barrier that follows finish(), before read(): the sums over its step and later ones.
   __device__ void sum_after() {
     if (!Window::mine(SITE)) return;
     window.put(p, q, q * mean);
@@ -121,20 +143,20 @@ struct NormBack {
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
     const float* __restrict__ x, const float* __restrict__ grad_h, const float* __restrict__ grad_c,
-    const float* __restrict__ external_x, const float* __restrict__ external_h,
-    const float* __restrict__ external_c, const float* __restrict__ c,
-    const float* __restrict__ kept, const float* __restrict__ statistics_x,
-    const float* __restrict__ statistics_h, const float* __restrict__ statistics_c,
-    const float* __restrict__ c0, const float* __restrict__ W, const float* __restrict__ gamma_x,
+    const float* __restrict__ external_h, const float* __restrict__ external_c,
+    const float* __restrict__ c, const float* __restrict__ kept,
+    const float* __restrict__ statistics_x, const float* __restrict__ statistics_h,
+    const float* __restrict__ statistics_c, const float* __restrict__ c0,
+    const float* __restrict__ W, const float* __restrict__ gamma_x,
     const float* __restrict__ beta_x, const float* __restrict__ reference_x,
-    const float* __restrict__ past_x, const float* __restrict__ gamma_h,
-    const float* __restrict__ beta_h, const float* __restrict__ reference_h,
-    const float* __restrict__ past_h, const float* __restrict__ gamma_c,
-    const float* __restrict__ beta_c, const float* __restrict__ reference_c,
-    const float* __restrict__ past_c, const float* __restrict__ weights, float* __restrict__ dx,
-    float* __restrict__ da, float* __restrict__ grad_h0, float* __restrict__ grad_c0,
-    float* __restrict__ partial, float* __restrict__ grad_past_x, float* __restrict__ grad_past_h,
-    float* __restrict__ grad_past_c, const long long* __restrict__ table, int T, int B, int K) {
+    const float* __restrict__ gamma_h, const float* __restrict__ beta_h,
+    const float* __restrict__ reference_h, const float* __restrict__ past_h,
+    const float* __restrict__ gamma_c, const float* __restrict__ beta_c,
+    const float* __restrict__ reference_c, const float* __restrict__ past_c,
+    const float* __restrict__ weights, float* __restrict__ d, float* __restrict__ da,
+    float* __restrict__ grad_h0, float* __restrict__ grad_c0, float* __restrict__ partial,
+    float* __restrict__ grad_past_h, float* __restrict__ grad_past_c,
+    const long long* __restrict__ table, int T, int B, int K, int width) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const long long row = blockIdx.x;
@@ -147,52 +169,59 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
     return output < H && k < 4 * H ? W[(k % 4 * H + k / 4) * H + output] : 0.0f;
   });
   const Lane lane(back);
-  const int output = lane.used ? lane.role * H + lane.unit : 4 * H;
+  const int output = lane.role * GATES * H + lane.unit;  // the first of the lane
 
-  Inputs<5> ahead;
+  Inputs<2 * GATES + 3> ahead;
   ahead.init(memory += Back::SHARED_FLOATS);
-  float* const scalars = memory + ahead.FLOATS;
-  const Partials partials = {reinterpret_cast<Pair*>(scalars + 9 * DEPTH)};
-  memory = scalars + 9 * DEPTH + 6 * WARPS;
+  const int tid = threadIdx.x;
   Steps steps(table, row, T, B, true);
-  NormBack<0, 4 * H> N_x;
-  NormBack<1, 4 * H> N_h;
-  NormBack<2, H> N_c;
-  if constexpr (NORM_X)
-    memory = N_x.init(memory, {gamma_x, beta_x, reference_x, past_x}, weights, external_x, row,
-                      steps.T, B, K, output);
+  // of each normalisation three threads read a statistic, of N_x two
+  const float* statistic = tid < 3                       ? statistics_h
+                           : tid < 6                     ? statistics_c
+                           : NORM_X && NORM_H && tid < 8 ? statistics_x
+                                                         : nullptr;
+  if (statistic) {
+    const int which = tid < 6 ? tid % 3 + (tid % 3 > 0) : tid - 4;
+    statistic += (which * (long long)T + steps.T - 1) * B + row;
+  }
+  Statistics statistics(memory += ahead.FLOATS, statistic);
+  const Partials partials = {reinterpret_cast<Pair*>(memory += Statistics::FLOATS)};
+  memory += 4 * WARPS;
+  InputNorm N_x;
+  NormBack<0, GATES> N_h;
+  NormBack<1, 1> N_c;
+  if constexpr (NORM_X && NORM_H)
+    N_x.init({gamma_x, beta_x, reference_x}, row, output, lane.used);
   if constexpr (NORM_H)
     memory = N_h.init(memory, {gamma_h, beta_h, reference_h, past_h}, weights, external_h, row,
-                      steps.T, B, K, output);
+                      steps.T, B, K, output, lane.used);
   if constexpr (NORM_C)
-    N_c.init(memory, {gamma_c, beta_c, reference_c, past_c}, weights, external_c, row,
-             steps.T, B, K, lane.unit);
+    N_c.init(memory, {gamma_c, beta_c, reference_c, past_c}, weights, external_c, row, steps.T, B,
+             K, lane.unit, lane.used);
 
-  const int tid = threadIdx.x;
-  // nine threads read the statistics of a step: m, mean and scale of each normalisation
-  const float* statistics = tid < 3 ? statistics_x : tid < 6 ? statistics_h : statistics_c;
-  if (tid >= 9) statistics = nullptr;
-  if (statistics)
-    statistics += ((tid % 3 == 0 ? 0 : tid % 3 + 1) * (long long)T + steps.T - 1) * B + row;
   Steps steps_ahead = steps;
   long long at = steps.first + row, at_ahead = at;
-  int t_ahead = steps.T - 1, slot = 0;
+  int t_ahead = steps.T - 1;
   const auto fetch = [&] {
     const long long step = steps_ahead.advance();
     if (t_ahead >= 0) {
       if (lane.used) {
-        ahead.fetch(0, 0, kept + at_ahead * 4 * H + output);
-        if (NORM_X || NORM_H) ahead.fetch(1, 0, x + at_ahead * 4 * H + output);
-        if (grad_h) ahead.fetch(2, 0, grad_h + at_ahead * H + lane.unit);
-        if (grad_c) ahead.fetch(3, 0, grad_c + at_ahead * H + lane.unit);
-        ahead.fetch(4, 0, (t_ahead > 0 ? c + (at_ahead + step) * H : c0 + row * H) + lane.unit);
+#pragma unroll
+        for (int i = 0; i < GATES; ++i) {
+          const long long gate = at_ahead * 4 * H + output + i * H;
+          ahead.fetch(i, 0, kept + gate);
+          if (NORM_H) ahead.fetch(GATES + i, 0, x + gate);
+        }
+        if (grad_h) ahead.fetch(2 * GATES, 0, grad_h + at_ahead * H + lane.unit);
+        if (grad_c) ahead.fetch(2 * GATES + 1, 0, grad_c + at_ahead * H + lane.unit);
+        ahead.fetch(2 * GATES + 2, 0,
+                    (t_ahead > 0 ? c + (at_ahead + step) * H : c0 + row * H) + lane.unit);
       }
-      if (statistics) machine::copy_ahead(scalars + 9 * slot + tid, statistics);
-      statistics -= statistics ? B : 0;
+      statistics.fetch(-B);
     }
     at_ahead += step;
     ahead.end_of_step();
-    slot = slot == DEPTH - 1 ? 0 : slot + 1;
+    statistics.end_of_step();
     --t_ahead;
   };
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
@@ -200,43 +229,39 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
   __syncthreads();
 
   float cell = lane.used ? c[at * H + lane.unit] : 0.0f, carry = 0;
-  float grad_gamma_x = 0, grad_gamma_h = 0, grad_beta = 0, grad_b = 0;
   float grad_gamma_c = 0, grad_beta_c = 0;
-  int ready = 0;  // where the scalars of the step are
   for (int t = steps.T - 1; t >= -1; --t) {
-    float dh[1], from_h = 0, from_c = 0, cell_before = 0, own = 0, z_x = 0, z_h = 0, z_c = 0;
-    float gates[4], tanh_c = 0;
-    const float* const statistic = scalars + 9 * ready;
+    float dh[1], from_h = 0, from_c = 0, cell_before = 0, z_h[GATES] = {}, z_c = 0, tanh_c = 0;
+    float own[GATES], other[GATES];  // gates of this lane, and of the other one of the unit
     back.multiply(delta.before(0, 0), dh, [&] {
       if (WINDOWED && t < steps.T - 1) {
-        if constexpr (NORM_X) N_x.sum_after();
         if constexpr (NORM_H) N_h.sum_after();
         if constexpr (NORM_C) N_c.sum_after();
       }
       fetch();
       // one step earlier than this thread needs its own: others read the scalars after a barrier
       machine::wait_for_copies<DEPTH - 2>();
-      own = ahead.get(0, 0);
-      from_h = ahead.get(2, 0);
-      from_c = ahead.get(3, 0);
-      cell_before = ahead.get(4, 0);
-      if constexpr (NORM_X) N_x.read(statistic, t, K);
-      if constexpr (NORM_H) N_h.read(statistic, t, K);
-      if constexpr (NORM_C) N_c.read(statistic, t, K);
-      if constexpr (NORM_X) z_x = N_x.normal(ahead.get(1, 0));
-      if constexpr (NORM_H) {
-        z_h = own;
-        own = fmaf(N_h.gamma, z_h, N_h.beta);
-        own += NORM_X ? fmaf(N_x.gamma, z_x, N_x.beta) : ahead.get(1, 0);
-        own = lane.role == G ? tanhf(own) : sigmoid(own);
-      }
+      from_h = ahead.get(2 * GATES, 0);
+      from_c = ahead.get(2 * GATES + 1, 0);
+      cell_before = ahead.get(2 * GATES + 2, 0);
+      if constexpr (NORM_H) N_h.read(statistics, t, K);
+      if constexpr (NORM_C) N_c.read(statistics, t, K);
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        gates[i] = __shfl_sync(~0u, own, (tid & ~(3 * UNITS)) + i * UNITS);
+      for (int i = 0; i < GATES; ++i) {
+        own[i] = ahead.get(i, 0);
+        if constexpr (NORM_H) {
+          float input = ahead.get(GATES + i, 0);
+          if constexpr (NORM_X)
+            input = N_x.normalize(i, input, statistics.get(6), statistics.get(7));
+          z_h[i] = own[i];
+          own[i] = activate_gate(i, lane.role, fmaf(N_h.gamma[i], z_h[i], N_h.beta[i]) + input);
+        }
+        other[i] = __shfl_xor_sync(~0u, own[i], ROLE);
+      }
       tanh_c = cell;
       if constexpr (NORM_C) {
         z_c = N_c.normal(cell);
-        tanh_c = fmaf(N_c.gamma, z_c, N_c.beta);
+        tanh_c = fmaf(N_c.gamma[0], z_c, N_c.beta[0]);
       }
       tanh_c = tanhf(tanh_c);
     });
@@ -245,75 +270,63 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
       break;
     }
     dh[0] += from_h;
-    float dc = dh[0] * gates[O] * (1 - tanh_c * tanh_c);
+    const bool upper = lane.role;  // with G and O
+    float dc = dh[0] * (upper ? own[1] : other[1]) * (1 - tanh_c * tanh_c);
     if constexpr (NORM_C) {
       grad_gamma_c += dc * z_c;
       grad_beta_c += dc;
-      dc *= N_c.gamma * N_c.scale;
-      // bits 0, 1 and 4 of a lane say which unit it belongs to, and its other lanes know the same
-      static_assert(UNITS == 4);
-      const float sum = sum_over<1, 2, 16>(!lane.used ? 0.0f : tid & 4 ? dc * z_c : dc);
-      if (tid % 32 == 0) partials.of(2).first = sum;
-      if (tid % 32 == 4) partials.of(2).second = sum;
+      dc *= N_c.gamma[0] * N_c.scale;
+      const float sum = sum_role(upper ? dc * z_c : dc);
+      if (tid % 32 == 0) partials.of(1).first = sum;
+      if (tid % 32 == ROLE) partials.of(1).second = sum;
       __syncthreads();
-      const Pair sums = partials.sum(2);
-      dc = N_c.pull(dc, z_c, sums.first, sums.second, statistic[6], t, T, B, row);
+      N_c.finish(partials.sum(1), statistics.get(3), t, T, B, row);
+      dc = N_c.pull(dc, z_c);
     }
     dc += from_c + carry;
-    carry = dc * gates[F];
-    const float slope = lane.role == G ? 1 - own * own : own * (1 - own);
-    const float factor = lane.role == I   ? gates[G] * dc
-                         : lane.role == F ? cell_before * dc
-                         : lane.role == G ? gates[I] * dc
-                                          : tanh_c * dh[0];
-    const float d = lane.used ? slope * factor : 0.0f;
-    float d_a = d, d_x = d;
-    if constexpr (NORM_X || NORM_H) {
-      if constexpr (NORM_X) d_x *= N_x.gamma * N_x.scale;
-      if constexpr (NORM_H) d_a *= N_h.gamma * N_h.scale;
-      const float sum = sum_four({d_x, d_x * z_x, d_a, d_a * z_h});
-      if (tid % 32 < 4) {
-        Pair& pair = partials.of(tid / 2 % 2);
-        (tid % 2 ? pair.second : pair.first) = sum;
+    carry = dc * (upper ? other[1] : own[1]);
+    float d_gates[GATES], d_a[GATES];
+    d_gates[0] = other[0] * dc * (upper ? 1 - own[0] * own[0] : own[0] * (1 - own[0]));
+    d_gates[1] = (upper ? tanh_c * dh[0] : cell_before * dc) * (own[1] * (1 - own[1]));
+#pragma unroll
+    for (int i = 0; i < GATES; ++i) d_a[i] = d_gates[i];
+    if constexpr (NORM_H) {
+      float S1 = 0, S2 = 0;
+#pragma unroll
+      for (int i = 0; i < GATES; ++i) {
+        d_a[i] *= N_h.gamma[i] * N_h.scale;
+        S1 += d_a[i];
+        S2 = fmaf(d_a[i], z_h[i], S2);
       }
+      const float sum = sum_two(S1, S2);
+      if (tid % 32 == 0) partials.of(0).first = sum;
+      if (tid % 32 == 1) partials.of(0).second = sum;
       __syncthreads();
-      if constexpr (NORM_X) {
-        const Pair sums = partials.sum(0);
-        d_x = N_x.pull(d_x, z_x, sums.first, sums.second, statistic[0], t, T, B, row);
-      }
-      if constexpr (NORM_H) {
-        const Pair sums = partials.sum(1);
-        d_a = N_h.pull(d_a, z_h, sums.first, sums.second, statistic[3], t, T, B, row);
-      }
+      N_h.finish(partials.sum(0), statistics.get(0), t, T, B, row);
+#pragma unroll
+      for (int i = 0; i < GATES; ++i) d_a[i] = N_h.pull(d_a[i], z_h[i]);
     }
-    if (lane.used) {
-      delta.set(0, 4 * lane.unit + lane.role, d_a);
-      dx[at * 4 * H + output] = d_x;
-      if (NORM_X || NORM_H) da[at * 4 * H + output] = d_a;
-    }
+#pragma unroll
+    for (int i = 0; i < GATES; ++i)
+      if (lane.used) {
+        const long long gate = at * 4 * H + output + i * H;
+        delta.set(0, 4 * lane.unit + lane.role * GATES + i, d_a[i]);
+        d[gate] = d_gates[i];
+        if (NORM_H) da[gate] = d_a[i];
+      }
     at += steps.advance();
     delta.advance();
-    grad_gamma_x += d * z_x;
-    grad_gamma_h += d * z_h;
-    grad_beta += d;
-    grad_b += d_a;
+    statistics.advance();
     cell = cell_before;
-    ready = ready == DEPTH - 1 ? 0 : ready + 1;
   }
   if (lane.writes) grad_c0[row * H + lane.unit] = carry;
-  if (lane.used) {
-    partial += row * 22 * H;
-    partial[output] = grad_gamma_x;
-    partial[4 * H + output] = grad_beta;
-    partial[8 * H + output] = grad_gamma_h;
-    partial[12 * H + output] = grad_beta;
-    partial[16 * H + output] = grad_b;
-    if (lane.writes) partial[20 * H + lane.unit] = grad_gamma_c;
-    if (lane.writes) partial[21 * H + lane.unit] = grad_beta_c;
+  if (NORM_C && lane.writes) {
+    partial += row * width + lane.unit;
+    partial[0] = grad_gamma_c;
+    partial[H] = grad_beta_c;
   }
   if constexpr (WINDOWED) {
     __syncthreads();
-    if constexpr (NORM_X) N_x.pull_past(past_x, weights, grad_past_x, row, B, K);
     if constexpr (NORM_H) N_h.pull_past(past_h, weights, grad_past_h, row, B, K);
     if constexpr (NORM_C) N_c.pull_past(past_c, weights, grad_past_c, row, B, K);
   }

@@ -3,8 +3,17 @@
 
 // Step t of row r is row t B + r of x and h. With PACKED, which sizes.cuh defines, step t has only
 // the sizes[t] rows that have not ended, never more than the step before it, and the steps follow
-// one another. The table that packed.py writes holds the sizes of all T steps, then for each of the
-// B rows how many steps it has, then for each the row of x that its last step begins with.
+// one another. The table that packed.py writes holds the sizes of all T steps, then for each the
+// row of x that it begins with, then for each of the B rows how many steps it has.
+__device__ inline int steps_of(const long long* table, long long row, int T) {
+  return PACKED ? (int)table[2 * T + row] : T;
+}
+
+// The row of x that step t begins with.
+__device__ inline long long start_of(const long long* table, int t, int T, int B) {
+  return PACKED ? table[T + t] : t * (long long)B;
+}
+
 struct Steps {
   int T;            // of the row that has been asked for; rows after it have no more
   long long first;  // the row of x that the first of them begins with
@@ -14,14 +23,12 @@ struct Steps {
   bool back;
 
   __device__ Steps(const long long* table, long long row, int T, int B, bool back)
-      : T(T), sizes(table), B(B), back(back) {
+      : T(steps_of(table, row, T)), sizes(table), B(B), back(back) {
+    first = back ? start_of(table, this->T - 1, T, B) : 0;
     if constexpr (PACKED) {
-      this->T = (int)table[T + row];
-      first = back ? table[T + B + row] : 0;
       rows = size(0);
       if (this->T > 1) next = size(1);
     } else {
-      first = back ? (T - 1) * (long long)B : 0;
       before = rows = B;
     }
   }

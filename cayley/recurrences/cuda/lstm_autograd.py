@@ -1,0 +1,176 @@
+"""The LSTM on CUDA kernels as one node of autograd, the product with the input included.
+
+Up to a few hundred steps a GPU waits for Python, which has little to do here. All else goes through
+the operator: tracers, statistics that are given or of steps before the first, and what the kernels
+refuse.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cayley.recurrences.at_once import recorded_gradients
+from cayley.recurrences.cuda import lstm as cuda
+from cayley.recurrences.cuda.nvrtc import refused
+from cayley.recurrences.cuda.project import project as project_on_cuda
+from cayley.recurrences.lstm_forward import lstm_forward
+from cayley.recurrences.projection import project
+from cayley.tracing import autocast_enabled, computes_now, no_autocast
+
+__all__ = ["Run", "differentiable_lstm", "serves"]
+
+
+@dataclass
+class Run:
+    """What a run is given besides tensors, and what it finds that has no gradient.
+
+    Attributes:
+        window: The number K of steps.
+        eps: The ε of the normalisations.
+        batch_sizes: Of a packed sequence, (T), on the CPU.
+        normalises: Whether anything is normalised.
+        references: What the means of each normalisation are measured from, (B, 1); None for 0.
+    """
+
+    window: int
+    eps: float
+    batch_sizes: Tensor | None
+    normalises: bool
+    references: Sequence[Tensor | None] = (None, None, None)
+
+    def options(self) -> tuple[Any, ...]:
+        """The last arguments of the recurrence."""
+        return self.batch_sizes, self.window, False, self.eps
+
+
+def serves(
+    run: Run,
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
+    norms: Sequence[Tensor | None],
+) -> bool:
+    """Whether :func:`differentiable_lstm` can run a call on a GPU."""
+    if not computes_now(x) or autocast_enabled(x.device):
+        return False
+    T = x.shape[0] if run.batch_sizes is None else run.batch_sizes.shape[0]
+    K = min(run.window, T) if run.normalises else 1
+    fits = cuda.fits(h0.shape[1], K, run.normalises, x.device.index)
+    return fits and not refused(x, h0, c0, W, b, U, c, *norms)
+
+
+def differentiable_lstm(
+    run: Run,
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
+    norms: Sequence[Tensor | None],
+) -> tuple[Tensor, ...]:
+    """All h and c, and the statistics of every normalisation.
+
+    Arguments:
+        run: What is not differentiated; ``references`` is filled in.
+        x: The input, as for :func:`cayley.recurrences.lstm`, and so on.
+        h0: The state before the first step.
+        c0: The cell before the first step.
+        W: The recurrent matrix.
+        b: A bias inside of :math:`N_h`.
+        U: The input's matrix.
+        c: A bias beside U.
+        norms: γ and β of :math:`N_x`, :math:`N_h` and :math:`N_c`.
+    """
+    return _Lstm.apply(run, x, h0, c0, W, b, U, c, *norms)
+
+
+class _Lstm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, run: Run, *inputs: Any) -> tuple[Tensor, ...]:
+        x, h0, c0, W, b, U, c, *norms = inputs
+        projected = project_on_cuda(x, U, c)
+        arguments = _arguments(projected, h0, c0, W, b, norms, run.references)
+        found = cuda.lstm(*arguments, None, *run.options(), derive=run.normalises)
+        h, cells, kept, *statistics = found[:6]
+        for references in found[6:]:
+            run.references = references.unbind()
+        ctx.run = run
+        ctx.save_for_backward(*inputs, projected, *run.references, h, cells, kept, *statistics)
+        ctx.set_materialize_grads(False)
+        return h, cells, *statistics
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        # read once: activation checkpointing gives them out once
+        saved = ctx.saved_tensors
+        with no_autocast(saved[0].device):
+            if torch.is_grad_enabled():
+                found = _recorded(ctx, saved, gradients)
+            else:
+                found = _gradients(ctx, saved, gradients)
+        return None, *found
+
+
+def _arguments(
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    norms: Sequence[Tensor | None],
+    references: Sequence[Tensor | None],
+) -> tuple[Any, ...]:
+    """Those of the recurrence, up to the past: no past, and no given statistics."""
+    gamma_x, beta_x, gamma_h, beta_h, gamma_c, beta_c = norms
+    of_x, of_h, of_c = references
+    return (
+        *(x, h0, c0, W, b),
+        *(gamma_x, beta_x, of_x, None, None),
+        *(gamma_h, beta_h, of_h, None, None),
+        *(gamma_c, beta_c, of_c, None, None),
+    )
+
+
+def _gradients(
+    ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...]
+) -> list[Tensor | None]:
+    x, h0, c0, W, b, U, _, *norms = saved[:13]
+    projected, *references = saved[13:17]
+    arguments = _arguments(projected, h0, c0, W, b, norms, references)
+    found = cuda.lstm_backward(
+        *(*gradients, *saved[17:], *arguments, None),
+        *ctx.run.options(),
+        input=x,
+        U=U,
+        wanted=cuda.Wanted(*ctx.needs_input_grad[1:8]),
+    )
+    *tensors, gx, bx, _, gh, bh, _, gc, bc, _, grad_U, grad_c = found
+    pairs = zip((gx, bx, gh, bh, gc, bc), ctx.needs_input_grad[8:], strict=True)
+    return [*tensors, grad_U, grad_c, *(gradient if needed else None for gradient, needed in pairs)]
+
+
+def _recorded(
+    ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...]
+) -> list[Tensor | None]:
+    """Gradients that can be differentiated again: those of the loop, whose steps are recorded."""
+    references = saved[14:17]
+
+    def loop(x: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+        h0, c0, W, b, U, c, *norms = inputs
+        arguments = _arguments(project(x, U, c), h0, c0, W, b, norms, references)
+        rest: tuple[Any, ...] = (None, None, *ctx.run.options())
+        h, cells, _, *statistics = lstm_forward(
+            *arguments, *rest, by_definition=True, backend="reference"
+        )
+        return h, cells, *statistics
+
+    return recorded_gradients(loop, saved[:13], ctx.needs_input_grad[1:], gradients)

@@ -1,0 +1,171 @@
+"""What :func:`~cayley.recurrences.lstm` is given, and what it makes of it for its operator."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cayley.norms.windows import TimeWindow, coarse
+from cayley.recurrences.cuda.nvrtc import refused
+from cayley.recurrences.cuda.references import references
+from cayley.recurrences.dispatch import backend_in_force
+from cayley.recurrences.projection import check_projection, project
+from cayley.tracing import computes_now
+
+__all__ = ["NormSite", "check_lstm", "operator_arguments", "starts_anew"]
+
+
+class NormSite(NamedTuple):
+    """One normalisation inside the recurrence.
+
+    Attributes:
+        gamma: γ, (F).
+        beta: β, (F).
+        past: The window before the first step, over the layer; None for an empty one.
+        given: Mean and variance to use in place of the sequence's own at each step, (T, 1, F), or
+            (T, B, F) where the sequences differ; steps beyond the sequence are not used.
+    """
+
+    gamma: Tensor
+    beta: Tensor
+    past: TimeWindow | None = None
+    given: tuple[Tensor, Tensor] | None = None
+
+
+def check_lstm(
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
+    sites: tuple[NormSite | None, NormSite | None, NormSite | None],
+    window: int,
+    over: str,
+    batch_sizes: Tensor | None,
+) -> None:
+    """Raise unless the arguments of :func:`lstm` fit together."""
+    H = W.shape[-1]
+    wrong_x = U is None and x.shape[-1] != 4 * H
+    if W.shape != (4 * H, H) or wrong_x or h0.shape[-1] != H or h0.shape != c0.shape:
+        raise ValueError(
+            "expected x (..., 4H), h0 and c0 (B, H) and W (4H, H), got "
+            f"{tuple(x.shape)}, {tuple(h0.shape)}, {tuple(c0.shape)} and {tuple(W.shape)}"
+        )
+    check_projection(x, U, c, 4 * H)
+    if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
+        raise ValueError(
+            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
+            f"{tuple(x.shape)}"
+        )
+    if batch_sizes is None and h0.shape[0] != x.shape[1]:
+        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
+    if b is not None and b.shape != (4 * H,):
+        raise ValueError(f"expected b of {4 * H} numbers, got {tuple(b.shape)}")
+    T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
+    for site, features in zip(sites, (4 * H, 4 * H, H), strict=True):
+        if site is not None:
+            _check_site(site, T, h0.shape[0], features, window, over)
+
+
+def _check_site(site: NormSite, T: int, B: int, F: int, window: int, over: str) -> None:
+    if not site.gamma.shape == site.beta.shape == (F,):
+        raise ValueError(
+            f"expected gamma and beta of {F} features, got {tuple(site.gamma.shape)} and "
+            f"{tuple(site.beta.shape)}"
+        )
+    if site.given is not None:
+        shapes = [tuple(table[:T].shape) for table in site.given]
+        if shapes not in ([(T, 1, F)] * 2, [(T, B, F)] * 2):
+            raise ValueError(f"expected given statistics ({T}, 1 or {B}, {F}), got {shapes}")
+    if site.past is not None and window > 1:
+        group = (B, 1) if over == "layer" else (1, F)
+        steps = (window - 1, *group)
+        shapes = [tuple(table.shape) for table in site.past]
+        if shapes != [group, steps, steps, (*steps[:2], 1)]:
+            raise ValueError(
+                f"expected a past of a reference {group}, means and variances {steps} and weights "
+                f"{(*steps[:2], 1)}, got {shapes}"
+            )
+
+
+def starts_anew(sites: Sequence[NormSite | None], window: int, over: str) -> bool:
+    """Whether every normalisation is over the layer, by the statistics of the sequence alone."""
+    return all(
+        site is None
+        or (over == "layer" and site.given is None and (site.past is None or window == 1))
+        for site in sites
+    )
+
+
+def operator_arguments(
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    U: Tensor | None,
+    c: Tensor | None,
+    sites: tuple[NormSite | None, NormSite | None, NormSite | None],
+    window: int,
+    over_batch: bool,
+    eps: float,
+    batch_sizes: Tensor | None,
+) -> tuple:
+    """The arguments as the operator takes them: with U and one bias if nothing is normalised."""
+    if sites[:2] != (None, None):
+        x, U = project(x, U, c), None
+    elif c is not None:
+        b = c if b is None else b + c
+    tensors: list[Tensor | None] = []
+    weights = None
+    T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
+    near = _references(x, h0, c0, W, b, sites, window, over_batch)
+    for site, reference in zip(sites, near, strict=True):
+        if site is None:
+            tensors += [None] * 5
+            continue
+        past = given = None
+        if reference is not None and site.past is not None and window > 1:
+            weights = site.past.weights
+            reference = torch.where(weights[-1] > 0, site.past.reference, reference)
+            past = torch.stack((site.past.means, site.past.variances))
+        if site.given is not None:
+            given = torch.stack([table[:T] for table in site.given])
+        tensors += [site.gamma, site.beta, reference, past, given]
+    return x, h0, c0, W, b, *tensors, weights, U, batch_sizes, window, over_batch, eps
+
+
+def _references(
+    x: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    sites: Sequence[NormSite | None],
+    window: int,
+    over_batch: bool,
+) -> Sequence[Tensor | None]:
+    """Of each normalisation a number near the first step's mean, to take away from all steps.
+
+    It is what they have in common. Of a single step only x, which may be anything, needs one.
+    """
+    of_x, of_h, of_c = (
+        site is not None and site.given is None and (window > 1 or k == 0)
+        for k, site in enumerate(sites)
+    )
+    if not (of_x or of_h or of_c):
+        return None, None, None
+    by_kernel = x.is_cuda and not over_batch and backend_in_force() != "reference"
+    if by_kernel and computes_now(x) and not refused(x, h0, c0, W, b):
+        found = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
+        return [None if site is None else one for one, site in zip(found, sites, strict=True)]
+    starts = (
+        x.reshape(-1, x.shape[-1])[: h0.shape[0]] if of_x else None,
+        (h0 @ W.mT if b is None else torch.addmm(b, h0, W.mT)) if of_h else None,
+        c0 if of_c else None,
+    )
+    axis = 0 if over_batch else 1
+    return [None if a is None else coarse(a.mean(axis, keepdim=True)) for a in starts]
