@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-__all__ = ["autocast_enabled", "computes_now", "no_autocast", "transforms_active"]
+__all__ = ["autocast_enabled", "computes_now", "no_autocast", "traced", "transforms_active"]
 
 
 def autocast_enabled(device: torch.device) -> bool:
@@ -37,20 +37,31 @@ def transforms_active() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def traced(tensor: Tensor) -> bool:
+    """Whether somebody else sees operations on a tensor, and may do something else with them.
+
+    It is so under ``torch.compile`` and ``torch.export``, on the meta device, under
+    :mod:`torch.func` and inside dispatch modes such as that of fake tensors.
+
+    Example:
+        >>> traced(torch.zeros(1)), traced(torch.zeros(1, device="meta"))
+        (False, True)
+    """
+    return (
+        torch.compiler.is_compiling()
+        or tensor.is_meta
+        or transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
 def computes_now(tensor: Tensor) -> bool:
     """Whether operations on a tensor compute numbers now, rather than be recorded for later.
 
-    They do not under ``torch.compile`` and ``torch.export``, in the capture of a CUDA graph, on the
-    meta device, under :mod:`torch.func` and inside dispatch modes such as that of fake tensors.
+    They do not where they are :func:`traced`, and in the capture of a CUDA graph.
 
     Example:
         >>> computes_now(torch.zeros(1)), computes_now(torch.zeros(1, device="meta"))
         (True, False)
     """
-    return not (
-        torch.compiler.is_compiling()
-        or tensor.is_meta
-        or transforms_active()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
-    )
+    return not traced(tensor) and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

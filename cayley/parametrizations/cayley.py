@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from cayley.parametrizations import small
 from cayley.parametrizations.parametrization import (
     Parametrization,
     check_orthogonal,
@@ -112,18 +113,26 @@ class ScaledCayley(Parametrization):
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
         # with the bits that :meth:`formed` gives, where no derivative is asked for
-        if computes_now(A) and not differentiated(A) and cpu.serves(A, self.D):
-            return cpu.cayley(A, self.D, last_diagonal(self.n, self.skew.bandwidth))[0]
+        if computes_now(A) and not differentiated(A):
+            last = last_diagonal(self.n, self.skew.bandwidth)
+            if cpu.serves(A, self.D):
+                return cpu.cayley(A, self.D, last)[0]
+            if small.serves(self.n, A, self.D):
+                return small.cayley(A, self.D, last)[0]
         return scaled_cayley(self.skew(A), self.D)
 
     def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (A,) = X
         n, D, bandwidth = self.n, self.D, self.skew.bandwidth
+        last = last_diagonal(n, bandwidth)
         if cpu.serves(A, D):
-            D, last = D.clone(), last_diagonal(n, bandwidth)
+            D = D.clone()
             W, inverse = cpu.cayley(A, D, last)
             return W, lambda G: (cpu.cayley_backward(G, inverse, D, last),)
+        if small.serves(n, A, D):
+            W, inverse, D = small.cayley(A, D, last)
+            return W, lambda G: (small.cayley_backward(G, inverse, D, last),)
         places = positions(n, bandwidth, A)
         with torch.no_grad(), full_precision(A, D):
             if A.is_cuda:
@@ -136,6 +145,10 @@ class ScaledCayley(Parametrization):
                 W, inverse = _formed(A, D, places)
 
         return W, lambda G: (pulled_back(G, inverse, D, places),)
+
+    def records(self, *X: Tensor) -> bool:
+        """Whether :meth:`formed` can be recorded in a CUDA graph: where it is one launch."""
+        return small.serves(self.n, X[0], self.D)
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""

@@ -1,7 +1,7 @@
 """The recurrent matrices of a gated recurrence as one, some of them structured."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -67,15 +67,35 @@ class GateMatrices(Parametrization):
     def _map(self, gate: str) -> Parametrization | None:
         return cast(Parametrization | None, self._modules[gate])
 
-    def forward(self, *free: Tensor) -> Tensor:
+    def _own(self, X: Sequence[Tensor]) -> list[tuple[Parametrization | None, list[Tensor]]]:
+        """Of each gate its map, None for a free matrix, and its free tensors."""
+        named = dict(zip(self.names, X, strict=True))
+        return [(self._map(gate), [named[name] for name in self._names(gate)]) for gate in GATES]
+
+    def forward(self, *X: Tensor) -> Tensor:
         """The matrix [W_r; W_u; W_c] of the free tensors."""
-        named = dict(zip(self.names, free, strict=True))
-        blocks: list[Tensor] = []
-        for gate in GATES:
-            map, X = self._map(gate), [named[name] for name in self._names(gate)]
-            blocks.append(X[0] if map is None else map(*X))
+        blocks = [own[0] if map is None else map(*own) for map, own in self._own(X)]
         with full_precision(*blocks):
             return torch.cat(blocks)
+
+    @torch.no_grad()
+    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+        """The matrix, apart from any graph, and the ways back of the structured ones."""
+        pairs = [
+            (own[0], _unchanged) if map is None else map.formed(*own) for map, own in self._own(X)
+        ]
+
+        def pullback(G: Tensor) -> Sequence[Tensor]:
+            ways = zip(pairs, G.chunk(3), strict=True)
+            return [gradient for (_, way), block in ways for gradient in way(block)]
+
+        blocks = [W for W, _ in pairs]
+        with full_precision(*blocks):
+            return torch.cat(blocks), pullback
+
+    def records(self, *X: Tensor) -> bool:
+        """Whether :meth:`formed` can be recorded in a CUDA graph: if every map's can."""
+        return all(map is None or map.records(*own) for map, own in self._own(X))
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
         """Free tensors that give ``W``: those of the maps, and the free matrices themselves."""
@@ -127,3 +147,7 @@ class GateMatrices(Parametrization):
         if W.is_complex():
             raise TypeError(f"expected a real matrix, got {W.dtype}")
         return [(self._map(gate), block) for gate, block in zip(GATES, W.chunk(3), strict=True)]
+
+
+def _unchanged(G: Tensor) -> Sequence[Tensor]:
+    return (G,)

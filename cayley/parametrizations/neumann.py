@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from cayley.parametrizations.cayley import count_signs, place_signs_, pulled_back
+from cayley.parametrizations import small
+from cayley.parametrizations.cayley import (
+    count_signs,
+    differentiated,
+    place_signs_,
+    pulled_back,
+)
 from cayley.parametrizations.parametrization import (
     Parametrization,
     check_orthogonal,
@@ -17,6 +23,7 @@ from cayley.parametrizations.polar import refine
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
+from cayley.tracing import computes_now
 
 __all__ = ["NeumannCayley", "neumann_update"]
 
@@ -85,7 +92,10 @@ class NeumannCayley(Parametrization):
         and a ``state_dict`` taken at any moment resumes it exactly. A model that is trained in
         evaluation mode leaves :math:`\tilde A` behind and pays for a factorisation in every pass.
 
-        What to do is decided by numbers: every pass waits for the GPU once, and once more where A
+        What to do is decided by numbers. In float32 a GPU decides by itself while two matrices fit
+        into one of its multiprocessors (n up to 170 on an H200): W is formed by one launch, its
+        gradient by another, and no pass waits. Otherwise, and under
+        ``cayley.backend("reference")``, every pass waits for the GPU once, and once more where A
         has changed.
 
     References:
@@ -171,6 +181,9 @@ class NeumannCayley(Parametrization):
 
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
+        # with the bits that :meth:`formed` gives, where no derivative is asked for
+        if computes_now(A) and not differentiated(A) and self._is_small(A):
+            return self._formed_small(A, None)[0]
         with full_precision(A, self.inverse):
             training = self.training and torch.is_grad_enabled() and A.requires_grad
             inverse = self._inverse(A, _follow if training else None, _foresee)
@@ -180,12 +193,34 @@ class NeumannCayley(Parametrization):
     def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (A,) = X
-        D, places = self.D.clone(), positions(self.n, None, A)
+        n = self.n
+        if self._is_small(A):
+            W, inverse, D = self._formed_small(A, self.refreshes if self.training else None)
+            return W, lambda G: (small.cayley_backward(G, inverse, D, n - 1),)
+        D, places = self.D.clone(), positions(n, None, A)
         with full_precision(A, self.inverse):
             # without the operators, which hide from tracers what nobody traces here
             inverse = self._inverse(A, follow if self.training else None, foresee).clone()
             W = self._orthogonal(inverse, D)
         return W, lambda G: (pulled_back(G, inverse, D, places),)
+
+    def records(self, *X: Tensor) -> bool:
+        """Whether :meth:`formed` can be recorded in a CUDA graph: where it is one launch."""
+        return self._is_small(X[0])
+
+    def _is_small(self, A: Tensor) -> bool:
+        return small.serves(self.n, A, self.D, self.inverse, self.point, self.residual)
+
+    def _formed_small(self, A: Tensor, refreshes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        state = (self.inverse, self.point, self.residual, self.updates, refreshes)
+        return small.neumann(state, A, self.D, self._rule())
+
+    def _rule(self) -> tuple[int, float, int]:
+        """The order, the tolerance and after how many updates to factorise, 0 for never."""
+        tolerance = self.tolerance
+        if tolerance is None:
+            tolerance = torch.finfo(self.inverse.dtype).eps ** 0.5
+        return self.order, tolerance, self.refresh_every or 0
 
     def _inverse(
         self, A: Tensor, follow: Callable[..., None] | None, foresee: Callable[..., Tensor]
@@ -197,8 +232,7 @@ class NeumannCayley(Parametrization):
                 f"expected free entries of the dtype of the map's inverse, {dtype}, got "
                 f"{A.dtype}: convert the map, map.to({A.dtype})"
             )
-        tolerance = torch.finfo(dtype).eps ** 0.5 if self.tolerance is None else self.tolerance
-        rule = (self.order, tolerance, self.refresh_every or 0)
+        rule = self._rule()
         state = (self.inverse, self.point, self.residual, self.updates)
         if follow is None:
             return foresee(*state, A.detach(), *rule)
@@ -285,7 +319,11 @@ def follow(
     refresh_every: int,
 ) -> None:
     """Bring the buffers to ``entries``."""
-    renewed = _renew(inverse, point, residual, updates, entries, order, tolerance, refresh_every)
+    n, rule = len(inverse), (order, tolerance, refresh_every)
+    if small.serves(n, entries, inverse, point, residual):
+        small.renewed(n, (inverse, point, residual, updates, refreshes), entries, rule)
+        return
+    renewed = _renew(inverse, point, residual, updates, entries, *rule)
     if renewed is not None:
         inverse.copy_(renewed[0])
         point.copy_(entries)
@@ -305,7 +343,10 @@ def foresee(
     refresh_every: int,
 ) -> Tensor:
     """The inverse to which :func:`follow` would bring the buffers."""
-    renewed = _renew(inverse, point, residual, updates, entries, order, tolerance, refresh_every)
+    n, rule = len(inverse), (order, tolerance, refresh_every)
+    if small.serves(n, entries, inverse, point, residual):
+        return small.renewed(n, (inverse, point, residual, updates, None), entries, rule)
+    renewed = _renew(inverse, point, residual, updates, entries, *rule)
     return inverse.clone() if renewed is None else renewed[0]
 
 

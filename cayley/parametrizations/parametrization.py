@@ -82,6 +82,14 @@ class Parametrization(nn.Module, ABC):
 
         return W.detach(), pullback
 
+    def records(self, *X: Tensor) -> bool:
+        """Whether :meth:`formed` can be recorded in a CUDA graph, after it has been called once.
+
+        Arguments:
+            *X: The free tensors.
+        """
+        return False
+
     def right_inverse(self, W: Tensor) -> Tensor | Sequence[Tensor]:
         """Free tensors that are mapped to ``W`` (one tensor, or as many as there are ``names``)."""
         raise NotImplementedError(

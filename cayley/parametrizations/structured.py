@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cayley.parametrizations.parametrization import Parametrization
-from cayley.tracing import computes_now
+from cayley.tracing import computes_now, traced
 
 __all__ = ["StructuredMatrix"]
 
@@ -82,7 +82,10 @@ class StructuredMatrix(nn.Module):
         free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
         # a point of a manifold is W
-        if (recorded and self.map.on_manifold) or not computes_now(free[0]):
+        if (recorded and self.map.on_manifold) or traced(free[0]):
+            return self.map(*free)
+        # in a CUDA graph that is being recorded, with what has run before
+        if not computes_now(free[0]) and not (recorded and self.map.records(*free)):
             return self.map(*free)
         if recorded and free[0].device.type != "cpu":
             # to compare values would be to wait for the device

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.tracing import computes_now
+from cayley.tracing import traced
 
 __all__ = ["at_once", "differentiable_at_once", "recorded_gradients", "separate"]
 
@@ -14,7 +14,7 @@ Kernels = Mapping[str, Callable[..., Any]]
 
 
 def at_once(operator: Callable[..., Any], kernels: Kernels, like: Tensor, *arguments: Any) -> Any:
-    """What an operator gives, by the kernel for a tensor's device if numbers are computed now.
+    """What an operator gives, by the kernel for a tensor's device if nobody traces it.
 
     From an operator to a kernel that is written in Python, torch asks the schema for every
     argument, and for all of them each time: with thirty arguments that takes longer than a hundred
@@ -27,7 +27,7 @@ def at_once(operator: Callable[..., Any], kernels: Kernels, like: Tensor, *argum
         *arguments: Those of the operator.
     """
     kernel = kernels.get(like.device.type)
-    run = operator if kernel is None or not computes_now(like) else kernel
+    run = operator if kernel is None or traced(like) else kernel
     return run(*arguments)
 
 
@@ -59,7 +59,7 @@ def differentiable_at_once(
         *arguments: Those of the operator.
     """
     kernel = kernels.get(arguments[0].device.type)
-    if kernel is None or not computes_now(arguments[0]):
+    if kernel is None or traced(arguments[0]):
         return operator(*arguments)
     return _Differentiable.apply(*arguments, kernel, save, differentiate)
 

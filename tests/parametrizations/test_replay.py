@@ -54,8 +54,8 @@ def test_streams_have_graphs_of_their_own() -> None:
 @gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_matrices_are_replayed_as_they_were_formed() -> None:
-    W = StructuredMatrix(ScaledCayley(70), device="cuda", dtype=torch.float32)
-    G = torch.randn(70, 70, dtype=torch.float32, device="cuda")
+    W = StructuredMatrix(ScaledCayley(200), device="cuda", dtype=torch.float32)
+    G = torch.randn(200, 200, dtype=torch.float32, device="cuda")
     losses, expected = [], []
     for step in range(6):
         if step == 4:

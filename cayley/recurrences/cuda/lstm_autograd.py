@@ -18,7 +18,7 @@ from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.project import project as project_on_cuda
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.projection import project
-from cayley.tracing import autocast_enabled, computes_now, no_autocast
+from cayley.tracing import autocast_enabled, no_autocast, traced
 
 __all__ = ["Run", "differentiable_lstm", "serves"]
 
@@ -58,7 +58,7 @@ def serves(
     norms: Sequence[Tensor | None],
 ) -> bool:
     """Whether :func:`differentiable_lstm` can run a call on a GPU."""
-    if not computes_now(x) or autocast_enabled(x.device):
+    if traced(x) or autocast_enabled(x.device):
         return False
     T = x.shape[0] if run.batch_sizes is None else run.batch_sizes.shape[0]
     K = min(run.window, T) if run.normalises else 1

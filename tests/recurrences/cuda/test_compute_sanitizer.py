@@ -12,7 +12,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="no compute-sanitizer"),
 ]
 
-KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products", "pencil", "quotient")
+KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products")
+KERNELS += ("pencil", "quotient", "cayley", "neumann")
 
 # small sizes of every kind: one block and clusters, weights in registers and in shared memory,
 # dense and packed, windows that are full and that are not
@@ -45,6 +46,15 @@ optimizer = torch.optim.SGD(layer.parameters(), lr=1e-5)
 for _ in range(12):
     layer(x)[0].square().sum().backward()
     optimizer.step()
+for map in ("cayley", "neumann"):
+    for n in (3, 45, 50):
+        matrix = cayley.parametrizations.StructuredMatrix(cayley.parametrizations.MAPS[map](n))
+        matrix.cuda()
+        for step in (0.0, 1e-4, 1.0):  # "neumann": anew, by a series, and anew after it
+            with torch.no_grad():
+                matrix.A += step
+            matrix().sum().backward()
+assert (int(matrix.map.updates), int(matrix.map.refreshes)) == (3, 2)
 torch.cuda.synchronize()
 assert next(layer.matrices()).map.short.events["FOLLOWED"] > 0
 print("all ran")

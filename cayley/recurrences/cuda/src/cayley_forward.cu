@@ -1,0 +1,12 @@
+// X = (I + A)^-1, W = (2 X - I) D, both (N, N), and a copy of D, (N), from the free entries x of A.
+#include "small.cuh"
+
+extern "C" __global__ __launch_bounds__(THREADS, 1) void cayley_forward(
+    const float* __restrict__ x, const float* __restrict__ D, float* __restrict__ inverse,
+    float* __restrict__ W, float* __restrict__ signs, int bandwidth) {
+  extern __shared__ float4 shared[];
+  float *X = reinterpret_cast<float*>(shared), *M = X + MATRIX;
+  put_skew(M, 1.0f, bandwidth, [&](int k) { return x[k]; });
+  invert(X, M);
+  conclude(X, M, D, inverse, W, signs);
+}
