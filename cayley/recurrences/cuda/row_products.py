@@ -8,14 +8,16 @@ from torch import Tensor
 
 from cayley.recurrences.cuda.nvrtc import Kernel, on
 from cayley.recurrences.cuda.parts import Part
+from cayley.recurrences.cuda.plans import chip
 
 __all__ = ["LITTLE", "RowProduct", "row_products"]
 
-THREADS, SIDE, COLUMNS = 512, 16, 32  # as in src/row_products.cu
+THREADS, SIDE = 256, 32  # as in src/row_products.cu
+BLOCKS = 8  # that share the rows, where blocks can
 MOST = 3  # products of a launch
 
 # Up to so many multiplications one launch of ours takes less time than several of a library.
-LITTLE = 4e8
+LITTLE = 1.2e9
 
 Array = Tensor | Part | int
 
@@ -66,11 +68,16 @@ def row_products(
         arguments += [a, b, first, sum, *widths, F, G]
         squares += -(-F // SIDE) * -(-G // SIDE)
     arguments += [None, None, None, None, 0, 0, 0, 0] * (MOST - len(products))
-    blocks = squares + -(-shape[1] // COLUMNS)
-    _kernel(device)(blocks, *arguments, summed, total, *shape, rows, B)
+    clusters = squares + -(-shape[1] // SIDE)
+    _kernel(device)(clusters, *arguments, summed, total, *shape, rows, B)
 
 
 @functools.cache
 def _kernel(device: int) -> Kernel:
+    blocks = min(BLOCKS, chip(device).cluster)
+    cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks > 1 else ""
+    sizes = f"constexpr int BLOCKS = {blocks};\n#define CLUSTER{cluster}\n"
+    # the sums of all warps, and those of the block
+    memory = 4 * (THREADS // 32 + 1) * SIDE * SIDE
     with on(device):
-        return Kernel("row_products", "", THREADS, 1, 0)
+        return Kernel("row_products", sizes, THREADS, blocks, memory)

@@ -39,6 +39,13 @@ __device__ inline unsigned address_in(unsigned shared, unsigned rank) {
   return there;
 }
 
+// What lies at such an address.
+__device__ inline float load(unsigned there) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
+  return value;
+}
+
 __device__ inline void init_barrier(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -1,11 +1,21 @@
 // Gradients of parameters from what all steps have left behind, in one launch: for up to three
 // pairs of arrays the sum over their rows k of a_k b_kᵀ, (F, G), and the sums over the rows of
-// `summed`, (height, width). A block computes a square of one of the sums, and its warps take turns
-// with the rows, so that the order of additions is always the same. Where `first` is not null, the
-// rows of b are one step late: the first B are those of `first`.
-constexpr int WARPS = 16, THREADS = 32 * WARPS, SIDE = 16;
-constexpr int DOWN = 4, ACROSS = 2;  // of the square, with a lane: 4 × 8 lanes
-constexpr int BATCH = 8;             // rows that a warp reads before it adds any of them up
+// `summed`, (height, width). Where `first` is not null, the rows of b are one step late: the first B
+// are those of `first`.
+//
+// A cluster of BLOCKS blocks computes a square of one of the products, or SIDE of the sums. Each
+// block has a part of the rows, its warps take turns with them, and what they have found is added
+// up in an order that does not vary. sizes.cuh defines BLOCKS and CLUSTER, the attribute.
+#include "machine.cuh"
+#include "sizes.cuh"
+
+constexpr int WARPS = 8, THREADS = 32 * WARPS, SIDE = 32, SQUARE = SIDE * SIDE;
+constexpr int DOWN = 8, ACROSS = 4;  // of the square, with a lane: 4 × 8 lanes
+constexpr int BATCH = 8;             // rows that a warp reads at a time
+
+struct alignas(16) Four {
+  float at[4];
+};
 
 struct Pair {
   const float *a, *b, *first;
@@ -16,54 +26,105 @@ struct Pair {
   __device__ int squares() const { return (F + SIDE - 1) / SIDE * ((G + SIDE - 1) / SIDE); }
 };
 
-__device__ void add_up(const Pair& pair, int square, int rows, int B, float (*sums)[SIDE * SIDE]) {
+// The part of `rows` rows that this block has.
+struct Part {
+  int begin, end;
+
+  __device__ explicit Part(int rows) {
+    const int size = (rows + BLOCKS - 1) / BLOCKS, block = blockIdx.x % BLOCKS;
+    begin = min(block * size, rows);
+    end = min(begin + size, rows);
+  }
+};
+
+// Adds `count` sums of all warps, (WARPS, SQUARE) in `found`, and those of all blocks, and gives
+// each once to write(i, sum). `own` has room for them.
+template <class Write>
+__device__ void add_up(const float* found, float* own, int count, Write write) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += THREADS) {
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) sum += found[warp * SQUARE + i];
+    own[i] = sum;
+  }
+  if constexpr (BLOCKS > 1)
+    machine::cluster_barrier();
+  else
+    __syncthreads();
+  const int each = (count + BLOCKS - 1) / BLOCKS, begin = blockIdx.x % BLOCKS * each;
+  for (int i = begin + threadIdx.x; i < min(begin + each, count); i += THREADS) {
+    float sum = 0;
+    if constexpr (BLOCKS > 1) {
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block)
+        sum += machine::load(machine::address_in(machine::address(own + i), block));
+    } else {
+      sum = own[i];
+    }
+    write(i, sum);
+  }
+  // no block may end while another one still reads from it
+  if constexpr (BLOCKS > 1) machine::cluster_barrier();
+}
+
+__device__ void multiply(const Pair& pair, int square, int rows, int B, float* memory) {
   const int across = (pair.G + SIDE - 1) / SIDE, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int top = square / across * SIDE, left = square % across * SIDE;
-  const int i = lane / 8 * DOWN, j = lane % 8 * ACROSS;
-  // what is beyond the edge is computed from what is at the edge, and not written
-  int down[DOWN], right[ACROSS];
-#pragma unroll
-  for (int e = 0; e < DOWN; ++e) down[e] = min(top + i + e, pair.F - 1);
-#pragma unroll
-  for (int e = 0; e < ACROSS; ++e) right[e] = min(left + j + e, pair.G - 1);
-  float own[DOWN][ACROSS] = {};
   const int late = pair.first ? B : 0;
-#pragma unroll 1
-  for (int start = warp; start < rows; start += WARPS * BATCH) {
-    float a[BATCH][DOWN], b[BATCH][ACROSS];
+  const Part part(rows);
+  // beyond the edge there are zeros
+  const bool in_a = top + lane < pair.F, in_b = left + lane < pair.G;
+  float a[BATCH], b[BATCH];
+  const auto read = [&](int start) {
 #pragma unroll
     for (int n = 0; n < BATCH; ++n) {
-      const int k = start + n * WARPS;
-      const long long row = min(k, rows - 1);
-      const float* const as = pair.a + row * pair.a_width;
-      const float* const bs = row < late ? pair.first + row * pair.b_width
-                                         : pair.b + (row - late) * pair.b_width;
-#pragma unroll
-      for (int e = 0; e < DOWN; ++e) a[n][e] = k < rows ? as[down[e]] : 0.0f;
-#pragma unroll
-      for (int f = 0; f < ACROSS; ++f) b[n][f] = bs[right[f]];
+      const long long k = start + n;
+      const bool there = k < part.end;
+      const float* const rows_b = k < late ? pair.first : pair.b - (long long)late * pair.b_width;
+      a[n] = there && in_a ? pair.a[k * pair.a_width + top + lane] : 0.0f;
+      b[n] = there && in_b ? rows_b[k * pair.b_width + left + lane] : 0.0f;
     }
+  };
+  float* const staged = memory + warp * BATCH * 2 * SIDE;
+  const int i = lane / 8 * DOWN, j = lane % 8 * ACROSS;
+  float own[DOWN][ACROSS] = {};
+  int start = part.begin + warp * BATCH;
+  read(start);
+#pragma unroll 1
+  for (; start < part.end; start += WARPS * BATCH) {
+    __syncwarp();
 #pragma unroll
-    for (int n = 0; n < BATCH; ++n)
+    for (int n = 0; n < BATCH; ++n) {
+      staged[n * 2 * SIDE + lane] = a[n];
+      staged[n * 2 * SIDE + SIDE + lane] = b[n];
+    }
+    __syncwarp();
+    read(start + WARPS * BATCH);
+#pragma unroll
+    for (int n = 0; n < BATCH; ++n) {
+      const Four* const row = reinterpret_cast<const Four*>(staged + n * 2 * SIDE);
+      const Four upper = row[i / 4], lower = row[i / 4 + 1], right = row[(SIDE + j) / 4];
 #pragma unroll
       for (int e = 0; e < DOWN; ++e)
 #pragma unroll
-        for (int f = 0; f < ACROSS; ++f) own[e][f] = fmaf(a[n][e], b[n][f], own[e][f]);
+        for (int f = 0; f < ACROSS; ++f)
+          own[e][f] = fmaf(e < 4 ? upper.at[e % 4] : lower.at[e % 4], right.at[f], own[e][f]);
+    }
   }
+  __syncthreads();
 #pragma unroll
   for (int e = 0; e < DOWN; ++e)
 #pragma unroll
-    for (int f = 0; f < ACROSS; ++f) sums[warp][(i + e) * SIDE + j + f] = own[e][f];
-  __syncthreads();
-  const int row = top + threadIdx.x / SIDE, column = left + threadIdx.x % SIDE;
-  if (threadIdx.x >= SIDE * SIDE || row >= pair.F || column >= pair.G) return;
-  float sum = 0;
-#pragma unroll
-  for (int w = 0; w < WARPS; ++w) sum += sums[w][threadIdx.x];
-  pair.sum[(long long)row * pair.G + column] = sum;
+    for (int f = 0; f < ACROSS; ++f)
+      memory[warp * SQUARE + (i + e) * SIDE + j + f] = own[e][f];
+  add_up(memory, memory + WARPS * SQUARE, SQUARE, [&](int at, float sum) {
+    const int row = top + at / SIDE, column = left + at % SIDE;
+    if (row < pair.F && column < pair.G) pair.sum[(long long)row * pair.G + column] = sum;
+  });
 }
 
-extern "C" __global__ __launch_bounds__(THREADS) void row_products(
+extern "C" __global__ CLUSTER __launch_bounds__(THREADS) void row_products(
     const float* __restrict__ a0, const float* __restrict__ b0, const float* __restrict__ first0,
     float* __restrict__ sum0, int a_width0, int b_width0, int F0, int G0,
     const float* __restrict__ a1, const float* __restrict__ b1, const float* __restrict__ first1,
@@ -72,28 +133,28 @@ extern "C" __global__ __launch_bounds__(THREADS) void row_products(
     float* __restrict__ sum2, int a_width2, int b_width2, int F2, int G2,
     const float* __restrict__ summed, float* __restrict__ total, int height, int width, int rows,
     int B) {
-  __shared__ float sums[WARPS][SIDE * SIDE];
+  extern __shared__ float4 shared[];
+  float* const memory = reinterpret_cast<float*>(shared);
   const Pair pairs[] = {{a0, b0, first0, sum0, a_width0, b_width0, F0, G0},
                         {a1, b1, first1, sum1, a_width1, b_width1, F1, G1},
                         {a2, b2, first2, sum2, a_width2, b_width2, F2, G2}};
-  int block = blockIdx.x;
+  int cluster = blockIdx.x / BLOCKS;
 #pragma unroll
   for (int p = 0; p < 3; ++p) {
     const int squares = pairs[p].squares();
-    if (block >= 0 && block < squares) add_up(pairs[p], block, rows, B, sums);
-    block -= squares;
+    if (cluster >= 0 && cluster < squares) multiply(pairs[p], cluster, rows, B, memory);
+    cluster -= squares;
   }
-  if (block < 0) return;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = block * 32 + lane;
+  if (cluster < 0) return;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = cluster * SIDE + lane;
+  const Part part(height);
   float own = 0;
   if (column < width)
-#pragma unroll 4
-    for (int k = warp; k < height; k += WARPS) own += summed[(long long)k * width + column];
-  sums[warp][lane] = own;
-  __syncthreads();
-  if (warp > 0 || column >= width) return;
-  own = 0;
-#pragma unroll
-  for (int w = 0; w < WARPS; ++w) own += sums[w][lane];
-  total[column] = own;
+#pragma unroll 8
+    for (int k = part.begin + warp; k < part.end; k += WARPS)
+      own += summed[(long long)k * width + column];
+  memory[warp * SQUARE + lane] = own;
+  add_up(memory, memory + WARPS * SQUARE, SIDE, [&](int at, float sum) {
+    if (cluster * SIDE + at < width) total[cluster * SIDE + at] = sum;
+  });
 }
