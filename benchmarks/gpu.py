@@ -13,7 +13,7 @@ had to wait for the one before it.
 Shapes H to N are those of the gated recurrences: NC-GRU with modReLU and W given, and LSTMs without
 normalisation, with that of the layer, and with windows of 10 steps. They run as operators under
 autograd, and give the gradients of all their parameters. cuDNN's GRU and LSTM have the same hidden
-size and the same two inputs.
+size and the same two inputs. For how much of the time the GPU computes is written beside it.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import torch
 from measure import GPU_SHAPES as SHAPES
 from measure import distance, machine, rounds, write
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 import cayley
 from cayley.recurrences import NormSite, elman_loop, gru, lstm
@@ -42,6 +43,7 @@ GATED_SHAPES = {
     "M": (50, 128, 200),
     "N": (20, 100, 1000),
 }
+PROFILED = 10  # runs
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 COLUMNS = ("forward, ms", "product, ms", "both, ms", *PEERS, "over RNN", "over LSTM")
 KINDS = ("NC-GRU", "LSTM", "LN-LSTM", "ATN-LSTM", "cuDNN GRU", "cuDNN LSTM")
@@ -159,6 +161,16 @@ def gated_step(function: Callable[..., Tensor], x: Tensor, leaves: list[Tensor],
     function(x, *leaves).backward(g)
 
 
+def busy(run: Callable[[], object]) -> float:
+    """Milliseconds for which the GPU computes in a run."""
+    run()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(PROFILED):
+            run()
+        torch.cuda.synchronize()
+    return 1e-3 * sum(event.self_device_time_total for event in found.key_averages()) / PROFILED
+
+
 def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
     B, n, T = shape
     x, g = torch.randn(T, B, 2, device="cuda"), torch.randn(T, B, n, device="cuda")
@@ -186,6 +198,7 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
     return {
         **{"B": B, "n": n, "T": T, "error": error},
         **{f"{name}, ms": time for name, time in times.items()},
+        **{f"{name} on the GPU, ms": busy(run) for name, run in runs.items()},
         **{f"{k} over cuDNN": times[f"cuDNN {peer}"] / times[k] for k, peer in peers},
     }
 
