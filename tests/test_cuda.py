@@ -7,6 +7,7 @@ import torch
 from networks import NETWORKS, Make
 from torch.utils._pytree import tree_leaves
 
+import cayley
 from cayley.parametrizations import MAPS, Parametrization, StructuredMatrix
 
 pytestmark = [
@@ -81,3 +82,14 @@ def test_autocast(make: Make) -> None:
         output, _ = layer(x)
     assert output.dtype == torch.float32
     torch.testing.assert_close(output, layer(x)[0], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("make", [cayley.ScoRNN, cayley.NCGRU, cayley.LSTM])
+def test_a_back_end_of_another_device_is_refused(make: Make) -> None:
+    layer = make(3, 8, device="cuda", dtype=torch.float32)
+    x = torch.randn(5, 2, 3, device="cuda", dtype=torch.float32)
+    with cayley.backend("cpu"), pytest.raises(ValueError, match="on the device of back end 'cpu'"):
+        layer(x)
+    with cayley.backend("reference"):
+        h = layer(x)[0]
+    torch.testing.assert_close(layer(x)[0], h, rtol=1e-3, atol=1e-4)

@@ -241,10 +241,11 @@ def _elman_on_cpu(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend
 
 @_elman.register_kernel("cuda")
 def _elman_on_cuda(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend):
-    x = project_on_cuda(x, U, c)
-    refusal = cuda.refusal(nonlinearity, x, h0, W, b, batch_sizes=batch_sizes)
-    run = cuda.elman if runs_on("cuda", backend, x, refusal) else _forward
-    return run(x, h0, W, b, batch_sizes, reverse, nonlinearity)
+    refusal = cuda.refusal(nonlinearity, h0, x, W, b, U, c, batch_sizes=batch_sizes)
+    if runs_on("cuda", backend, x, refusal):
+        x = project_on_cuda(x, U, c)
+        return cuda.elman(x, h0, W, b, batch_sizes, reverse, nonlinearity)
+    return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse, nonlinearity)
 
 
 @_elman.register_fake

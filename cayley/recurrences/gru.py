@@ -287,10 +287,9 @@ def _gru_on_cpu(x, h0, W, b, U, c, batch_sizes, reverse, backend):
 
 @_gru.register_kernel("cuda")
 def _gru_on_cuda(x, h0, W, b, U, c, batch_sizes, reverse, backend):
-    x = project_on_cuda(x, U, c)
-    refusal = cuda.refusal(h0, x, W, b)
-    run = cuda.gru if runs_on("cuda", backend, x, refusal) else _forward
-    return run(x, h0, W, b, batch_sizes, reverse)
+    if runs_on("cuda", backend, x, cuda.refusal(h0, x, W, b, U, c)):
+        return cuda.gru(project_on_cuda(x, U, c), h0, W, b, batch_sizes, reverse)
+    return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse)
 
 
 @_gru.register_fake

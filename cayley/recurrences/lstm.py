@@ -162,7 +162,7 @@ def lstm(
     """
     sites = (input, recurrent, cell)
     check_lstm(x, h0, c0, W, b, U, c, sites, window, over, batch_sizes)
-    if x.is_cuda and starts_anew(sites, window, over) and backend_in_force() != "reference":
+    if x.is_cuda and starts_anew(sites, window, over):
         run = Run(window, eps, batch_sizes, sites != (None, None, None))
         norms = [v for site in sites for v in ((None, None) if site is None else site[:2])]
         tensors = (x, h0, c0, W, b, U, c)
@@ -221,9 +221,8 @@ def _(*arguments):
 def _lstm_on_cuda(x, *arguments):
     *tensors, U, batch_sizes, window, over_batch, eps, _, backend = arguments
     rest = (*tensors, batch_sizes, window, over_batch, eps)
-    projected = project_on_cuda(x, U, None)
-    if runs_on("cuda", backend, x, cuda.refusal(projected, *rest)):
-        return cuda.lstm(projected, *rest)
+    if runs_on("cuda", backend, x, cuda.refusal(x, *rest, others=(U,))):
+        return cuda.lstm(project_on_cuda(x, U, None), *rest)
     return lstm_forward(x, *arguments)
 
 

@@ -30,7 +30,7 @@ def refusal(
 
     Arguments:
         nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
-        x: x or h, (T, B, H) or (N, H).
+        x: h, (T, B, H) or (N, H), or h0, (B, H).
         others: All other tensors of the call.
         batch_sizes: Of a packed sequence.
         grad_z: The gradient of z.

@@ -16,6 +16,7 @@ from cayley.recurrences.at_once import recorded_gradients
 from cayley.recurrences.cuda import lstm as cuda
 from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.project import project as project_on_cuda
+from cayley.recurrences.dispatch import backend_in_force
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.projection import project
 from cayley.tracing import autocast_enabled, no_autocast, traced
@@ -58,7 +59,7 @@ def serves(
     norms: Sequence[Tensor | None],
 ) -> bool:
     """Whether :func:`differentiable_lstm` can run a call on a GPU."""
-    if traced(x) or autocast_enabled(x.device):
+    if backend_in_force() not in ("auto", "cuda") or traced(x) or autocast_enabled(x.device):
         return False
     T = x.shape[0] if run.batch_sizes is None else run.batch_sizes.shape[0]
     K = min(run.window, T) if run.normalises else 1
