@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
+from cayley.recurrences.cuda.nvrtc import Kernel, constants, on, refused
 
 __all__ = ["Small", "iterate_on_device", "served", "settle_on_device"]
 
@@ -86,9 +86,6 @@ def settle_on_device(
 
 @functools.cache
 def _kernel(source: str, device: int, k: int, terms: int, eps: float) -> Kernel:
-    sizes = (
-        f"constexpr int K = {k};\nconstexpr int TERMS = {terms};\n"
-        f"constexpr int THREADS = {THREADS};\nconstexpr double EPS = {eps!r};\n"
-    )
+    sizes = constants(K=k, TERMS=terms, THREADS=THREADS) + f"constexpr double EPS = {eps!r};\n"
     with on(device):
         return Kernel(source, sizes, THREADS, 1, 0)

@@ -1,13 +1,14 @@
 """Cayley transforms that fit into one multiprocessor of a GPU, each formed by one launch."""
 
 import functools
+import struct
 import sys
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
+from cayley.recurrences.cuda.nvrtc import Kernel, constants, on, refused
 from cayley.recurrences.cuda.plans import RESERVED, chip
 from cayley.recurrences.dispatch import backend_in_force
 
@@ -71,7 +72,7 @@ def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor, Tensor
         W, (n, n), X, (n, n), and a copy of D, (n).
     """
     (n,) = D.shape
-    check_entries(x, n, bandwidth)
+    _check_entries(x, n, bandwidth)
     W, X, signs = x.new_empty(n, n), x.new_empty(n, n), torch.empty_like(D)
     kernel = _kernel("cayley_forward", x.device.index, n)
     kernel(1, x.contiguous(), D, X, W, signs, bandwidth)
@@ -137,13 +138,16 @@ def _follow(
     signs: Tensor | None,
     rule: Rule,
 ) -> None:
-    check_entries(x, n, n - 1)
+    _check_entries(x, n, n - 1)
     order, tolerance, refresh_every = rule
-    kernel = _kernel("neumann_forward", x.device.index, n, tolerance)
-    kernel(1, x.contiguous(), D, *state, X, W, signs, order, refresh_every)
+    # a residual that is not finite is never within the tolerance
+    finite = min(float(tolerance), sys.float_info.max)
+    (bits,) = struct.unpack("Q", struct.pack("d", finite))
+    kernel = _kernel("neumann_forward", x.device.index, n)
+    kernel(1, x.contiguous(), D, *state, X, W, signs, order, refresh_every, bits)
 
 
-def check_entries(x: Tensor, n: int, bandwidth: int) -> None:
+def _check_entries(x: Tensor, n: int, bandwidth: int) -> None:
     """Raise unless x fills a number of diagonals of an (n, n) matrix."""
     count = _count(n, bandwidth)
     if x.shape != (count,):
@@ -164,17 +168,11 @@ def _matrix(n: int, width: int) -> int:
 
 
 @functools.cache
-def _kernel(source: str, device: int, n: int, tolerance: float = 0.0) -> Kernel:
+def _kernel(source: str, device: int, n: int) -> Kernel:
     width = pitch(n, chip(device).memory)
     if width is None:
         raise NotImplementedError(f"expected a size that serves() lets pass, got {n}")
     matrix = _matrix(n, width)
-    sizes = {"N": n, "THREADS": THREADS, "PITCH": width, "MATRIX": matrix}
-    # a residual that is not finite is never within the tolerance
-    finite = min(float(tolerance), sys.float_info.max)
-    text = (
-        "".join(f"constexpr int {name} = {value};\n" for name, value in sizes.items())
-        + f"constexpr double TOLERANCE = {finite!r};\n"
-    )
+    sizes = constants(N=n, THREADS=THREADS, PITCH=width, MATRIX=matrix)
     with on(device):
-        return Kernel(source, text, THREADS, 1, 4 * (matrix + n * width))
+        return Kernel(source, sizes, THREADS, 1, 4 * (matrix + n * width))

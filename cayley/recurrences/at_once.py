@@ -102,7 +102,10 @@ def recorded_gradients(
     aliases: list[Any] = [None if v is None else v.view_as(v) for v in inputs]
     outputs = function(*aliases)
     wanted = [k for k, need in enumerate(needed) if need]
-    used = [k for k, gradient in enumerate(gradients) if gradient is not None]
+    used = [k for k, G in enumerate(gradients) if G is not None and outputs[k].requires_grad]
+    results: list[Tensor | None] = [None] * len(inputs)
+    if not used:
+        return results
     found = torch.autograd.grad(
         [outputs[k] for k in used],
         [aliases[k] for k in wanted],
@@ -110,7 +113,6 @@ def recorded_gradients(
         create_graph=True,
         allow_unused=True,
     )
-    results: list[Tensor | None] = [None] * len(inputs)
     for k, gradient in zip(wanted, found, strict=True):
         results[k] = gradient
     return results

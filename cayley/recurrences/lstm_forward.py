@@ -47,7 +47,8 @@ class _Site:
             mean, var = self.window.push(m, v, len(a) if self.over_batch else 1)
             scale = (var + self.eps).rsqrt()
             z = (a - mean) * scale
-            self.steps.append((m, v, mean, scale))
+            # the last two are for reading
+            self.steps.append((m, v, mean.detach(), scale.detach()))
         return z, torch.addcmul(self.beta, z, self.gamma)
 
     def statistics(self) -> Tensor:
@@ -171,7 +172,8 @@ def _normalized_input(
     y, found = assorted_time_norm(
         x, gamma, beta, window=window, over=over, eps=eps, batch_sizes=batch_sizes, past=past
     )
-    statistics = torch.stack((found.m, found.v, found.mean, (found.var + eps).rsqrt()))
+    used = found.mean.detach(), (found.var.detach() + eps).rsqrt()
+    statistics = torch.stack((found.m, found.v, *used))
     if batch_sizes is not None and not over_batch:
         statistics = statistics.where(there(batch_sizes, x.device)[..., None], 0)
     return y, statistics

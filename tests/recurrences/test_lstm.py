@@ -294,6 +294,25 @@ def test_float32_follows_float64_with_a_large_bias() -> None:
     assert (out - exact).abs().max() < 1e-3
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_statistics_for_reading_have_no_gradient(create_graph: bool) -> None:
+    """Mean of the window and scale have none, and those of the input do not depend on W."""
+    x, h0 = torch.randn(4, 2, 12), torch.randn(2, 3)
+    W = torch.randn(12, 3, requires_grad=True)
+    site = NormSite(torch.rand(12), torch.rand(12))
+    states = lstm(x, h0, h0, W, input=site, recurrent=site, window=3)
+    assert states.input is not None
+    assert states.recurrent is not None
+
+    def gradient(loss: Tensor) -> Tensor:
+        return torch.autograd.grad(loss, W, retain_graph=True, create_graph=create_graph)[0]
+
+    expected = gradient(states.h.sum())
+    for statistics in (states.recurrent[1][2:], states.input[1]):
+        torch.testing.assert_close(gradient(states.h.sum() + statistics.sum()), expected)
+    assert not torch.allclose(gradient(states.h.sum() + states.recurrent[1].sum()), expected)
+
+
 def test_arguments_that_do_not_fit_are_refused() -> None:
     x, h0, W = torch.randn(3, 2, 8), torch.randn(2, 2), torch.randn(8, 2)
     site = NormSite(torch.ones(8), torch.zeros(8))

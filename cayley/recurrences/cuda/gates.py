@@ -4,10 +4,10 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cayley.recurrences.cuda.nvrtc import Kernel, on
+from cayley.recurrences.cuda.nvrtc import Kernel, constants, on
 from cayley.recurrences.cuda.plans import RESERVED
 
-__all__ = ["Factor", "Layout", "Options", "best_layout", "gate_kernel"]
+__all__ = ["Factor", "Layout", "Options", "best_layout", "gate_kernel", "option_lines"]
 
 DEPTH = 4  # steps between the reading of an input and its use, and 1
 
@@ -100,20 +100,29 @@ class Layout:
 
     def sizes(self, options: Options) -> str:
         """The header ``sizes.cuh``."""
-        numbers = {"H": self.H, "ROLES": self.roles, "UNITS": self.units}
-        numbers |= {"DEPTH": DEPTH, "THREADS": self.threads}
         tables = {
             "VECTOR": [split.vector for split in self.splits],
             "SHARED": [split.shared for split in self.splits],
         }
         return (
-            "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
+            constants(H=self.H, ROLES=self.roles, UNITS=self.units)
+            + constants(DEPTH=DEPTH, THREADS=self.threads)
             + "".join(
                 f"constexpr int {name}[] = {{{', '.join(map(str, table))}}};\n"
                 for name, table in tables.items()
             )
-            + "".join(f"constexpr {name} = {value};\n" for name, value in options)
+            + option_lines(options)
         )
+
+
+def option_lines(options: Options) -> str:
+    r"""Lines of a header that give them.
+
+    Example:
+        >>> option_lines((("bool PACKED", "true"),))
+        'constexpr bool PACKED = true;\n'
+    """
+    return "".join(f"constexpr {name} = {value};\n" for name, value in options)
 
 
 @functools.cache

@@ -109,7 +109,7 @@ def gru_backward(
             torch.mm(rows[: 2 * H], columns[:, :H], out=grad_W[: 2 * H])
             torch.mm(rows[2 * H :], columns[:, H:], out=grad_W[2 * H :])
         if of_U:
-            torch.mm(rows, x.reshape(N, -1), out=grad_U)
+            torch.mm(rows, x.flatten(0, -2), out=grad_U)
         # in an order that does not vary
         total = partial.view(B, 4 * H).sum(0)
     grad_c, grad_b = total.split((3 * H, H))

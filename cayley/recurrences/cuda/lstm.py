@@ -15,8 +15,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cuda.gates import DEPTH, Layout, Options, best_layout, gate_kernel
-from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
+from cayley.recurrences.cuda.gates import (
+    DEPTH,
+    Layout,
+    Options,
+    best_layout,
+    gate_kernel,
+    option_lines,
+)
+from cayley.recurrences.cuda.nvrtc import Kernel, constants, on, refused
 from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.parts import parts
 from cayley.recurrences.cuda.plans import chip
@@ -71,7 +78,7 @@ def lstm(*arguments: Any, derive: bool = False) -> tuple[Tensor, ...]:
     (B, H), packed = h0.shape, batch_sizes is not None
     table, T = step_table(batch_sizes, x, B)
     normed = _normed(sites)
-    kernels = _kernels(H, K, normed, packed, eps, x.device.index)
+    kernels = _kernels(H, _room(K), normed, packed, eps, x.device.index)
     h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
     kept = torch.empty_like(x)
     # 0 for sequences that have ended
@@ -129,7 +136,7 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
     table, T = step_table(batch_sizes, x, B)
     N = h.numel() // H  # rows of all steps
     normed = of_x, of_h, _ = _normed(sites)
-    kernels = _kernels(H, K, normed, packed, eps, x.device.index)
+    kernels = _kernels(H, _room(K), normed, packed, eps, x.device.index)
     # of each block the gradients of γ and β of the cell, and those of the other parameters
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
     blocks = B * -(-T // kernels.length) if of_x or of_h else B
@@ -180,21 +187,26 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
         if grad_W is not None:
             grad_W = outer_products(delta.view(*x.shape), h, h0, batch_sizes, False)
         if grad_U is not None:
-            grad_U = product_of_rows(dx.view(N, 4 * H), input.reshape(N, -1))
+            grad_U = product_of_rows(dx.view(N, 4 * H), input.flatten(0, -2))
         total = summed.view(*shape).sum(0)
     if of_x or of_h:
-        *of_cell, gamma_x, beta_x, gamma_h, beta_h, grad_b, grad_c = total.split(kinds)
+        *pairs, grad_b, grad_c = total.split(kinds)
+        pairs = [*pairs[2:], *pairs[:2]]
     else:
-        gamma_x = beta_x = gamma_h = beta_h = None
-        of_cell = total.split(kinds) if any(normed) else (None, None)
+        pairs = [None, None, None, None, *(total.split(kinds) if any(normed) else (None, None))]
         grad_b = grad_c = dx.view(N, 4 * H).sum(0) if any(normed) else total
+    sites = [
+        part
+        for k, there in enumerate(normed)
+        for part in (*(pairs[2 * k : 2 * k + 2] if there else (None, None)), pasts[k])
+    ]
     grad_x = None
     if isinstance(dx, Tensor):
         grad_x = dx if U is None else dx @ U
     return [
         *(grad_x, grad_h0 if wanted.h0 else None, grad_c0 if wanted.c0 else None, grad_W),
         grad_b if wanted.b else None,
-        *(gamma_x, beta_x, pasts[0], gamma_h, beta_h, pasts[1], *of_cell, pasts[2]),
+        *sites,
         *(grad_U, grad_c if wanted.c else None),
     ]
 
@@ -220,6 +232,11 @@ def _normed(sites: list[Tensor | None]) -> tuple[bool, ...]:
 def _read(sites: list[Tensor | None]) -> list[Tensor | None]:
     """γ, β and reference of each normalisation, and where the recurrence needs it the past."""
     return [*sites[:3], *sites[5:9], *sites[10:14]]
+
+
+def _room(K: int) -> int:
+    """The steps that there is room for, so that not every length has kernels of its own."""
+    return 1 if K == 1 else -(-K // STEPS) * STEPS
 
 
 class _Kernels:
@@ -251,8 +268,7 @@ class _Kernels:
 
     def _input(self, source: str, floats: int) -> Kernel:
         """One that takes all steps at once, with so many floats of shared memory."""
-        constants = (("int H", self.H), ("int THREADS", THREADS), *self.options)
-        sizes = "".join(f"constexpr {name} = {value};\n" for name, value in constants)
+        sizes = constants(H=self.H, THREADS=THREADS) + option_lines(self.options)
         with on(self.device):
             return Kernel(source, sizes, THREADS, 1, 4 * floats)
 
@@ -267,6 +283,7 @@ def _kernels(
 @functools.cache
 def fits(H: int, K: int, normed: bool, device: int) -> bool:
     """Whether a multiprocessor has room for H units, and windows of K steps of what is normed."""
+    K = _room(K)
     return all(layout(H, K, normed, device) is not None for layout in (_forward, _backward))
 
 

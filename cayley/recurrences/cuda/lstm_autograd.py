@@ -1,8 +1,8 @@
 """The LSTM on CUDA kernels as one node of autograd, the product with the input included.
 
 Up to a few hundred steps a GPU waits for Python, which has little to do here. All else goes through
-the operator: tracers, statistics that are given or of steps before the first, and what the kernels
-refuse.
+the operator: tracers, autocast, statistics over the batch, given ones and those of steps before the
+first, and what the kernels refuse.
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel", "cache_folder", "compile_source", "on", "refused"]
+__all__ = ["Kernel", "cache_folder", "compile_source", "constants", "on", "refused"]
 
 SOURCES = Path(__file__).parent / "src"
 MOST_ARGUMENTS = 64  # of a kernel
@@ -76,6 +76,16 @@ def compile_source(source: str, sizes: str, architecture: str) -> bytes:
             stacklevel=2,
         )
     return cubin
+
+
+def constants(**values: int) -> str:
+    r"""Lines of a header that give names to numbers.
+
+    Example:
+        >>> constants(H=60)
+        'constexpr int H = 60;\n'
+    """
+    return "".join(f"constexpr int {name} = {value};\n" for name, value in values.items())
 
 
 def _compile(text: bytes, name: str, headers: dict[str, bytes], options: tuple[str, ...]) -> bytes:
@@ -203,13 +213,20 @@ def refused(x: Tensor, *others: Tensor | None) -> str | None:
         x: A tensor of the call.
         others: All others.
     """
+    device = x.device
     for tensor in (x, *others):
-        if tensor is not None and tensor.dtype != torch.float32:
+        if tensor is None:
+            continue
+        if tensor.device != device:
+            raise ValueError(
+                f"expected all tensors on one device, got {device} and {tensor.device}: move them"
+            )
+        if tensor.dtype != torch.float32:
             return f"the CUDA kernels compute in float32, not {tensor.dtype}"
     if sys.platform != "linux" or torch.version.cuda is None:
         return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
-    if _capability(x.device) < (8, 0):
-        return f"the CUDA kernels need compute capability 8.0, and {x.device} has less"
+    if _capability(device) < (8, 0):
+        return f"the CUDA kernels need compute capability 8.0, and {device} has less"
     return None
 
 

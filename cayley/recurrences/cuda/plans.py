@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from cayley.recurrences.cuda.nvrtc import constants
+
 __all__ = ["Chip", "Plan", "best_plan", "chip"]
 
 RESERVED = 1024  # bytes of shared memory that the system takes of every block
@@ -113,10 +115,10 @@ class Plan:
     def sizes(self, nonlinearity: str, packed: bool = False) -> str:
         """The header ``sizes.cuh``, for dense or for packed sequences."""
         names = ("H", "blocks", "rows", "passes", "outputs", "splits", "vector", "shared")
-        constants = [(name, getattr(self, name)) for name in (*names, "threads", "depth")]
+        numbers = {name.upper(): getattr(self, name) for name in (*names, "threads", "depth")}
         cluster = f" __cluster_dims__({self.blocks}, 1, 1)" if self.blocks > 1 else ""
         return (
-            "".join(f"constexpr int {name.upper()} = {value};\n" for name, value in constants)
+            constants(**numbers)
             + f"constexpr Activation PHI = {nonlinearity.upper()};\n"
             + f"constexpr bool PACKED = {str(packed).lower()};\n"
             + f"#define CLUSTER{cluster}\n"

@@ -4,7 +4,7 @@ import functools
 
 from torch import Tensor, nn
 
-from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
+from cayley.recurrences.cuda.nvrtc import Kernel, constants, on, refused
 
 __all__ = ["project"]
 
@@ -35,7 +35,6 @@ def project(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
 
 @functools.cache
 def _kernel(device: int, inputs: int) -> Kernel:
-    constants = {"INPUTS": inputs, "THREADS": THREADS, "ROWS": ROWS}
-    sizes = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
+    sizes = constants(INPUTS=inputs, THREADS=THREADS, ROWS=ROWS)
     with on(device):
         return Kernel("project", sizes, THREADS, 1, 0)

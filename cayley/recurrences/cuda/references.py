@@ -4,7 +4,7 @@ import functools
 
 from torch import Tensor
 
-from cayley.recurrences.cuda.nvrtc import Kernel, on
+from cayley.recurrences.cuda.nvrtc import Kernel, constants, on
 
 __all__ = ["references"]
 
@@ -38,4 +38,4 @@ def references(
 @functools.cache
 def _kernel(device: int) -> Kernel:
     with on(device):
-        return Kernel("references", f"constexpr int THREADS = {THREADS};\n", THREADS, 1, 0)
+        return Kernel("references", constants(THREADS=THREADS), THREADS, 1, 0)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from cayley.recurrences.cuda.nvrtc import Kernel, on
+from cayley.recurrences.cuda.nvrtc import Kernel, constants, on
 from cayley.recurrences.cuda.parts import Part
 from cayley.recurrences.cuda.plans import chip
 
@@ -76,7 +76,7 @@ def row_products(
 def _kernel(device: int) -> Kernel:
     blocks = min(BLOCKS, chip(device).cluster)
     cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks > 1 else ""
-    sizes = f"constexpr int BLOCKS = {blocks};\n#define CLUSTER{cluster}\n"
+    sizes = constants(BLOCKS=blocks) + f"#define CLUSTER{cluster}\n"
     # the sums of all warps, and those of the block
     memory = 4 * (THREADS // 32 + 1) * SIDE * SIDE
     with on(device):

@@ -236,6 +236,10 @@ def test_no_rows() -> None:
     assert delta.shape == x.shape
     assert grad_h0.shape == h0.shape
     assert torch.equal(grad_W, torch.zeros_like(W))
+    U = torch.zeros(15, 2).cuda().float()
+    wanted = (True, True, True, True)
+    found = gru_backward(h, h, saved, x[..., :2], h0, W, None, U, None, False, wanted)
+    assert [v.shape for v in (found[0], *found[4:])] == [(3, 0, 2), (15, 2), (15,)]
 
 
 @gpu

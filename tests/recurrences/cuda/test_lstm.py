@@ -395,6 +395,29 @@ def test_no_rows() -> None:
 
 
 @gpu
+@pytest.mark.parametrize("norms", ["", "c", "xhc"])
+def test_no_rows_of_an_input(norms: str) -> None:
+    case = Case(3, 0, 5, norms, 2)
+    leaves = {name: v.float().cuda().requires_grad_() for name, v in with_input(case).items()}
+    with cayley.backend("cuda"):
+        h = states_of(lstm, case, leaves)
+    found = torch.autograd.grad(h.sum(), [*leaves.values()])
+    for name, leaf, gradient in zip(leaves, leaves.values(), found, strict=True):
+        assert gradient.shape == leaf.shape, name
+        assert not gradient.any(), name
+
+
+@gpu
+@pytest.mark.parametrize("name", ["h0", "W", "U", "gamma x"])
+def test_a_tensor_on_another_device_is_refused(name: str) -> None:
+    case = Case(4, 2, 3, "xhc")
+    point = {key: v.float().cuda() for key, v in with_input(case).items()}
+    point[name] = point[name].cpu()
+    with pytest.raises(ValueError, match="expected all tensors on one device"):
+        states_of(lstm, case, point)
+
+
+@gpu
 def test_refusals() -> None:
     h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
     x, W, gamma = h0.new_zeros(3, 2, 20), h0.new_zeros(20, 5), h0.new_zeros(20)

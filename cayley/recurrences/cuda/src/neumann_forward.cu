@@ -1,19 +1,20 @@
 // The inverse X of I + A that follows A, brought to the free entries x as neumann.py says: left
 // alone, moved by a Neumann series, or computed anew, whichever its residual asks for. A copy of
 // it, (N, N), and if there is a D, W = (2 X - I) D, (N, N), and a copy of D, (N). Without refreshes
-// the state is not written. sizes.cuh also defines TOLERANCE, a finite number.
+// the state is not written. The tolerance is a finite number.
 #include "small.cuh"
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void neumann_forward(
     const float* __restrict__ x, const float* __restrict__ D, float* inverse, float* point,
     float* residual, long long* updates, long long* refreshes, float* __restrict__ copy,
-    float* __restrict__ W, float* __restrict__ signs, int order, int refresh_every) {
+    float* __restrict__ W, float* __restrict__ signs, int order, int refresh_every,
+    double tolerance) {
   extern __shared__ float4 shared[];
   float *X = reinterpret_cast<float*>(shared), *M = X + MATRIX;
   constexpr int ENTRIES = N * (N - 1) / 2;
   bool differs = false;
   for (int k = threadIdx.x; k < ENTRIES; k += THREADS) differs = differs || point[k] != x[k];
-  const bool sound = *residual <= TOLERANCE, moved = __syncthreads_or(differs);
+  const bool sound = *residual <= tolerance, moved = __syncthreads_or(differs);
   const long long update = *updates + 1;
   Tile m;
   if (sound) put(X, m, [&](int i, int j, float) { return inverse[i * N + j]; });
@@ -35,7 +36,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void neumann_forward(
       }
       put_skew(M, 1.0f, N - 1, [&](int k) { return x[k]; });
       error = residual_of(X, M);
-      if (exact || error <= TOLERANCE) break;
+      if (exact || error <= tolerance) break;
       exact = true;
     }
     if (refreshes) {

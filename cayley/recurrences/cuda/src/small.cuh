@@ -5,6 +5,8 @@
 
 #include "sizes.cuh"
 
+#include "sums.cuh"
+
 constexpr int LANES = 32, WARPS = THREADS / LANES;
 constexpr int ROWS = (N + WARPS - 1) / WARPS, COLUMNS = (N + LANES - 1) / LANES;  // of a tile
 constexpr int PIVOT_ROW = COLUMNS * LANES, PIVOTS = PIVOT_ROW + ROWS * WARPS;
@@ -168,8 +170,7 @@ __device__ inline float residual_of(const float* X, const float* M) {
     const float error = eye(i, j) - entry;
     sum = fmaf(error, error, sum);
   });
-#pragma unroll
-  for (int other = LANES / 2; other > 0; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
+  sum = sum_warp(sum);
   if (lane() == 0) partials[warp()] = sum;
   __syncthreads();
   sum = 0.0f;
