@@ -166,8 +166,8 @@ def lstm(
         run = Run(window, eps, batch_sizes, sites != (None, None, None))
         norms = [v for site in sites for v in ((None, None) if site is None else site[:2])]
         tensors = (x, h0, c0, W, b, U, c)
-        if serves(run, *tensors, norms):
-            h, c, *statistics = differentiable_lstm(run, *tensors, norms)
+        if serves(run, tensors, norms):
+            h, c, *statistics = differentiable_lstm(run, tensors, norms)
             return _states(h, c, statistics, run.references)
     arguments = operator_arguments(
         x, h0, c0, W, b, U, c, sites, window, over == "batch", eps, batch_sizes

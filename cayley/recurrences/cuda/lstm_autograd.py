@@ -47,51 +47,28 @@ class Run:
         return self.batch_sizes, self.window, False, self.eps
 
 
-def serves(
-    run: Run,
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    c: Tensor | None,
-    norms: Sequence[Tensor | None],
-) -> bool:
+def serves(run: Run, tensors: Sequence[Any], norms: Sequence[Tensor | None]) -> bool:
     """Whether :func:`differentiable_lstm` can run a call on a GPU."""
+    x, h0 = tensors[:2]
     if backend_in_force() not in ("auto", "cuda") or traced(x) or autocast_enabled(x.device):
         return False
     T = x.shape[0] if run.batch_sizes is None else run.batch_sizes.shape[0]
     K = min(run.window, T) if run.normalises else 1
     fits = cuda.fits(h0.shape[1], K, run.normalises, x.device.index)
-    return fits and not refused(x, h0, c0, W, b, U, c, *norms)
+    return fits and not refused(*tensors, *norms)
 
 
 def differentiable_lstm(
-    run: Run,
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    c: Tensor | None,
-    norms: Sequence[Tensor | None],
+    run: Run, tensors: Sequence[Tensor | None], norms: Sequence[Tensor | None]
 ) -> tuple[Tensor, ...]:
     """All h and c, and the statistics of every normalisation.
 
     Arguments:
         run: What is not differentiated; ``references`` is filled in.
-        x: The input, as for :func:`cayley.recurrences.lstm`, and so on.
-        h0: The state before the first step.
-        c0: The cell before the first step.
-        W: The recurrent matrix.
-        b: A bias inside of :math:`N_h`.
-        U: The input's matrix.
-        c: A bias beside U.
+        tensors: x, h0, c0, W, b, U and c of :func:`cayley.recurrences.lstm`.
         norms: γ and β of :math:`N_x`, :math:`N_h` and :math:`N_c`.
     """
-    return _Lstm.apply(run, x, h0, c0, W, b, U, c, *norms)
+    return _Lstm.apply(run, *tensors, *norms)
 
 
 class _Lstm(torch.autograd.Function):
