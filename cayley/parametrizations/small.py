@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cayley.recurrences.cpu.cayley import check_entries, entries
 from cayley.recurrences.cuda.nvrtc import Kernel, constants, on, refused
 from cayley.recurrences.cuda.plans import RESERVED, chip
 from cayley.recurrences.dispatch import backend_in_force
@@ -72,7 +73,7 @@ def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor, Tensor
         W, (n, n), X, (n, n), and a copy of D, (n).
     """
     (n,) = D.shape
-    _check_entries(x, n, bandwidth)
+    check_entries(x, n, bandwidth)
     W, X, signs = x.new_empty(n, n), x.new_empty(n, n), torch.empty_like(D)
     kernel = _kernel("cayley_forward", x.device.index, n)
     kernel(1, x.contiguous(), D, X, W, signs, bandwidth)
@@ -92,7 +93,7 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
         The gradient with respect to x.
     """
     (n,) = D.shape
-    grad_x = X.new_empty(_count(n, bandwidth))
+    grad_x = X.new_empty(entries(n, bandwidth))
     kernel = _kernel("cayley_backward", X.device.index, n)
     kernel(1, G.contiguous(), X, D, grad_x, bandwidth)
     return grad_x
@@ -138,27 +139,13 @@ def _follow(
     signs: Tensor | None,
     rule: Rule,
 ) -> None:
-    _check_entries(x, n, n - 1)
+    check_entries(x, n, n - 1)
     order, tolerance, refresh_every = rule
     # a residual that is not finite is never within the tolerance
     finite = min(float(tolerance), sys.float_info.max)
     (bits,) = struct.unpack("Q", struct.pack("d", finite))
     kernel = _kernel("neumann_forward", x.device.index, n)
     kernel(1, x.contiguous(), D, *state, X, W, signs, order, refresh_every, bits)
-
-
-def _check_entries(x: Tensor, n: int, bandwidth: int) -> None:
-    """Raise unless x fills a number of diagonals of an (n, n) matrix."""
-    count = _count(n, bandwidth)
-    if x.shape != (count,):
-        raise ValueError(
-            f"expected {count} entries above the diagonal for n = {n} and {bandwidth} diagonals, "
-            f"got x of shape {tuple(x.shape)}"
-        )
-
-
-def _count(n: int, bandwidth: int) -> int:
-    return bandwidth * (2 * n - bandwidth - 1) // 2
 
 
 def _matrix(n: int, width: int) -> int:

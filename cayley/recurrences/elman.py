@@ -10,10 +10,17 @@ from cayley.recurrences.at_once import at_once, differentiable_at_once
 from cayley.recurrences.cpu import elman as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import elman as cuda
-from cayley.recurrences.cuda.project import project as project_on_cuda
+from cayley.recurrences.cuda.project import project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.projection import all_gradients, check_projection, project
-from cayley.recurrences.steps import empty_gradient, outer_products, rows, step_order, step_sizes
+from cayley.recurrences.steps import (
+    check_sequence,
+    empty_gradient,
+    outer_products,
+    rows,
+    step_order,
+    step_sizes,
+)
 from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["elman", "elman_loop"]
@@ -123,13 +130,7 @@ def check_elman(
     check_projection(x, U, c, H)
     if b is not None and len(b) != (H // 2 if ACTIVATIONS[nonlinearity].saves_z else H):
         raise ValueError(f"expected one threshold a unit for {nonlinearity}, got {len(b)}, H = {H}")
-    if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
-        raise ValueError(
-            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
-            f"{tuple(x.shape)}"
-        )
-    if batch_sizes is None and h0.shape[0] != x.shape[1]:
-        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
+    check_sequence(x, h0, batch_sizes)
 
 
 def _forward(

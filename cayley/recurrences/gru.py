@@ -10,10 +10,11 @@ from cayley.recurrences.at_once import at_once, differentiable_at_once, separate
 from cayley.recurrences.cpu import gru as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import gru as cuda
-from cayley.recurrences.cuda.project import project as project_on_cuda
+from cayley.recurrences.cuda.project import project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.projection import all_gradients, check_projection, project
 from cayley.recurrences.steps import (
+    check_sequence,
     empty_gradient,
     outer_products,
     previous_states,
@@ -145,13 +146,7 @@ def check_gru(
     check_projection(x, U, c, 3 * H)
     if b is not None and b.shape != (H,):
         raise ValueError(f"expected b of shape ({H},), one threshold a unit, got {tuple(b.shape)}")
-    if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
-        raise ValueError(
-            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
-            f"{tuple(x.shape)}"
-        )
-    if batch_sizes is None and h0.shape[0] != x.shape[1]:
-        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
+    check_sequence(x, h0, batch_sizes)
 
 
 def _activation(b: Tensor | None) -> Activation:

@@ -16,7 +16,7 @@ from cayley.recurrences.cpu import lstm as cpu
 from cayley.recurrences.cpu import native
 from cayley.recurrences.cuda import lstm as cuda
 from cayley.recurrences.cuda.lstm_autograd import Run, differentiable_lstm, serves
-from cayley.recurrences.cuda.project import project as project_on_cuda
+from cayley.recurrences.cuda.project import project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.lstm_arguments import (
     NormSite,
@@ -163,7 +163,7 @@ def lstm(
     sites = (input, recurrent, cell)
     check_lstm(x, h0, c0, W, b, U, c, sites, window, over, batch_sizes)
     if x.is_cuda and starts_anew(sites, window, over):
-        run = Run(window, eps, batch_sizes, sites != (None, None, None))
+        run = Run(window, eps, batch_sizes)
         norms = [v for site in sites for v in ((None, None) if site is None else site[:2])]
         tensors = (x, h0, c0, W, b, U, c)
         if serves(run, tensors, norms):
@@ -242,6 +242,7 @@ def _lstm_backward_on_cuda(*arguments):
     of_x, of_W, of_U = wanted
     want = cuda.Wanted(of_x, True, True, of_W, inputs[2] is not None, of_U, False)
     *found, _ = cuda.lstm_backward(*outputs, *rest, input=x, U=U, wanted=want)
+    # W and U are matrices
     shapes = [(0, 0) if k in (3, 14) else (0,) for k in range(15)]
     pairs = zip(found, shapes, strict=True)
     return [x.new_empty(shape) if gradient is None else gradient for gradient, shape in pairs]

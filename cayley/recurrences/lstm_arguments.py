@@ -11,7 +11,8 @@ from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.references import references
 from cayley.recurrences.dispatch import backend_in_force
 from cayley.recurrences.projection import check_projection, project
-from cayley.tracing import computes_now
+from cayley.recurrences.steps import check_sequence
+from cayley.tracing import traced
 
 __all__ = ["NormSite", "check_lstm", "operator_arguments", "starts_anew"]
 
@@ -55,13 +56,7 @@ def check_lstm(
             f"{tuple(x.shape)}, {tuple(h0.shape)}, {tuple(c0.shape)} and {tuple(W.shape)}"
         )
     check_projection(x, U, c, 4 * H)
-    if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
-        raise ValueError(
-            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
-            f"{tuple(x.shape)}"
-        )
-    if batch_sizes is None and h0.shape[0] != x.shape[1]:
-        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
+    check_sequence(x, h0, batch_sizes)
     if b is not None and b.shape != (4 * H,):
         raise ValueError(f"expected b of {4 * H} numbers, got {tuple(b.shape)}")
     T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
@@ -159,7 +154,7 @@ def _references(
     if not (of_x or of_h or of_c):
         return None, None, None
     by_kernel = x.is_cuda and not over_batch and backend_in_force() != "reference"
-    if by_kernel and computes_now(x) and not refused(x, h0, c0, W, b):
+    if by_kernel and not traced(x) and not refused(x, h0, c0, W, b):
         found = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
         return [None if site is None else one for one, site in zip(found, sites, strict=True)]
     starts = (

@@ -10,7 +10,7 @@ from cayley.norms.running import RunningAdjoint, window_counts
 from cayley.recurrences.projection import projection_gradients
 from cayley.recurrences.steps import outer_products, previous_states, step_sizes
 
-__all__ = ["lstm_gradient", "matrix_gradients", "reference_gradient"]
+__all__ = ["lstm_gradient", "reference_gradient"]
 
 
 class _SiteAdjoint:
@@ -221,47 +221,17 @@ def lstm_gradient(
         carry_h, carry_c = das[t] @ W, dc * fs[t]
     dx, da = torch.cat(dxs), torch.cat(das)
     empty = h.new_zeros(0)
-    result = [dx.view(x.shape)]
-    result.append(empty.clone() if N_x is None and N_h is None else da.view(x.shape))
-    result += [carry_h, carry_c, empty.clone() if b is None else da.sum(0)]
+    of_x, of_W, of_U = wanted
+    grad_x, grad_U, _ = projection_gradients(dx.view(x.shape), input, U, (of_x, of_U, False))
+    grad_W = outer_products(da.view(x.shape), h, h0, batch_sizes, False) if of_W else None
+    result = [
+        empty.clone() if grad_x is None else grad_x,
+        *(carry_h, carry_c, h.new_empty(0, 0) if grad_W is None else grad_W),
+        empty.clone() if b is None else da.sum(0),
+    ]
     for site, gradients in ((N_x, deltas), (N_h, deltas), (N_c, dys)):
         result += [empty.clone() for _ in range(3)] if site is None else site.parameters(gradients)
-    return matrix_gradients(result, h, input, h0, U, batch_sizes, wanted)
-
-
-def matrix_gradients(
-    found: list[Tensor],
-    h: Tensor,
-    x: Tensor,
-    h0: Tensor,
-    U: Tensor | None,
-    batch_sizes: Tensor | None,
-    wanted: Sequence[bool],
-) -> list[Tensor]:
-    """The result of :func:`lstm_gradient` from what goes through time.
-
-    Arguments:
-        found: Gradients with respect to what the input contributes, to W h + b (empty where it is
-            the same), to h0, c0 and b, and those of the normalisations.
-        h: The states of all steps.
-        x: The input.
-        h0: The state before the first step.
-        U: The input's matrix.
-        batch_sizes: Of a packed sequence.
-        wanted: Whether the gradients of x, W and U are.
-    """
-    dx, da, grad_h0, grad_c0, grad_b, *sites = found
-    of_x, of_W, of_U = wanted
-    if of_W:
-        grad_W = outer_products(da if da.numel() else dx, h, h0, batch_sizes, False)
-    else:
-        grad_W = h.new_empty(0, 0)
-    grad_x, grad_U, _ = projection_gradients(dx, x, U, (of_x, of_U, False))
-    return [
-        h.new_empty(0) if grad_x is None else grad_x,
-        *(grad_h0, grad_c0, grad_W, grad_b, *sites),
-        h.new_empty(0, 0) if grad_U is None else grad_U,
-    ]
+    return [*result, h.new_empty(0, 0) if grad_U is None else grad_U]
 
 
 def _plus(x: Tensor, carry: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 __all__ = [
     "check_batch_sizes",
+    "check_sequence",
     "empty_gradient",
     "last_states",
     "outer_products",
@@ -20,6 +21,21 @@ __all__ = [
     "step_order",
     "step_sizes",
 ]
+
+
+def check_sequence(x: Tensor, h0: Tensor, batch_sizes: Tensor | None) -> None:
+    """Raise unless x are the steps of sequences that begin with h0.
+
+    Example:
+        >>> check_sequence(torch.zeros(3, 2, 5), torch.zeros(2, 8), None)
+    """
+    if x.dim() != (3 if batch_sizes is None else 2) or x.shape[0] == 0:
+        raise ValueError(
+            "expected x of shape (T, B, ·), or (N, ·) with batch_sizes, of at least one step, got "
+            f"{tuple(x.shape)}"
+        )
+    if batch_sizes is None and h0.shape[0] != x.shape[1]:
+        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
 
 
 def check_batch_sizes(batch_sizes: Tensor, N: int, B: int) -> None:

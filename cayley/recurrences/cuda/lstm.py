@@ -142,7 +142,7 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
     blocks = B * -(-T // kernels.length) if of_x or of_h else B
     # windows read d of steps whose dx is already written
     apart = of_x and of_h and K > 1
-    dx, da, d, partial, *states = parts(
+    dx, da, d, partial, room_h0, room_c0 = parts(
         x,
         0 if wanted.x else N * 4 * H,
         N * 4 * H if of_x or of_h else 0,
@@ -153,8 +153,8 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
     )
     if wanted.x:
         dx = torch.empty_like(x)
-    pairs = zip((wanted.h0, wanted.c0), (h0, c0), states, strict=True)
-    grad_h0, grad_c0 = (torch.empty_like(v) if want else room for want, v, room in pairs)
+    grad_h0 = torch.empty_like(h0) if wanted.h0 else room_h0
+    grad_c0 = torch.empty_like(c0) if wanted.c0 else room_c0
     if not apart:
         d = da if of_x and not of_h else dx
     # past statistics that are not used have no gradient
@@ -190,23 +190,22 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
             grad_U = product_of_rows(dx.view(N, 4 * H), input.flatten(0, -2))
         total = summed.view(*shape).sum(0)
     if of_x or of_h:
-        *pairs, grad_b, grad_c = total.split(kinds)
-        pairs = [*pairs[2:], *pairs[:2]]
+        *of_cell, gamma_x, beta_x, gamma_h, beta_h, grad_b, grad_c = total.split(kinds)
     else:
-        pairs = [None, None, None, None, *(total.split(kinds) if any(normed) else (None, None))]
+        gamma_x = beta_x = gamma_h = beta_h = None
+        of_cell = total.split(kinds) if any(normed) else (None, None)
         grad_b = grad_c = dx.view(N, 4 * H).sum(0) if any(normed) else total
-    sites = [
-        part
-        for k, there in enumerate(normed)
-        for part in (*(pairs[2 * k : 2 * k + 2] if there else (None, None)), pasts[k])
-    ]
+    of_sites: list[Any] = []
+    pairs = ((gamma_x, beta_x), (gamma_h, beta_h), of_cell)
+    for there, pair, past in zip(normed, pairs, pasts, strict=True):
+        of_sites += [*(pair if there else (None, None)), past]
     grad_x = None
     if isinstance(dx, Tensor):
         grad_x = dx if U is None else dx @ U
     return [
         *(grad_x, grad_h0 if wanted.h0 else None, grad_c0 if wanted.c0 else None, grad_W),
         grad_b if wanted.b else None,
-        *sites,
+        *of_sites,
         *(grad_U, grad_c if wanted.c else None),
     ]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from cayley.recurrences.at_once import recorded_gradients
 from cayley.recurrences.cuda import lstm as cuda
 from cayley.recurrences.cuda.nvrtc import refused
-from cayley.recurrences.cuda.project import project as project_on_cuda
+from cayley.recurrences.cuda.project import project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.projection import project
@@ -32,14 +32,12 @@ class Run:
         window: The number K of steps.
         eps: The ε of the normalisations.
         batch_sizes: Of a packed sequence, (T), on the CPU.
-        normalises: Whether anything is normalised.
         references: What the means of each normalisation are measured from, (B, 1); None for 0.
     """
 
     window: int
     eps: float
     batch_sizes: Tensor | None
-    normalises: bool
     references: Sequence[Tensor | None] = (None, None, None)
 
     def options(self) -> tuple[Any, ...]:
@@ -53,8 +51,9 @@ def serves(run: Run, tensors: Sequence[Any], norms: Sequence[Tensor | None]) -> 
     if backend_in_force() not in ("auto", "cuda") or traced(x) or autocast_enabled(x.device):
         return False
     T = x.shape[0] if run.batch_sizes is None else run.batch_sizes.shape[0]
-    K = min(run.window, T) if run.normalises else 1
-    fits = cuda.fits(h0.shape[1], K, run.normalises, x.device.index)
+    normalises = _normalises(norms)
+    K = min(run.window, T) if normalises else 1
+    fits = cuda.fits(h0.shape[1], K, normalises, x.device.index)
     return fits and not refused(*tensors, *norms)
 
 
@@ -71,13 +70,18 @@ def differentiable_lstm(
     return _Lstm.apply(run, *tensors, *norms)
 
 
+def _normalises(norms: Sequence[Tensor | None]) -> bool:
+    """Whether anything is normalised."""
+    return any(norm is not None for norm in norms)
+
+
 class _Lstm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Run, *inputs: Any) -> tuple[Tensor, ...]:
         x, h0, c0, W, b, U, c, *norms = inputs
         projected = project_on_cuda(x, U, c)
         arguments = _arguments(projected, h0, c0, W, b, norms, run.references)
-        found = cuda.lstm(*arguments, None, *run.options(), derive=run.normalises)
+        found = cuda.lstm(*arguments, None, *run.options(), derive=_normalises(norms))
         h, cells, kept, *statistics = found[:6]
         for references in found[6:]:
             run.references = references.unbind()

@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 from cayley.recurrences.cuda.nvrtc import Kernel, constants, on, refused
 
-__all__ = ["project"]
+__all__ = ["project_on_cuda"]
 
 FEW_INPUTS = 16  # for which a launch of ours takes less time than the choice of a library's
 THREADS, ROWS = 256, 16
 
 
-def project(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
+def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     """U x + c of all steps on a GPU, without a gradient; x without U.
 
     Arguments:
