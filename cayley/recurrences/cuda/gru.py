@@ -1,8 +1,9 @@
 """The gated recurrence and its gradient as one CUDA kernel each; see :mod:`cayley.recurrences.gru`.
 
 A kernel runs all steps. A block computes one row of the batch, with the weights in its registers,
-and in shared memory where those do not suffice. Sizes are constants of the compiled code. Packed
-sequences are read as they are.
+and in shared memory where those do not suffice; where that does not suffice either, a team of
+blocks computes some rows. Sizes are constants of the compiled code. Packed sequences are read as
+they are.
 """
 
 import functools
@@ -17,8 +18,13 @@ from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.parts import parts
 from cayley.recurrences.cuda.plans import chip
 from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
+from cayley.recurrences.cuda.teams import Kind, best_team, run_teams
 
 __all__ = ["gru", "gru_backward", "refusal"]
+
+# of teams of blocks
+FORWARD = Kind((1, 1), (2, 1), sums=0, extra=0, spare=104)
+BACKWARD = Kind((1, 2), (1, 1), sums=0, extra=0, spare=112)
 
 
 def refusal(h0: Tensor, *others: Tensor | None, grad_saved: Tensor | None = None) -> str | None:
@@ -36,7 +42,7 @@ def refusal(h0: Tensor, *others: Tensor | None, grad_saved: Tensor | None = None
     H = h0.shape[-1]
     if not _fits(H, h0.device.index):
         name = torch.cuda.get_device_name(h0.device)
-        return f"{3 * H} × {H} weights do not fit on a multiprocessor of {name}"
+        return f"{3 * H} × {H} weights do not fit on the chip of {name}"
     return None
 
 
@@ -55,9 +61,13 @@ def gru(
     bias = None if b is None else b.contiguous()
     if B > 0:
         table, T = step_table(batch_sizes, x, B)
-        layout, options = _forward(H, x.device.index), _options(b, table)
-        arguments = (x, h0, W, bias, h, saved, table, T, B, int(reverse))
-        gate_kernel(x.device.index, "gru_forward", layout, options)(B, *arguments)
+        arrays, options = (x, h0, W, bias, h, saved), _options(b, table)
+        if layout := _forward(H, x.device.index):
+            kernel = gate_kernel(x.device.index, "gru_forward", layout, options)
+            kernel(B, *arrays, table, T, B, int(reverse))
+        else:
+            steps = (table, T, B, int(reverse))
+            run_teams("gru_team_forward", FORWARD, options, h0, arrays, *steps)
     return h, saved
 
 
@@ -84,10 +94,14 @@ def gru_backward(
     grad_h0 = torch.empty_like(h0)
     if B > 0:
         table, T = step_table(batch_sizes, h, B)
-        layout, options = _backward(H, device), _options(b, table)
-        arguments = (grad_h, h, saved, h0, matrix, delta, grad_h0, partial, factors)
-        kernel = gate_kernel(device, "gru_backward", layout, options)
-        kernel(B, *arguments, table, T, B, int(reverse))
+        arrays = (grad_h, h, saved, h0, matrix, delta, grad_h0, partial, factors)
+        options = _options(b, table)
+        if layout := _backward(H, device):
+            kernel = gate_kernel(device, "gru_backward", layout, options)
+            kernel(B, *arrays, table, T, B, int(reverse))
+        else:
+            steps = (table, T, B, int(reverse))
+            run_teams("gru_team_backward", BACKWARD, options, h0, arrays, *steps)
     grad_W = h.new_empty(W.shape if of_W else (0, 0))
     grad_U = h.new_empty((0, 0) if U is None or not of_U else U.shape)
     if 0 < N * 3 * H * (H + x.shape[-1]) <= LITTLE:
@@ -126,7 +140,10 @@ def gru_backward(
 
 @functools.cache
 def _fits(H: int, device: int) -> bool:
-    return _forward(H, device) is not None and _backward(H, device) is not None
+    for layout, kind in ((_forward, FORWARD), (_backward, BACKWARD)):
+        if layout(H, device) is None and best_team(H, 1, kind, chip(device)) is None:
+            return False
+    return True
 
 
 def _forward(H: int, device: int) -> Layout | None:

@@ -138,12 +138,22 @@ class Kernel:
         source: The name of a file in ``src``, without its ending; the kernel is called like it.
         sizes: The text of its header ``sizes.cuh``.
         threads: The number of threads of a block.
-        blocks: The number of blocks of a cluster.
+        blocks: The number of blocks of a cluster, or of another group of them.
         memory: The bytes of shared memory of a block.
+        together: Whether blocks that are in no cluster wait for each other, so that all of them
+            have to run at the same time.
     """
 
-    def __init__(self, source: str, sizes: str, threads: int, blocks: int, memory: int) -> None:
-        self.threads, self.blocks, self.memory = threads, blocks, memory
+    def __init__(
+        self,
+        source: str,
+        sizes: str,
+        threads: int,
+        blocks: int,
+        memory: int,
+        together: bool = False,
+    ) -> None:
+        self.threads, self.blocks, self.memory, self.together = threads, blocks, memory, together
         self.device = torch.cuda.current_device()
         major, minor = torch.cuda.get_device_capability()
         cubin = compile_source(source, sizes, f"sm_{major}{minor}")
@@ -157,7 +167,7 @@ class Kernel:
                 library().cuModuleGetFunction(ctypes.byref(self._function), module, source.encode())
             )
             self._set(MAX_DYNAMIC_SHARED_SIZE_BYTES, memory)
-            if blocks > PORTABLE_CLUSTER:
+            if blocks > PORTABLE_CLUSTER and not together:
                 self._set(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
         finally:
             _check(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
@@ -194,16 +204,18 @@ class Kernel:
         _thread.values[: len(arguments)] = [
             0 if a is None else a if isinstance(a, int) else a.data_ptr() for a in arguments
         ]
-        _check(
-            library().cuLaunchKernel(
-                self._function,
-                *(clusters * self.blocks, 1, 1, self.threads, 1, 1, self.memory),
-                # torch.cuda.current_stream makes an object, which takes ten times as long
-                ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device)),
-                _thread.pointers,
-                None,
-            )
+        launch = (
+            self._function,
+            *(clusters * self.blocks, 1, 1, self.threads, 1, 1, self.memory),
+            # torch.cuda.current_stream makes an object, which takes ten times as long
+            ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device)),
+            _thread.pointers,
         )
+        if self.together:
+            # an error where they cannot all run, and no blocks of others in between
+            _check(library().cuLaunchCooperativeKernel(*launch))
+        else:
+            _check(library().cuLaunchKernel(*launch, None))
 
 
 def refused(x: Tensor, *others: Tensor | None) -> str | None:

@@ -18,6 +18,8 @@ candidates = pytest.mark.parametrize("candidate", ["modrelu", "tanh"])
 # T, B, H: odd sizes, more rows than multiprocessors, and weights that need shared memory
 SIZES = [(1, 1, 1), (1, 3, 2), (5, 1, 3), (9, 2, 17), (4, 5, 60), (7, 20, 68), (3, 200, 33)]
 SIZES += [(12, 7, 100), (3, 150, 100), (5, 3, 127), (6, 4, 128), (3, 2, 150)]
+# teams of blocks: few rows and more than they take at a time, units that blocks share unevenly
+SIZES += [(1, 1, 161), (7, 1, 200), (4, 20, 257), (5, 130, 300), (3, 128, 512), (2, 33, 1030)]
 
 
 def inputs(T: int, B: int, H: int, candidate: str) -> list[Tensor]:
@@ -89,7 +91,7 @@ def test_candidates(candidate: str, reverse: bool) -> None:
 
 @gpu
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("H", [33, 100, 128])
+@pytest.mark.parametrize("H", [33, 100, 128, 200])
 def test_packed_sequences(H: int, reverse: bool) -> None:
     """Few and many rows, lengths that repeat and differ, more steps than are read ahead."""
     for sizes in ([5, 5, 3, 2, 2, 1], [1, 1, 1], [40], [3] * 9, [200] * 3 + [9] * 12 + [2] * 4):
@@ -127,15 +129,17 @@ def test_gradients_are_those_of_finite_differences(candidate: str) -> None:
 
 
 @gpu
-def test_drift_over_2000_steps() -> None:
-    tensors, g = inputs(2000, 2, 60, "modrelu"), torch.randn(2000, 2, 60).float().double()
+@pytest.mark.parametrize("H", [60, 200])
+def test_drift_over_2000_steps(H: int) -> None:
+    tensors, g = inputs(2000, 2, H, "modrelu"), torch.randn(2000, 2, H).float().double()
     for ours, theirs in zip(found(tensors, g), results(gru_loop, tensors, g), strict=True):
         assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
 
 
 @gpu
-def test_repeats_itself_bit_for_bit_and_reads_only_what_it_has_written() -> None:
-    tensors, g = inputs(9, 140, 100, "modrelu"), torch.randn(9, 140, 100)
+@pytest.mark.parametrize("H", [100, 300])
+def test_repeats_itself_bit_for_bit_and_reads_only_what_it_has_written(H: int) -> None:
+    tensors, g = inputs(9, 140, H, "modrelu"), torch.randn(9, 140, H)
     first = found(tensors, g)
     torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
     try:
@@ -201,12 +205,13 @@ def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, ...]
 
 
 @gpu
-def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet() -> None:
-    tensors = [tensor.cuda().float() for tensor in inputs(6, 4, 22, "modrelu")]
+@pytest.mark.parametrize("H", [22, 170])
+def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(H: int) -> None:
+    tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = both_ways(*tensors)
-    for tensor, value in zip(tensors, inputs(6, 4, 22, "modrelu"), strict=True):
+    for tensor, value in zip(tensors, inputs(6, 4, H, "modrelu"), strict=True):
         tensor.copy_(value)
     graph.replay()
     for ours, theirs in zip(captured, both_ways(*tensors), strict=True):
@@ -214,8 +219,9 @@ def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet() -> None:
 
 
 @gpu
-def test_a_side_stream() -> None:
-    tensors = [tensor.cuda().float() for tensor in inputs(6, 4, 38, "modrelu")]
+@pytest.mark.parametrize("H", [38, 190])
+def test_a_side_stream(H: int) -> None:
+    tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
     theirs = both_ways(tensors[0] + 1, *tensors[1:])
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
@@ -225,6 +231,24 @@ def test_a_side_stream() -> None:
     stream.synchronize()
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
+
+
+@gpu
+def test_teams_on_two_streams_do_not_wait_for_each_other() -> None:
+    """Two launches that together have more blocks than the device runs at a time."""
+    tensors = [tensor.cuda().float() for tensor in inputs(50, 64, 300, "modrelu")]
+    theirs = both_ways(*tensors)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    found = []
+    for _ in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(both_ways(*tensors))
+    torch.cuda.synchronize()
+    for ours in found:
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other)
 
 
 @gpu
@@ -248,4 +272,5 @@ def test_refusals() -> None:
     assert refusal(h0, None) is None
     assert "float32, not torch.float64" in (refusal(h0, h0.double()) or "")
     assert "first derivatives" in (refusal(h0, grad_saved=h0) or "")
-    assert "do not fit" in (refusal(h0.new_zeros(1, 300)) or "")
+    assert refusal(h0.new_zeros(1, 1024)) is None
+    assert "do not fit" in (refusal(h0.new_zeros(1, 3000)) or "")

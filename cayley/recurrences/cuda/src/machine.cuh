@@ -21,6 +21,26 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// A number and the tag of what it belongs to, in one word of global memory: another block that sees
+// the one sees the other, and nothing has to be said about the order of words.
+struct Word {
+  unsigned long long bits;
+
+  __device__ float value() const { return __uint_as_float((unsigned)bits); }
+  __device__ unsigned tag() const { return bits >> 32; }
+};
+
+__device__ inline void post(Word* word, float value, unsigned tag) {
+  const unsigned long long bits = (unsigned long long)tag << 32 | __float_as_uint(value);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(bits) : "memory");
+}
+
+__device__ inline Word peek(const Word* word) {
+  Word seen;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen.bits) : "l"(word) : "memory");
+  return seen;
+}
+
 __device__ inline unsigned rank_in_cluster() {
   unsigned rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

@@ -1,0 +1,179 @@
+// What the kernels of gated recurrences share whose weights need several multiprocessors. A team of
+// BLOCKS blocks computes up to ROWS rows of the batch at a time, and each block of it UNITS units:
+// a warp has a row, and a lane a unit. sizes.cuh, which teams.py writes, defines these, H, the
+// number of all units, and THREADS; PACKED, which steps.cuh explains; and of each product OUTPUTS,
+// SPLITS, VECTOR and SHARED, which product.cuh does, and SLICES.
+//
+// All blocks of all teams run at the same time. They tell each other numbers through global memory,
+// which the second-level cache holds.
+#pragma once
+
+#include "activations.cuh"
+#include "sizes.cuh"
+
+#include "machine.cuh"
+#include "product.cuh"
+#include "steps.cuh"
+
+static_assert(UNITS <= 32 && THREADS >= 32 * ROWS);
+
+// Product number INDEX of a step, of which a block has so many inputs and outputs. The inputs are
+// in SLICES parts, each of which other threads multiply; their sums are added up in the end.
+template <int INDEX, int INPUTS, int ALL>
+struct Weights {
+  static constexpr int EACH = OUTPUTS[INDEX], PARTS = SLICES[INDEX];
+  static constexpr int GROUPS = (ALL + EACH - 1) / EACH;       // that compute a part
+  static constexpr int LENGTH = (INPUTS + PARTS - 1) / PARTS;  // of a part
+  using Part = Product<LENGTH, EACH, SPLITS[INDEX], VECTOR[INDEX], ROWS, SHARED[INDEX], THREADS>;
+  static constexpr int STATES = (ROWS * Part::WIDTH + 3) / 4 * 4;  // floats of the inputs of a part
+  static constexpr int FLOATS = PARTS * STATES + Part::SHARED_FLOATS;
+  static_assert(PARTS * GROUPS * SPLITS[INDEX] <= THREADS);
+
+  Part weights;
+  float* states;  // (PARTS, ROWS, WIDTH)
+  int part;
+
+  // entry(output, input) gives the matrix.
+  template <class Entry>
+  __device__ void init(float* memory, Entry entry) {
+    states = memory;
+    for (int i = threadIdx.x; i < PARTS * STATES; i += THREADS) states[i] = 0;
+    weights.load(memory + PARTS * STATES, [&](int place, int k) {
+      const int part = place / (GROUPS * EACH), output = place % (GROUPS * EACH);
+      const int input = part * LENGTH + k;
+      const bool there = part < PARTS && output < ALL && k < LENGTH && input < INPUTS;
+      return there ? entry(output, input) : 0.0f;
+    });
+    part = min(weights.group / GROUPS, PARTS);
+  }
+
+  // The inputs are to be written in between two barriers.
+  __device__ void set(int row, int input, float value) const {
+    states[input / LENGTH * STATES + row * Part::WIDTH + input % LENGTH] = value;
+  }
+
+  // The sums of all parts, (PARTS, ROWS, ALL), in shared memory.
+  __device__ void multiply(float* sums) const {
+    float values[Part::VALUES];
+    weights.multiply(states + min(part, PARTS - 1) * STATES, values, [] {});
+    if (part < PARTS && weights.replica() == 0)
+#pragma unroll
+      for (int i = 0; i < Part::VALUES; ++i) {
+        const int sum = weights.owned(i);
+        const int output = weights.group % GROUPS * EACH + sum % EACH;
+        if (output < ALL) sums[(part * ROWS + sum / EACH) * ALL + output] = values[i];
+      }
+    __syncthreads();
+  }
+
+  __device__ static float output(const float* sums, int row, int output) {
+    float sum = 0;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) sum += sums[(part * ROWS + row) * ALL + output];
+    return sum;
+  }
+};
+
+// What a thread of a team is for.
+struct Member {
+  int team, rank;    // of the block: its team, and its number in it
+  int row, lane;     // among the rows of the team and the units of the block
+  int first, unit;   // the first unit of the block, and that of the thread
+  bool here;         // there is such a row of a team, and such a unit
+
+  __device__ Member() {
+    team = blockIdx.x / BLOCKS;
+    rank = blockIdx.x % BLOCKS;
+    row = threadIdx.x / 32;
+    lane = threadIdx.x % 32;
+    first = rank * UNITS;
+    unit = first + lane;
+    here = row < ROWS && lane < UNITS && unit < H;
+  }
+};
+
+// SIZE numbers that the blocks of a team tell each other, again and again. In every exchange each
+// of them is posted once. A block posts after all its threads have what they want of the exchange
+// before: so when it has got something of an exchange from every block, the last but one is over
+// for all of them, and its words can be used again.
+template <int SIZE>
+struct Board {
+  machine::Word* words;  // (2, SIZE)
+  unsigned number = 1;   // of the exchange: words are 0 at first
+
+  __device__ Board(machine::Word* all, int team) : words(all + team * 2LL * SIZE) {}
+
+  __device__ machine::Word* now() const { return words + number % 2 * SIZE; }
+
+  __device__ void post(int place, float value) const {
+    machine::post(now() + place, value, number);
+  }
+
+  // COUNT words, of which wanted(i) says whether they are to be waited for.
+  template <int COUNT, class Place, class Wanted>
+  __device__ void collect(float (&values)[COUNT], Place place, Wanted wanted) const {
+    machine::Word seen[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+      if (wanted(i)) seen[i] = machine::peek(place(i));
+    bool missing;
+    do {
+      missing = false;
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i)
+        if (wanted(i) && seen[i].tag() != number) {
+          seen[i] = machine::peek(place(i));
+          missing = true;
+        }
+    } while (missing);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) values[i] = seen[i].value();
+  }
+
+  __device__ void advance() { ++number; }
+};
+
+// Up to GATES numbers of every unit and row, which all blocks get: the inputs of a product.
+template <int GATES>
+struct Gather : Board<ROWS * GATES * H> {
+  using Base = Board<ROWS * GATES * H>;
+  using Base::Base;
+
+  template <int COUNT>
+  __device__ void post(const Member& member, int rows, const float (&values)[COUNT]) const {
+    static_assert(COUNT <= GATES);
+    if (member.here && member.row < rows)
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i)
+        Base::post((member.row * COUNT + i) * H + member.unit, values[i]);
+  }
+
+  // COUNT numbers of a unit, of so many rows. They do not come at once: there is time for something
+  // else after they have been posted.
+  template <int COUNT, class Weights>
+  __device__ void collect(int rows, const Weights& weights) {
+    constexpr int WIDTH = COUNT * H, TURNS = (WIDTH + THREADS - 1) / THREADS;
+    constexpr int AT_ONCE = ROWS >= 16 ? 1 : 16 / ROWS < TURNS ? 16 / ROWS : TURNS;
+    const machine::Word* const words = Base::now();
+#pragma unroll 1
+    for (int first = threadIdx.x; first < WIDTH; first += AT_ONCE * THREADS) {
+      float values[AT_ONCE * ROWS];
+      Base::collect(
+          values,
+          [&](int i) { return words + first + i / ROWS * THREADS + i % ROWS * WIDTH; },
+          [&](int i) { return i % ROWS < rows && first + i / ROWS * THREADS < WIDTH; });
+#pragma unroll
+      for (int turn = 0; turn < AT_ONCE; ++turn) {
+        const int input = first + turn * THREADS;
+        if (input < WIDTH)
+#pragma unroll
+          for (int row = 0; row < ROWS; ++row)
+            if (row < rows) weights.set(row, input, values[turn * ROWS + row]);
+      }
+    }
+    Base::advance();
+    __syncthreads();
+  }
+};
+
+__device__ inline float sigmoid(float z) { return __fdividef(1.0f, 1.0f + expf(-z)); }

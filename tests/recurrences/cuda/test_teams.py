@@ -1,0 +1,62 @@
+"""Layouts of teams fit the chip, and every weight has a place."""
+
+import pytest
+
+from cayley.recurrences.cuda.gru import BACKWARD, FORWARD
+from cayley.recurrences.cuda.plans import RESERVED, Chip
+from cayley.recurrences.cuda.teams import Kind, Team, best_team
+
+H200 = Chip(132, 232448, 16)
+SMALL = Chip(46, 101376, 1)  # without clusters
+KINDS = {"forward": FORWARD, "backward": BACKWARD}
+
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+def found(H: int, B: int, kind: Kind, chip: Chip = H200) -> Team:
+    team = best_team(H, B, kind, chip)
+    assert team is not None, f"no layout for {H} units"
+    return team
+
+
+@kinds
+@pytest.mark.parametrize("H", [1, 33, 161, 200, 257, 512, 1000, 1150])
+@pytest.mark.parametrize("B", [1, 20, 128, 1000])
+def test_layouts_fit(kind: Kind, H: int, B: int) -> None:
+    team = found(H, B, kind)
+    assert team.memory <= H200.memory - RESERVED
+    assert team.units <= 32
+    assert 32 * team.rows <= team.threads <= 512
+    assert (team.blocks - 1) * team.units < H <= team.blocks * team.units
+    assert team.teams(B, H200) * team.blocks <= H200.processors
+
+
+@kinds
+@pytest.mark.parametrize("H", [1, 170, 425, 1024])
+def test_every_weight_has_a_place(kind: Kind, H: int) -> None:
+    """Groups of lanes for all outputs, in parts that together have all inputs."""
+    team = found(H, 32, kind)
+    for share, inputs, outputs in zip(team.shares, kind.inputs, kind.outputs, strict=True):
+        groups = -(-outputs * team.units // share.outputs)
+        assert share.slices * groups * share.splits <= team.threads
+        assert 0 <= share.shared <= share.chunks
+        length = -(-inputs * H // share.slices)
+        assert share.chunks == -(-length // (share.splits * share.vector))
+
+
+@kinds
+def test_no_more_teams_than_rows_need(kind: Kind) -> None:
+    team = found(200, 3, kind)
+    assert (team.teams(3, H200) - 1) * team.rows < 3 <= team.teams(3, H200) * team.rows
+
+
+@kinds
+def test_chips_without_clusters_have_teams(kind: Kind) -> None:
+    team = found(256, 20, kind, SMALL)
+    assert team.memory <= SMALL.memory - RESERVED
+    assert team.blocks <= SMALL.processors
+
+
+@kinds
+def test_weights_that_fit_nowhere_have_no_layout(kind: Kind) -> None:
+    assert best_team(3000, 1, kind, H200) is None
