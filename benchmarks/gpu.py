@@ -10,7 +10,7 @@ and gradients have been compared with the loop in double precision. The product 
 at once, (T·B, n) × (n, n) in float32 by torch's library: what one direction would take if no step
 had to wait for the one before it.
 
-Shapes H to N are those of the gated recurrences: NC-GRU with modReLU and W given, and LSTMs without
+Shapes H to R are those of the gated recurrences: NC-GRU with modReLU and W given, and LSTMs without
 normalisation, with that of the layer, and with windows of 10 steps. They run as operators under
 autograd, and give the gradients of all their parameters. cuDNN's GRU and LSTM have the same hidden
 size and the same two inputs. For how much of the time the GPU computes is written beside it.
@@ -42,6 +42,10 @@ GATED_SHAPES = {
     "L": (128, 100, 200),
     "M": (50, 128, 200),
     "N": (20, 100, 1000),
+    "O": (32, 350, 50),
+    "P": (50, 512, 784),
+    "Q": (32, 1000, 220),
+    "R": (20, 1150, 70),
 }
 PROFILED = 10  # runs
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")

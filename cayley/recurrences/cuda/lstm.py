@@ -1,15 +1,16 @@
 """The LSTM recurrence and its gradient as CUDA kernels; see :mod:`cayley.recurrences.lstm`.
 
 A kernel runs all steps, normalisations over the layer included. A block computes one row of the
-batch, with the weights in its registers and in shared memory, which also holds the windows. Sizes
-and what is normalised are constants of the compiled code. Packed sequences are read as they are.
+batch, with the weights in its registers and in shared memory, which also holds the windows; where
+that does not suffice, a team of blocks computes some rows. Sizes and what is normalised are
+constants of the compiled code. Packed sequences are read as they are.
 
 What does not wait for the recurrence has kernels of its own, which take all steps at once: before
 it the statistics of the input, and after the gradient the input's own and those of the parameters.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.parts import parts
 from cayley.recurrences.cuda.plans import chip
 from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
+from cayley.recurrences.cuda.teams import Factor, Kind, best_team, run_teams
 from cayley.recurrences.steps import outer_products, product_of_rows
 
 __all__ = ["Wanted", "fits", "lstm", "lstm_backward", "refusal"]
@@ -35,6 +37,7 @@ __all__ = ["Wanted", "fits", "lstm", "lstm_backward", "refusal"]
 SITES = (5, 10, 15)  # where the normalisations begin among the tensors
 ROLES = 2  # the lanes that a unit has, each with two gates
 THREADS = 256  # of the kernels that take all steps at once
+WARP_UNITS = 200  # up to which a warp has registers for a step of theirs
 STEPS = 64  # that a block of theirs has at least
 
 
@@ -59,7 +62,7 @@ def refusal(*arguments: Any, others: Iterable[Tensor | None] = ()) -> str | None
     if not fits(H, K, normed, h0.device.index):
         name = torch.cuda.get_device_name(h0.device)
         also = f" and windows of {K} steps" if K > 1 else ""
-        return f"{4 * H} × {H} weights{also} do not fit on a multiprocessor of {name}"
+        return f"{4 * H} × {H} weights{also} do not fit on the chip of {name}"
     return None
 
 
@@ -97,10 +100,8 @@ def lstm(*arguments: Any, derive: bool = False) -> tuple[Tensor, ...]:
     if derived is not None:
         sites[2::5] = derived.unbind()
     if B > 0:
-        kernels.forward(
-            *(B, x, h0, c0, W, b, *_read(sites), weights, statistics[0]),
-            *(h, c, kept, *statistics[1:], table, T, B, K),
-        )
+        given = (x, h0, c0, W, b, *_read(sites), weights, statistics[0])
+        kernels.forward(h0, (*given, h, c, kept, *statistics[1:]), table, T, B, K)
     return h, c, kept, *statistics, *(() if derived is None else (derived,))
 
 
@@ -160,10 +161,9 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
     # past statistics that are not used have no gradient
     pasts = [None if past is None else torch.zeros_like(past) for past in sites[3::5]]
     if B > 0:
-        kernels.backward(
-            *(B, x, grad_h, grad_c, *external[1:], c, kept, *statistics, c0, W, *_read(sites)),
-            *(weights, d, da, grad_h0, grad_c0, partial, *pasts[1:], table, T, B, K, sum(kinds)),
-        )
+        given = (x, grad_h, grad_c, *external[1:], c, kept, *statistics, c0, W, *_read(sites))
+        made = (d, da, grad_h0, grad_c0, partial, *pasts[1:])
+        kernels.backward(h0, (*given, weights, *made), table, T, B, K, sum(kinds))
     if B > 0 and (of_x or of_h):
         kernels.after(
             *(blocks, d, da, x, kept, external[0], statistics[0], sites[0], *sites[2:4]),
@@ -246,15 +246,35 @@ class _Kernels:
         self.options, self.device = options, device
         self.length = max(STEPS, K)  # steps that a block takes of those that take all at once
 
-    @functools.cached_property
-    def forward(self) -> Kernel:
-        layout = _forward(self.H, self.K, any(self.normed), self.device)
-        return gate_kernel(self.device, "lstm_forward", layout, self.options)
+    def forward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
+        """Launch for all rows of h0; the rest are the table of steps and numbers."""
+        if self._forward is None:
+            run_teams("lstm_team_forward", self._team(False), self.options, h0, arrays, *rest)
+        else:
+            self._forward(len(h0), *arrays, *rest)
+
+    def backward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
+        """As :meth:`forward`."""
+        if self._backward is None:
+            run_teams("lstm_team_backward", self._team(True), self.options, h0, arrays, *rest)
+        else:
+            self._backward(len(h0), *arrays, *rest)
 
     @functools.cached_property
-    def backward(self) -> Kernel:
-        layout = _backward(self.H, self.K, any(self.normed), self.device)
-        return gate_kernel(self.device, "lstm_backward", layout, self.options)
+    def _forward(self) -> Kernel | None:
+        return self._block("lstm_forward", _forward)
+
+    @functools.cached_property
+    def _backward(self) -> Kernel | None:
+        return self._block("lstm_backward", _backward)
+
+    def _block(self, source: str, best: Callable[..., Layout | None]) -> Kernel | None:
+        """One whose blocks have a row each; None where they have no room."""
+        layout = best(self.H, self.K, any(self.normed), self.device)
+        return None if layout is None else gate_kernel(self.device, source, layout, self.options)
+
+    def _team(self, gradient: bool) -> Kind:
+        return _team(self.K, any(self.normed), gradient, sum(self.normed[1:]))
 
     @functools.cached_property
     def before(self) -> Kernel:
@@ -262,12 +282,17 @@ class _Kernels:
 
     @functools.cached_property
     def after(self) -> Kernel:
-        floats = max(3 * (self.length + self.K), THREADS // 32 * 4 * self.H)
+        floats = max(3 * (self.length + self.K), THREADS // self._step_threads * 4 * self.H)
         return self._input("lstm_input_backward", floats)
+
+    @property
+    def _step_threads(self) -> int:
+        return 32 if self.H <= WARP_UNITS else THREADS
 
     def _input(self, source: str, floats: int) -> Kernel:
         """One that takes all steps at once, with so many floats of shared memory."""
-        sizes = constants(H=self.H, THREADS=THREADS) + option_lines(self.options)
+        numbers = constants(H=self.H, THREADS=THREADS, STEP_THREADS=self._step_threads)
+        sizes = numbers + option_lines(self.options)
         with on(self.device):
             return Kernel(source, sizes, THREADS, 1, 4 * floats)
 
@@ -281,9 +306,12 @@ def _kernels(
 
 @functools.cache
 def fits(H: int, K: int, normed: bool, device: int) -> bool:
-    """Whether a multiprocessor has room for H units, and windows of K steps of what is normed."""
+    """Whether the chip has room for H units, and windows of K steps of what is normed."""
     K = _room(K)
-    return all(layout(H, K, normed, device) is not None for layout in (_forward, _backward))
+    return all(
+        layout(H, K, normed, device) or best_team(H, 1, _team(K, normed, gradient), chip(device))
+        for layout, gradient in ((_forward, False), (_backward, True))
+    )
 
 
 def _forward(H: int, K: int, normed: bool, device: int) -> Layout | None:
@@ -294,6 +322,12 @@ def _forward(H: int, K: int, normed: bool, device: int) -> Layout | None:
 def _backward(H: int, K: int, normed: bool, device: int) -> Layout | None:
     spare = 32 + 32 * normed + 8 * (K > 1)
     return best_layout(H, ((4 * H, 1),), 7, _extra(K), spare, chip(device).memory, ROLES)
+
+
+def _team(K: int, normed: bool, gradient: bool, totals: int = 2) -> Kind:
+    """What a team computes, with four numbers of a window's steps for each of N_h and N_c."""
+    spare = 100 + 8 * normed * (3 if gradient else 1)
+    return Kind((Factor(4, gradient),), totals, 8 * K * normed, spare)
 
 
 def _extra(K: int) -> int:

@@ -18,7 +18,7 @@ from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.project import project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force
 from cayley.recurrences.lstm_forward import lstm_forward
-from cayley.recurrences.projection import project
+from cayley.recurrences.projection import project, projection_gradients
 from cayley.tracing import autocast_enabled, no_autocast, traced
 
 __all__ = ["Run", "differentiable_lstm", "serves"]
@@ -99,6 +99,8 @@ class _Lstm(torch.autograd.Function):
         with no_autocast(saved[0].device):
             if torch.is_grad_enabled():
                 found = _recorded(ctx, saved, gradients)
+            elif traced(saved[0]):
+                found = _by_operator(ctx, saved, gradients)
             else:
                 found = _gradients(ctx, saved, gradients)
         return None, *found
@@ -140,6 +142,26 @@ def _gradients(
     *tensors, gx, bx, _, gh, bh, _, gc, bc, _, grad_U, grad_c = found
     pairs = zip((gx, bx, gh, bh, gc, bc), ctx.needs_input_grad[8:], strict=True)
     return [*tensors, grad_U, grad_c, *(gradient if needed else None for gradient, needed in pairs)]
+
+
+def _by_operator(
+    ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...]
+) -> list[Tensor | None]:
+    """Gradients for who traces them, as compiled autograd does: one node for the recurrence."""
+    x, h0, c0, W, b, U, _, *norms = saved[:13]
+    projected, *references = saved[13:17]
+    arguments = _arguments(projected, h0, c0, W, b, norms, references)
+    needed = ctx.needs_input_grad[1:]
+    wanted = [True, needed[3], False]
+    dx, *rest = torch.ops.cayley.lstm_backward(
+        *(*gradients, *saved[17:], *arguments, None, None),
+        *ctx.run.options(),
+        *(wanted, "cuda"),
+    )
+    of_input = projection_gradients(dx, x, U, (needed[0], needed[5], needed[6]))
+    of_sites = [v for k, v in enumerate(rest[4:13]) if k % 3 < 2]  # γ and β, of no past
+    found = [of_input[0], *rest[:4], *of_input[1:], *of_sites]
+    return [gradient if need else None for gradient, need in zip(found, needed, strict=True)]
 
 
 def _recorded(

@@ -14,26 +14,37 @@ from cayley.recurrences.cuda.nvrtc import Kernel, constants, on
 from cayley.recurrences.cuda.parts import Part
 from cayley.recurrences.cuda.plans import RESERVED, Chip, chip
 
-__all__ = ["Kind", "Team", "best_team", "run_teams"]
+__all__ = ["Factor", "Kind", "Team", "best_team", "run_teams"]
 
 LANES = 32  # of a warp: the units that a block can have
 BATCH = 16  # numbers that a thread waits for at a time
+
+
+class Factor(NamedTuple):
+    """A product of a step, as a block sees it.
+
+    Attributes:
+        gates: Of every unit of the block.
+        reduced: Whether they are its inputs, and sums over all blocks are wanted for every unit;
+            else they are its outputs, and it has all units as inputs.
+    """
+
+    gates: int
+    reduced: bool
 
 
 class Kind(NamedTuple):
     """What a team has to compute at every step.
 
     Attributes:
-        inputs: Of each product, those that a unit contributes.
-        outputs: Of each product, those for a unit.
-        sums: How often the blocks of a team also add up numbers of their own.
+        factors: The products.
+        totals: How often its blocks also add up numbers of their own.
         extra: Floats of shared memory for anything else, for each row.
         spare: Registers that are left for it.
     """
 
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    sums: int
+    factors: tuple[Factor, ...]
+    totals: int
     extra: int
     spare: int
 
@@ -98,17 +109,22 @@ class Team:
         registers = min(255, 512 // -(-self.threads // 128) // 8 * 8)
         room = registers - self.kind.spare - self.rows * self.outputs
         shares = []
-        for inputs, outputs in zip(self.kind.inputs, self.kind.outputs, strict=True):
-            choices = list(self._shares(inputs * self.H, outputs * self.units, room))
+        for factor in self.kind.factors:
+            choices = list(self._shares(*self._sizes(factor), room))
             if choices:
                 share = min(choices, key=self._cycles)
                 room -= (share.chunks - share.shared) * share.weights
                 shares.append(share)
         return tuple(shares)
 
+    def _sizes(self, factor: Factor) -> tuple[int, int]:
+        """Inputs and outputs of a product."""
+        sizes = self.H, factor.gates * self.units
+        return sizes[::-1] if factor.reduced else sizes
+
     def _shares(self, inputs: int, outputs: int, room: int) -> Iterator[Share]:
         groups = -(-outputs // self.outputs)
-        for splits, vector in itertools.product((4, 8, 16, 32), (4, 2, 1)):
+        for splits, vector in itertools.product((2, 4, 8, 16, 32), (4, 2, 1)):
             slices = min(self.threads // (groups * splits), -(-inputs // (splits * vector)))
             if slices > 0:
                 chunks = -(-inputs // (slices * splits * vector))
@@ -124,36 +140,43 @@ class Team:
         exchanged = 1.5 * warps * self.rows * share.outputs
         return 0.25 * issued + read + exchanged + 12 * share.slices
 
-    def _waiting(self, inputs: int) -> float:
-        """About how many cycles pass until a block has that many numbers of every unit."""
-        turns = -(-inputs * self.H // self.threads)
-        at_once = max(1, min(BATCH // self.rows, turns))
-        return 1600 * -(-turns // at_once) + 90 * turns * self.rows
-
     @property
     def memory(self) -> int:
         """Bytes of shared memory."""
         floats, sums = self.rows * self.kind.extra, 0
-        for share, outputs in zip(self.shares, self.kind.outputs, strict=True):
+        for share, factor in zip(self.shares, self.kind.factors, strict=True):
+            _, outputs = self._sizes(factor)
             width = share.chunks * share.splits * share.vector
             floats += share.slices * -(-self.rows * width // 4) * 4
             floats += share.shared * share.weights * self.threads
-            sums = max(sums, share.slices * self.rows * outputs * self.units)
+            floats += factor.reduced * self.threads
+            sums = max(sums, -(-share.slices * self.rows * outputs // 4) * 4)
         return 4 * (floats + sums)
 
     @property
     def words(self) -> int:
         """Numbers that a team has room for in global memory, to be exchanged."""
-        return 2 * self.rows * max(self.kind.inputs) * self.H
+        words = self.rows * self.H * any(not factor.reduced for factor in self.kind.factors)
+        words += self.blocks * self.rows * self.H * any(f.reduced for f in self.kind.factors)
+        return 2 * (words + 2 * self.rows * self.blocks * (self.kind.totals > 0))
 
     def teams(self, B: int, chip: Chip) -> int:
         """How many of them compute B rows."""
         return min(chip.processors // self.blocks, -(-B // self.rows))
 
+    def _waiting(self, factor: Factor) -> float:
+        """About how many cycles pass until a block has what it needs from the others."""
+        turns = -(-self.H // self.threads)
+        if factor.reduced:
+            words = -(-self.blocks // (self.threads // (LANES * self.rows)))
+            return 1600 * -(-words // BATCH) + 90 * words + 50 * turns * self.rows
+        at_once = max(1, min(BATCH // self.rows, turns))
+        return 1600 * -(-turns // at_once) + 90 * turns * self.rows
+
     def cost(self, B: int, chip: Chip) -> float:
         """About how many cycles a step of B rows takes: fitted to 460 timings on an H200."""
-        step = sum(map(self._cycles, self.shares)) + 1600 * self.kind.sums
-        step += sum(map(self._waiting, self.kind.inputs))
+        step = sum(map(self._cycles, self.shares)) + 1600 * self.kind.totals
+        step += sum(map(self._waiting, self.kind.factors))
         return -(-B // (self.rows * self.teams(B, chip))) * step
 
     def sizes(self, options: Options) -> str:
@@ -172,7 +195,7 @@ def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
     """The layout of least cost for B rows, None where the weights do not fit on the chip.
 
     Example:
-        >>> team = best_team(512, 50, Kind((1,), (4,), 0, 0, 64), Chip(132, 232448, 16))
+        >>> team = best_team(512, 50, Kind((Factor(4, False),), 0, 0, 64), Chip(132, 232448, 16))
         >>> team.blocks * team.units >= 512, team.teams(50, Chip(132, 232448, 16)) * team.rows >= 50
         (True, True)
     """
@@ -191,7 +214,7 @@ def _teams(H: int, B: int, kind: Kind, chip: Chip) -> Iterator[Team]:
             if threads < LANES * rows or rows // 2 >= needed:
                 continue
             team = Team(H, kind, blocks, rows, threads, outputs)
-            if len(team.shares) == len(kind.outputs) and team.memory <= chip.memory - RESERVED:
+            if len(team.shares) == len(kind.factors) and team.memory <= chip.memory - RESERVED:
                 yield team
 
 

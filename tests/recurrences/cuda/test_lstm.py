@@ -12,8 +12,11 @@ import cayley
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences import NormSite, lstm, lstm_loop
 from cayley.recurrences.cuda import lstm as cuda
+from cayley.recurrences.cuda import teams
 from cayley.recurrences.cuda.gates import Layout
+from cayley.recurrences.cuda.plans import Chip
 from cayley.recurrences.cuda.references import references
+from cayley.recurrences.cuda.teams import Kind, Team
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 NAMES = ("input", "recurrent", "cell")
@@ -59,7 +62,12 @@ PACKED = LONG + [Case(9, 3, 38, norms, window) for norms in ("", "xhc") for wind
 PACKED += [Case(9, 3, 38, "xhc", window, True) for window in (5, 40)]
 PACKED += [Case(12, 7, 100, "xhc", 4), Case(6, 4, 128), Case(3, 150, 100), Case(1, 3, 2)]
 PACKED += [Case(50, 2, 20, "xhc", 33), Case(7, 3, 9, "hc", 4, True, False), Case(5, 1, 3)]
-CASES += [case._replace(packed=True) for case in PACKED]
+# weights of several multiprocessors
+LARGE = [Case(5, 3, 145), Case(3, 150, 145), Case(4, 9, 200, "xhc"), Case(3, 2, 512)]
+LARGE += [Case(6, 5, 200, norms, 3, True) for norms in ("h", "c", "xhc")]
+LARGE += [Case(1, 1, 145, "xhc"), Case(3, 20, 512, "xhc", 2, True), Case(70, 2, 210, "xhc", 10)]
+CASES += LARGE
+CASES += [case._replace(packed=True) for case in PACKED + LARGE]
 
 
 def inputs(case: Case) -> dict[str, Tensor]:
@@ -163,6 +171,27 @@ def test_weights_in_shared_memory(spare: int, norms: str, monkeypatch: pytest.Mo
     check(Case(4, 3, 70, norms, 2))
 
 
+# blocks, rows, threads and outputs: more blocks than a warp has lanes, and a row for each warp
+TEAMS = [(35, 2, 128, 4), (3, 4, 128, 4), (10, 8, 256, 8), (3, 1, 384, 8)]
+
+
+@gpu
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("norms", ["", "xhc"])
+@pytest.mark.parametrize("team", TEAMS, ids=str)
+def test_teams_that_take_their_rows_in_turn(
+    team: tuple[int, int, int, int], norms: str, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def best(H: int, B: int, kind: Kind, chip: Chip) -> Team:
+        return Team(H, kind, *team)
+
+    monkeypatch.setattr(teams, "best_team", best)
+    monkeypatch.setattr(teams, "chip", lambda device: Chip(team[0], 0, 1))
+    monkeypatch.setattr(cuda, "best_layout", lambda *_: None)
+    monkeypatch.setattr(cuda, "_kernels", cuda._kernels.__wrapped__)
+    check(Case(6, 9, 70, norms, 3, bool(norms), packed=packed))
+
+
 @gpu
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("norms", ["", "x", "h", "c", "xhc"])
@@ -239,7 +268,14 @@ def test_drift_over_2000_steps(norms: str) -> None:
 
 @gpu
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("case", [Case(9, 140, 100), Case(9, 140, 68, "xhc", 4, True)], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(Case(9, 140, 100), Case(9, 140, 68, "xhc", 4, True)),
+        *(Case(9, 140, 200), Case(9, 140, 200, "xhc", 4, True)),
+    ],
+    ids=str,
+)
 def test_repeats_itself_bit_for_bit_and_reads_only_what_it_has_written(
     case: Case, packed: bool
 ) -> None:
@@ -434,5 +470,7 @@ def test_refusals() -> None:
     assert "given ones" in (cuda.refusal(*given, None, 1, False, 1e-5) or "")
     long = [h0.new_zeros(20000, 1, 20), h0[:1], h0[:1], *normed[3:]]
     assert "windows of 20000 steps" in (cuda.refusal(*long, None, 10**6, False, 1e-5) or "")
-    large = [h0.new_zeros(3, 2, 1200), *(h0.new_zeros(2, 300) for _ in range(2)), *call[3:]]
-    assert "1200 × 300 weights do not fit" in (cuda.refusal(*large, None, 1, False, 1e-5) or "")
+    for H in (300, 4000):
+        large = [h0.new_zeros(3, 2, 4 * H), *(h0.new_zeros(2, H) for _ in range(2)), *call[3:]]
+        reason = cuda.refusal(*large, None, 1, False, 1e-5)
+        assert reason is None if H == 300 else "16000 × 4000 weights do not fit" in (reason or "")

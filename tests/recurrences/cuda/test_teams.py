@@ -36,11 +36,13 @@ def test_layouts_fit(kind: Kind, H: int, B: int) -> None:
 def test_every_weight_has_a_place(kind: Kind, H: int) -> None:
     """Groups of lanes for all outputs, in parts that together have all inputs."""
     team = found(H, 32, kind)
-    for share, inputs, outputs in zip(team.shares, kind.inputs, kind.outputs, strict=True):
-        groups = -(-outputs * team.units // share.outputs)
+    for share, factor in zip(team.shares, kind.factors, strict=True):
+        gates = factor.gates * team.units
+        inputs, outputs = (gates, H) if factor.reduced else (H, gates)
+        groups = -(-outputs // share.outputs)
         assert share.slices * groups * share.splits <= team.threads
         assert 0 <= share.shared <= share.chunks
-        length = -(-inputs * H // share.slices)
+        length = -(-inputs // share.slices)
         assert share.chunks == -(-length // (share.splits * share.vector))
 
 

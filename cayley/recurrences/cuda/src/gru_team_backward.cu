@@ -2,7 +2,7 @@
 #include "team.cuh"
 
 using CandidateBack = Weights<0, H, UNITS>;
-using GatesBack = Weights<1, 2 * H, UNITS>;
+using GatesBack = Weights<1, 2 * UNITS, H>;
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
     const float* __restrict__ grad_h, const float* __restrict__ h, const float* __restrict__ saved,
@@ -21,11 +21,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
   });
   GatesBack gates;
   gates.init(memory += CandidateBack::FLOATS, [&](int output, int k) {
-    const int unit = member.first + output;
-    return unit < H ? W[k * H + unit] : 0.0f;
+    const int unit = member.first + k % UNITS;
+    return unit < H ? W[(k / UNITS * H + unit) * H + output] : 0.0f;
   });
-  float* const sums = memory + GatesBack::FLOATS;
-  Gather<2> board(words, member.team);
+  float* const sums = memory += GatesBack::FLOATS;
+  float* const parts = memory += GatesBack::SUMS > CandidateBack::SUMS ? GatesBack::SUMS : CandidateBack::SUMS;
+  Gather gather(words, member.team);
+  Reduce reduce(words + teams * 2LL * Gather::SIZE, member.team);
   __syncthreads();
 
   for (int first = member.team * ROWS; first < B; first += teams * ROWS) {
@@ -61,13 +63,19 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
         d_c = slope<PHI>(c) * (g * u);
         d_u = g * (c - state) * (u * (1 - u));
       }
-      board.post(member, rows, {d_c});
+      gather.post(member, rows, d_c);
       if (t < steps.T - 1) fetch();
-      board.collect<1>(rows, candidate);
+      gather.collect(rows, candidate);
       candidate.multiply(sums);
       if (counts) v = candidate.output(sums, member.row, member.lane);
       const float d_r = v * state * (r * (1 - r));
-      board.post(member, rows, {d_r, d_u});
+      if (begins) {
+        gates.set(member.row, member.lane, d_r);
+        gates.set(member.row, UNITS + member.lane, d_u);
+      }
+      __syncthreads();
+      gates.multiply(sums);
+      reduce.post<GatesBack>(member, rows, sums);
       if (counts) {
         float* const out = delta + at * 3 * H + member.unit;
         out[0] = d_r;
@@ -82,10 +90,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
         totals[3] += c < 0 ? -d_c : d_c;
       }
       at += steps.advance();
-      board.collect<2>(rows, gates);
-      gates.multiply(sums);
-      if (counts)
-        carry = fmaf(g, 1 - u, r * v) + gates.output(sums, member.row, member.lane);
+      const float sum = reduce.collect(member, rows, parts);
+      if (counts) carry = fmaf(g, 1 - u, r * v) + sum;
     }
     if (begins) {
       grad_h0[row * H + member.unit] = carry;

@@ -24,7 +24,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_forward(
     return unit < H ? W[(2 * H + unit) * H + k] : 0.0f;
   });
   float* const sums = memory + Candidate::FLOATS;
-  Gather<1> board(words, member.team);
+  Gather board(words, member.team);
   const float bias = PHI == MODRELU && member.here ? b[member.unit] : 0.0f;
 
   for (int first = member.team * ROWS; first < B; first += teams * ROWS) {
@@ -56,9 +56,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_forward(
         r = sigmoid(gates.output(sums, member.row, member.lane) + x_r);
         u = sigmoid(gates.output(sums, member.row, UNITS + member.lane) + x_u);
       }
-      board.post(member, rows, {r * state});
+      board.post(member, rows, r * state);
       if (t < steps.T - 1) fetch();
-      board.collect<1>(rows, candidate);
+      board.collect(rows, candidate);
       candidate.multiply(sums);
       if (counts) {
         c = activate<PHI>(candidate.output(sums, member.row, member.lane) + x_c, bias);
@@ -66,7 +66,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_forward(
         const float way = c - state;
         state = u < 0.5f ? fmaf(u, way, state) : fmaf(u - 1, way, c);
       }
-      if (t < steps.T - 1) board.post(member, rows, {state});
+      if (t < steps.T - 1) board.post(member, rows, state);
       if (counts) {
         h[at * H + member.unit] = state;
         float* const out = saved + at * 3 * H + member.unit;
@@ -75,7 +75,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_forward(
         out[2 * H] = c;
       }
       at += steps.advance();
-      if (t < steps.T - 1) board.collect<1>(rows, gates);
+      if (t < steps.T - 1) board.collect(rows, gates);
     }
   }
 }

@@ -1,7 +1,8 @@
 // What the kernels before and after the recurrence of an LSTM share. N_x and its gradient do not
 // wait for the recurrence, so that they take all steps at once: a block a few steps of one row of
-// the batch, and a warp one of them at a time. sizes.cuh defines H; THREADS; PACKED, which
-// steps.cuh explains; and NORM_X, NORM_H, NORM_C, WINDOWED and EPS as for lstm.cuh.
+// the batch, and STEP_THREADS one of them at a time, a warp or the whole block. sizes.cuh defines
+// that, H and THREADS; PACKED, which steps.cuh explains; and NORM_X, NORM_H, NORM_C, WINDOWED and
+// EPS as for lstm.cuh.
 #pragma once
 
 #include "sizes.cuh"
@@ -10,15 +11,23 @@
 #include "sums.cuh"
 
 constexpr int FEATURES = 4 * H;
-constexpr int EACH = (FEATURES + 31) / 32;  // that a lane has of them
-constexpr int WARPS = THREADS / 32;
+constexpr int EACH = (FEATURES + STEP_THREADS - 1) / STEP_THREADS;  // that a thread has of them
+constexpr int AT_ONCE = THREADS / STEP_THREADS;                     // the steps of a block
+static_assert(STEP_THREADS == 32 || STEP_THREADS == THREADS);
 
-// Calls of(i, feature) for the i-th feature of this lane.
+__device__ inline float sum_step(float value) {
+  if constexpr (STEP_THREADS == 32)
+    return sum_warp(value);
+  else
+    return sum_block<THREADS>(value);
+}
+
+// Calls of(i, feature) for the i-th feature of this thread.
 template <class Of>
 __device__ inline void each_feature(Of of) {
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
-    const int feature = threadIdx.x % 32 + 32 * i;
+    const int feature = threadIdx.x % STEP_THREADS + STEP_THREADS * i;
     if (feature < FEATURES) of(i, feature);
   }
 }

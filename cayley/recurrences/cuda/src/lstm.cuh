@@ -1,114 +1,73 @@
-// What the two LSTM kernels share: sums over a block, and the normalisation N of a row by the
-// statistics of its last K steps, over the layer. Those of N_x do not wait for the recurrence:
-// lstm_input_forward.cu computes them. sizes.cuh also defines NORM_X, NORM_H and NORM_C, which of
-// the normalisations there are; WINDOWED, whether K > 1; and EPS.
+// What the LSTM kernels share: the gates, and the normalisation N of a row by the statistics of its
+// last K steps, over the layer, with its gradient. Those of N_x do not wait for the recurrence:
+// lstm_input_forward.cu computes them. What includes this defines ROW_THREADS, the threads that a
+// row of the batch has, in whole warps, and GATES, the gates of a unit that a thread has. sizes.cuh
+// also defines NORM_X, NORM_H and NORM_C, which of the normalisations there are; WINDOWED, whether
+// K > 1; and EPS.
 #pragma once
 
-#include "gates.cuh"
 #include "sums.cuh"
 
 enum Gate { I, F, G, O };
 
-constexpr int WARPS = THREADS / 32;
-constexpr int GATES = 4 / ROLES;  // of a lane: I and F with role 0, G and O with role 1
-constexpr int ROLE = LANES / 2;   // the bit of a lane's number that is its role
-static_assert(ROLES == 2);
-
-// The activation of the i-th gate of a lane.
+// The activation of the i-th gate of a thread: role 0 has the first ones.
 __device__ inline float activate_gate(int i, int role, float z) {
   return GATES * role + i == G ? tanhf(z) : sigmoid(z);
-}
-
-// The sum over the lanes of a warp that have the same role.
-__device__ inline float sum_role(float value) {
-#pragma unroll
-  for (int bit = 1; bit < 32; bit *= 2)
-    if (bit != ROLE) value += __shfl_xor_sync(~0u, value, bit);
-  return value;
 }
 
 struct Pair {
   float first, second;
 };
 
-// The sums over all warps of what part(warp) gives, to every thread.
-template <class Part>
-__device__ inline Pair sum_warps(Part part) {
-  // of twice as many lanes as needed, one half for each of the two
-  constexpr int PLACES = 1 << log2(2 * WARPS - 1);
-  static_assert(PLACES <= 16);
-  const int place = threadIdx.x % PLACES;
-  const bool second = threadIdx.x / PLACES % 2;
-  const Pair own = place < WARPS ? part(place) : Pair{0, 0};
-  float sum = second ? own.second : own.first;
-#pragma unroll
-  for (int other = 1; other < PLACES; other *= 2) sum += __shfl_xor_sync(~0u, sum, other);
-  const float other = __shfl_xor_sync(~0u, sum, PLACES);
-  return second ? Pair{other, sum} : Pair{sum, other};
-}
-
 // What a normalisation got; null what it did not.
 struct Site {
   const float *gamma, *beta, *reference, *past;
 };
 
-// COUNT numbers of each step, which as many threads fetch for all, as Ahead does: to be called
-// before its end_of_step(). Others see them after a barrier that follows the wait for the copies.
-template <int COUNT>
-struct Scalars {
-  static constexpr int FLOATS = COUNT * DEPTH;
+// The parameters of VALUES features of a thread, of which the given one is the first, if there is
+// one.
+template <int VALUES>
+struct Parameters {
+  float gamma[VALUES], beta[VALUES], reference;
 
-  float* first;
-  const float* next;  // what this thread fetches; null for nothing
-  int slot = 0, ready = 0;
-
-  __device__ Scalars(float* memory, const float* next) : first(memory), next(next) {}
-
-  // The number of the step after is so many floats further.
-  __device__ void fetch(int step) {
-    if (next) {
-      machine::copy_ahead(first + slot + threadIdx.x, next);
-      next += step;
-    }
-  }
-
-  __device__ void end_of_step() { slot = after(slot); }
-
-  // Of the step at hand.
-  __device__ float get(int i) const { return first[ready + i]; }
-
-  __device__ void advance() { ready = after(ready); }
-
- private:
-  __device__ static int after(int place) { return place == FLOATS - COUNT ? 0 : place + COUNT; }
-};
-
-// N_x of what the input contributes to the gates of a lane, of which the given one is the first.
-struct InputNorm {
-  float gamma[GATES] = {}, beta[GATES] = {}, reference;
-
-  __device__ void init(const Site& site, long long row, int output, bool used) {
+  __device__ void load(const Site& site, long long row, int feature, bool here) {
 #pragma unroll
-    for (int i = 0; i < GATES && used; ++i) {
-      gamma[i] = site.gamma[output + i * H];
-      beta[i] = site.beta[output + i * H];
+    for (int i = 0; i < VALUES; ++i) {
+      gamma[i] = here ? site.gamma[feature + i * H] : 0.0f;
+      beta[i] = here ? site.beta[feature + i * H] : 0.0f;
     }
     reference = site.reference ? site.reference[row] : 0.0f;
   }
+};
+
+// N_x of what the input contributes to the gates of a thread.
+struct InputNorm : Parameters<GATES> {
 
   __device__ float normalize(int i, float x, float mean, float scale) const {
     return fmaf(gamma[i], (x - reference - mean) * scale, beta[i]);
   }
 };
 
-// Three numbers of each of the K - 1 steps before or after one, which one warp keeps and adds up
-// while the others are busy: each normalisation has a warp of its own, if there are as many.
+// The number of a thread among those of its row.
+__device__ inline int row_thread() {
+  return ROW_THREADS == THREADS ? threadIdx.x : threadIdx.x % ROW_THREADS;
+}
+
+__device__ inline void sync_row() {
+  if constexpr (ROW_THREADS == 32)
+    __syncwarp();
+  else
+    __syncthreads();
+}
+
+// Three numbers of each of the K - 1 steps before or after one, which one warp of the row keeps and
+// adds up while the others are busy: each normalisation has one of its own, if there are as many.
 struct Window {
   float* steps;  // (K - 1, 3)
   int length;
   int place;  // of the next step, whose numbers take that of one that is no longer needed
 
-  __device__ static bool mine(int site) { return threadIdx.x / 32 == site % WARPS; }
+  __device__ static bool mine(int site) { return row_thread() / 32 == site % (ROW_THREADS / 32); }
 
   __device__ void put(float first, float second, float third) {
     if (threadIdx.x % 32 == 0) {
@@ -121,92 +80,45 @@ struct Window {
   }
 };
 
-// The sums of w, w (a - shift) and w (a - shift)². A shift to one of the values loses nothing:
-// where it is far from the others, their spread is large as well.
-struct alignas(16) Sums {
-  float n, shift, first, second;
-};
-
 // The steps before one: their number, mean and spread, n times the variance, and 1/(n + 1).
 struct alignas(16) Past {
   float n, mean, spread, share;
 };
 
-// N over the gates of all lanes, VALUES for each, or over the cells, where all lanes of a unit have
-// the same value. `feature` is the first of the lane, if there is one.
+// N over the gates of all units, VALUES for each thread, or over the cells.
 template <int SITE, int VALUES>
-struct Norm {
-  static constexpr bool REPEATED = VALUES == 1;
-  static constexpr int FEATURES = REPEATED ? H : 4 * H;
+struct Norm : Parameters<VALUES> {
+  static constexpr int FEATURES = VALUES == 1 ? H : 4 * H;
 
-  Sums* partials;
   Past* before;
   Window window;
-  float gamma[VALUES], beta[VALUES], reference;
-  bool counted;
   float m, v, mean, scale;
   float* out;
 
-  // The first lane of a warp is counted, if any is.
+  // Takes up to 4 K floats of memory, and returns what is left.
   __device__ float* init(float* memory, const Site& site, const float* weights, float* statistics,
-                         long long row, long long T, int B, int K, int feature, bool here) {
-    out = statistics + threadIdx.x * T * B + row;
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i) {
-      gamma[i] = here ? site.gamma[feature + i * H] : 0.0f;
-      beta[i] = here ? site.beta[feature + i * H] : 0.0f;
-    }
-    reference = site.reference ? site.reference[row] : 0.0f;
-    counted = here;
-    partials = reinterpret_cast<Sums*>(memory);
-    before = reinterpret_cast<Past*>(partials + WARPS);
-    const float n = sum_warp(!here ? 0.0f : REPEATED ? 1.0f / ROLES : VALUES);
-    if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32].n = n;
+                         long long row, long long T, int B, int K) {
+    out = statistics + row_thread() * T * B + row;
+    before = reinterpret_cast<Past*>(memory);
     window = {reinterpret_cast<float*>(before + 1), K - 1, 0};
     if constexpr (WINDOWED) {
 #pragma unroll 1
-      for (int k = threadIdx.x; k < K - 1; k += THREADS) {
+      for (int k = row_thread(); k < K - 1; k += ROW_THREADS) {
         float* const entry = window.steps + 3 * k;
         entry[0] = site.past ? weights[(long long)k * B + row] : 0.0f;
         entry[1] = site.past ? site.past[(long long)k * B + row] : 0.0f;
         entry[2] = site.past ? site.past[(long long)(K - 1 + k) * B + row] : 0.0f;
       }
-      __syncthreads();
+      sync_row();
       if (Window::mine(SITE)) sum_window(window.steps[3 * (K - 2) + 1]);
     }
     return window.steps + (3 * (K - 1) + 3) / 4 * 4;
   }
 
-  // To be followed by a barrier.
-  __device__ void observe(const float (&a)[VALUES]) const {
-    const int lane = threadIdx.x % 32;
-    const float shift = __shfl_sync(~0u, a[0], 0);
-    float first = 0, second = 0;
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i) {
-      const float d = counted ? a[i] - shift : 0.0f;
-      first += d;
-      second = fmaf(d, d, second);
-    }
-    const float sum = REPEATED ? sum_role(lane & ROLE ? second : first) : sum_two(first, second);
-    Sums& own = partials[threadIdx.x / 32];
-    if (lane == 0) own.first = sum;
-    if (lane == (REPEATED ? ROLE : 1)) own.second = sum;
-    if (lane == 3) own.shift = shift;
-  }
-
-  // After that barrier: the statistics of the step, and those of its window.
-  __device__ void finish() {
-    constexpr float PART = 1.0f / FEATURES;
-    const float shift = partials[0].shift;
-    const Pair sums = sum_warps([&](int warp) {
-      const Sums part = partials[warp];
-      const float d = part.shift - shift;
-      return Pair{fmaf(part.n, d, part.first),
-                  fmaf(d, fmaf(part.n, d, 2 * part.first), part.second)};
-    });
-    m = mean = fmaf(sums.first, PART, shift);
-    v = PART * fmaf(-PART * sums.first, sums.first, sums.second);
+  // From mean and variance of the step: those of its window.
+  __device__ void finish(float mean_of_step, float variance_of_step) {
+    m = mean = mean_of_step;
+    v = variance_of_step;
     float variance = v;
     if constexpr (WINDOWED) {
       const Past all = *before;
@@ -222,12 +134,12 @@ struct Norm {
 
   // Step after step; four threads write.
   __device__ void write(int B) {
-    const int i = threadIdx.x;
+    const int i = row_thread();
     if (i < 4) *out = i == 0 ? m : i == 1 ? v : i == 2 ? mean : scale;
     out += B;
   }
 
-  // After a barrier that follows finish(): the moments of that step and those before it.
+  // After a barrier of the row that follows finish(): the moments of that step and those before it.
   __device__ void sum_before() {
     if (!Window::mine(SITE)) return;
     window.put(1, m, v);
@@ -250,6 +162,112 @@ struct Norm {
     if (threadIdx.x % 32 == 0) {
       const float offset = sum > 0 ? __fdividef(first, sum) : 0.0f;
       *before = {sum, shift + offset, second - first * offset, __fdividef(1, sum + 1)};
+    }
+  }
+};
+
+// With S1 and S2 the sums of G and G z, where G is the gradient of z times the scale, the gradients
+// with respect to mean and variance of the window of step t are p = -S1 and q = -scale S2 / 2. Each
+// is divided by the number n of steps in the window and given to all of them.
+template <int SITE, int VALUES>
+struct NormBack : Parameters<VALUES> {
+  static constexpr int FEATURES = VALUES == 1 ? H : 4 * H;
+
+  Window window;
+  float* after;   // the sums over the K - 1 steps after the one at hand
+  float* counts;  // the steps of the past in the windows of the first K - 1 steps
+  const float* external;
+  float mean, scale, inverse, share;  // 1/scale, and 1/n
+  float p, q;                         // divided by n
+  float dm, dv, offset;               // what pull() needs: those of the step, and mean - m
+
+  __device__ float* init(float* memory, const Site& site, const float* weights,
+                         const float* external, long long row, int T, int B, int K) {
+    this->external = external;
+    after = memory;
+    counts = after + 3;
+    window = {counts + K - 1, K - 1, 0};
+    if constexpr (WINDOWED) {
+      window.place = (T - 1) % (K - 1);
+#pragma unroll 1
+      for (int k = row_thread(); k < K - 1; k += ROW_THREADS) {
+        counts[k] = 0;
+#pragma unroll 1
+        for (int j = k; j < K - 1 && site.past; ++j) counts[k] += weights[(long long)j * B + row];
+        for (int i = 0; i < 3; ++i) window.steps[3 * k + i] = 0;
+      }
+      if (row_thread() < 3) after[row_thread()] = 0;
+    }
+    return window.steps + 3 * (K - 1);
+  }
+
+  // Those of the window of step t.
+  __device__ void read(float of_mean, float of_scale, int t, int K) {
+    mean = of_mean;
+    scale = of_scale;
+    inverse = __fdividef(1, scale);
+    if constexpr (WINDOWED)
+      share = __fdividef(1, min(t + 1, K) + (t >= 0 && t < K - 1 ? counts[t] : 0.0f));
+  }
+
+  __device__ float normal(float a) const { return (a - this->reference - mean) * scale; }
+
+  // From the sums S1 and S2, and m of the step.
+  __device__ void finish(const Pair& sums, float m, long long t, long long T, long long B,
+                         long long row) {
+    dm = -sums.first;
+    dv = -0.5f * scale * sums.second;
+    if constexpr (WINDOWED) {
+      p = dm * share;
+      q = dv * share;
+      dv = after[1] + q;
+      dm = after[0] + p + 2 * (dv * m - (after[2] + q * mean));
+    }
+    if (external) {
+      dm += external[t * B + row];
+      dv += external[(T + t) * B + row];
+    }
+    constexpr float PART = 1.0f / FEATURES;
+    dm *= PART;
+    dv *= 2 * PART;
+    offset = mean - m;
+  }
+
+  // The gradient of the value whose z is given, from G.
+  __device__ float pull(float G, float z) const {
+    // z / scale + mean - m is what is left after the mean of the step is taken away
+    return G + fmaf(dv, fmaf(z, inverse, offset), dm);
+  }
+
+  // After a barrier of the row that follows finish(), before read(): the sums over its step and
+  // later ones.
+  __device__ void sum_after() {
+    if (!Window::mine(SITE)) return;
+    window.put(p, q, q * mean);
+    window.place = window.place == 0 ? window.length - 1 : window.place - 1;
+    float sums[4] = {};
+#pragma unroll 1
+    for (int k = threadIdx.x % 32; k < window.length; k += 32)
+#pragma unroll
+      for (int i = 0; i < 3; ++i) sums[i] += window.steps[3 * k + i];
+    const float sum = sum_four(sums);
+    if (threadIdx.x % 32 < 3) after[threadIdx.x % 32] = sum;
+  }
+
+  // After the first step: step k of the past is in the windows of steps 0, ..., k.
+  __device__ void pull_past(const float* past, const float* weights, float* grad_past,
+                            long long row, int B, int K) const {
+    if (!past) return;
+    for (int k = row_thread(); k < K - 1; k += ROW_THREADS) {
+      float P = 0, Q = 0, R = 0;
+      for (int t = 0; t <= k; ++t) {
+        P += window.steps[3 * t];
+        Q += window.steps[3 * t + 1];
+        R += window.steps[3 * t + 2];
+      }
+      const long long at = (long long)k * B + row;
+      grad_past[at] = weights[at] * (P + 2 * (Q * past[at] - R));
+      grad_past[at + (K - 1) * (long long)B] = weights[at] * Q;
     }
   }
 };

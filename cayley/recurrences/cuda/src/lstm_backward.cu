@@ -3,7 +3,7 @@
 // first the gradients of gamma_c and beta_c. The input and other parameters are left to
 // lstm_input_backward.cu. With the table of a packed sequence all (T, B, ·) are (N, ·), but those
 // of statistics.
-#include "lstm.cuh"
+#include "lstm_block.cuh"
 
 using Back = Weights<0, 4 * H, 1>;
 using Delta = Buffers<Back, 4 * H>;
@@ -26,118 +26,6 @@ struct Partials {
       sums.second += of(site, warp).second;
     }
     return sums;
-  }
-};
-
-// With S1 and S2 the sums of G and G z, where G is the gradient of z times the scale, the gradients
-// with respect to mean and variance of the window of step t are p = -S1 and q = -scale S2 / 2. Each
-// is divided by the number n of steps in the window and given to all of them.
-template <int SITE, int VALUES>
-struct NormBack {
-  static constexpr int FEATURES = VALUES == 1 ? H : 4 * H;
-
-  Window window;
-  float* after;   // the sums over the K - 1 steps after the one at hand
-  float* counts;  // the steps of the past in the windows of the first K - 1 steps
-  const float* external;
-  float gamma[VALUES], beta[VALUES], reference;
-  float mean, scale, inverse, share;  // 1/scale, and 1/n
-  float p, q;                         // divided by n
-  float dm, dv, offset;               // what pull() needs: those of the step, and mean - m
-
-  __device__ float* init(float* memory, const Site& site, const float* weights,
-                         const float* external, long long row, int T, int B, int K, int feature,
-                         bool here) {
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i) {
-      gamma[i] = here ? site.gamma[feature + i * H] : 0.0f;
-      beta[i] = here ? site.beta[feature + i * H] : 0.0f;
-    }
-    reference = site.reference ? site.reference[row] : 0.0f;
-    this->external = external;
-    after = memory;
-    counts = after + 3;
-    window = {counts + K - 1, K - 1, 0};
-    if constexpr (WINDOWED) {
-      window.place = (T - 1) % (K - 1);
-#pragma unroll 1
-      for (int k = threadIdx.x; k < K - 1; k += THREADS) {
-        counts[k] = 0;
-#pragma unroll 1
-        for (int j = k; j < K - 1 && site.past; ++j) counts[k] += weights[(long long)j * B + row];
-        for (int i = 0; i < 3; ++i) window.steps[3 * k + i] = 0;
-      }
-      if (threadIdx.x < 3) after[threadIdx.x] = 0;
-    }
-    return window.steps + 3 * (K - 1);
-  }
-
-  __device__ void read(const Statistics& scalars, int t, int K) {
-    mean = scalars.get(3 * SITE + 1);
-    scale = scalars.get(3 * SITE + 2);
-    inverse = __fdividef(1, scale);
-    if constexpr (WINDOWED)
-      share = __fdividef(1, min(t + 1, K) + (t >= 0 && t < K - 1 ? counts[t] : 0.0f));
-  }
-
-  __device__ float normal(float a) const { return (a - reference - mean) * scale; }
-
-  // From the sums S1 and S2, and m of the step.
-  __device__ void finish(const Pair& sums, float m, long long t, long long T, long long B,
-                         long long row) {
-    dm = -sums.first;
-    dv = -0.5f * scale * sums.second;
-    if constexpr (WINDOWED) {
-      p = dm * share;
-      q = dv * share;
-      dv = after[1] + q;
-      dm = after[0] + p + 2 * (dv * m - (after[2] + q * mean));
-    }
-    if (external) {
-      dm += external[t * B + row];
-      dv += external[(T + t) * B + row];
-    }
-    constexpr float PART = 1.0f / FEATURES;
-    dm *= PART;
-    dv *= 2 * PART;
-    offset = mean - m;
-  }
-
-  // The gradient of the value whose z is given, from G.
-  __device__ float pull(float G, float z) const {
-    // z / scale + mean - m is what is left after the mean of the step is taken away
-    return G + fmaf(dv, fmaf(z, inverse, offset), dm);
-  }
-
-  // After a barrier that follows finish(), before read(): the sums over its step and later ones.
-  __device__ void sum_after() {
-    if (!Window::mine(SITE)) return;
-    window.put(p, q, q * mean);
-    window.place = window.place == 0 ? window.length - 1 : window.place - 1;
-    float sums[4] = {};
-#pragma unroll 1
-    for (int k = threadIdx.x % 32; k < window.length; k += 32)
-#pragma unroll
-      for (int i = 0; i < 3; ++i) sums[i] += window.steps[3 * k + i];
-    const float sum = sum_four(sums);
-    if (threadIdx.x % 32 < 3) after[threadIdx.x % 32] = sum;
-  }
-
-  // After the first step: step k of the past is in the windows of steps 0, ..., k.
-  __device__ void pull_past(const float* past, const float* weights, float* grad_past,
-                            long long row, int B, int K) const {
-    if (!past) return;
-    for (int k = threadIdx.x; k < K - 1; k += THREADS) {
-      float P = 0, Q = 0, R = 0;
-      for (int t = 0; t <= k; ++t) {
-        P += window.steps[3 * t];
-        Q += window.steps[3 * t + 1];
-        R += window.steps[3 * t + 2];
-      }
-      const long long at = (long long)k * B + row;
-      grad_past[at] = weights[at] * (P + 2 * (Q * past[at] - R));
-      grad_past[at + (K - 1) * (long long)B] = weights[at] * Q;
-    }
   }
 };
 
@@ -190,14 +78,17 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
   InputNorm N_x;
   NormBack<0, GATES> N_h;
   NormBack<1, 1> N_c;
-  if constexpr (NORM_X && NORM_H)
-    N_x.init({gamma_x, beta_x, reference_x}, row, output, lane.used);
-  if constexpr (NORM_H)
-    memory = N_h.init(memory, {gamma_h, beta_h, reference_h, past_h}, weights, external_h, row,
-                      steps.T, B, K, output, lane.used);
-  if constexpr (NORM_C)
-    N_c.init(memory, {gamma_c, beta_c, reference_c, past_c}, weights, external_c, row, steps.T, B,
-             K, lane.unit, lane.used);
+  const Site of_x = {gamma_x, beta_x, reference_x}, of_h = {gamma_h, beta_h, reference_h, past_h};
+  const Site of_c = {gamma_c, beta_c, reference_c, past_c};
+  if constexpr (NORM_X && NORM_H) N_x.load(of_x, row, output, lane.used);
+  if constexpr (NORM_H) {
+    N_h.load(of_h, row, output, lane.used);
+    memory = N_h.init(memory, of_h, weights, external_h, row, steps.T, B, K);
+  }
+  if constexpr (NORM_C) {
+    N_c.load(of_c, row, lane.unit, lane.used);
+    N_c.init(memory, of_c, weights, external_c, row, steps.T, B, K);
+  }
 
   Steps steps_ahead = steps;
   long long at = steps.first + row, at_ahead = at;
@@ -244,8 +135,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
       from_h = ahead.get(2 * GATES, 0);
       from_c = ahead.get(2 * GATES + 1, 0);
       cell_before = ahead.get(2 * GATES + 2, 0);
-      if constexpr (NORM_H) N_h.read(statistics, t, K);
-      if constexpr (NORM_C) N_c.read(statistics, t, K);
+      if constexpr (NORM_H) N_h.read(statistics.get(1), statistics.get(2), t, K);
+      if constexpr (NORM_C) N_c.read(statistics.get(4), statistics.get(5), t, K);
 #pragma unroll
       for (int i = 0; i < GATES; ++i) {
         own[i] = ahead.get(i, 0);

@@ -4,7 +4,7 @@
 // statistics, (4, T, B), are mean and variance of each step, and mean and 1/sqrt(variance + eps) of
 // its window; those of N_x have been computed before. With the table of a packed sequence all
 // (T, B, ·) are (N, ·).
-#include "lstm.cuh"
+#include "lstm_block.cuh"
 
 using Recurrent = Weights<0, H, 4>;
 using Before = Buffers<Recurrent, H>;
@@ -48,18 +48,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_forward(
                                                  : nullptr);
   memory += scalars.FLOATS;
   InputNorm N_x;
-  Norm<0, GATES> N_h;
-  Norm<1, 1> N_c;
-  if constexpr (NORM_X) N_x.init({gamma_x, beta_x, reference_x}, row, output, lane.used);
+  BlockNorm<0, GATES> N_h;
+  BlockNorm<1, 1> N_c;
+  const Site of_x = {gamma_x, beta_x, reference_x}, of_h = {gamma_h, beta_h, reference_h, past_h};
+  const Site of_c = {gamma_c, beta_c, reference_c, past_c};
+  if constexpr (NORM_X) N_x.load(of_x, row, output, lane.used);
   if constexpr (NORM_H) {
-    memory = N_h.init(memory, {gamma_h, beta_h, reference_h, past_h}, weights, statistics_h, row, T,
-                      B, K, output, lane.used);
+    N_h.load(of_h, row, output, lane.used);
+    memory = N_h.init(memory, of_h, lane.used, weights, statistics_h, row, T, B, K);
 #pragma unroll
     for (int i = 0; i < GATES; ++i) bias[i] -= N_h.reference;
   }
-  if constexpr (NORM_C)
-    N_c.init(memory, {gamma_c, beta_c, reference_c, past_c}, weights, statistics_c, row, T, B, K,
-             lane.unit, lane.used);
+  if constexpr (NORM_C) {
+    N_c.load(of_c, row, lane.unit, lane.used);
+    N_c.init(memory, of_c, lane.used, weights, statistics_c, row, T, B, K);
+  }
 
   Steps steps(table, row, T, B, false), steps_ahead = steps;
   int t_ahead = 0;

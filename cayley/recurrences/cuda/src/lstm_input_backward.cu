@@ -24,7 +24,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_backward(
   extern __shared__ float4 shared[];
   const Chunk chunk(blockIdx.x / B, length, table, T, B);
   const long long row = chunk.row, size = (long long)T * B;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int place = threadIdx.x / STEP_THREADS, lane = threadIdx.x % 32;
   const float reference = NORM_X && references ? references[row] : 0.0f;
   float gammas[EACH] = {};
   if constexpr (NORM_X) each_feature([&](int i, int feature) { gammas[i] = gamma[feature]; });
@@ -50,8 +50,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_backward(
       S1 += G;
       S2 = fmaf(G, z[i], S2);
     });
-    dm = -sum_warp(S1);
-    dv = -0.5f * scale * sum_warp(S2);
+    dm = -sum_step(S1);
+    dv = -0.5f * scale * sum_step(S2);
   };
 
   // those of the chunk, and the K - 1 after it
@@ -59,13 +59,14 @@ extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_backward(
   if constexpr (NORM_X && WINDOWED) {
     const int end = min(chunk.end + K - 1, chunk.T);
 #pragma unroll 1
-    for (int t = chunk.begin + warp; t < end; t += WARPS) {
+    for (int t = chunk.begin + place; t < end; t += AT_ONCE) {
       float dm, dv, n = 0;
       read(t);
       gradients_of_window(dm, dv);
       for (int k = t + lane; k < K - 1 && past; k += 32) n += weights[(long long)k * B + row];
       n = min(t + 1, K) + sum_warp(n);
-      if (lane == 0) shares[t - chunk.begin] = {dm / n, dv / n, dv / n * mean};
+      if (threadIdx.x % STEP_THREADS == 0)
+        shares[t - chunk.begin] = {dm / n, dv / n, dv / n * mean};
     }
     __syncthreads();
   }
@@ -73,7 +74,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_backward(
   float of_gamma_x[EACH] = {}, of_gamma_h[EACH] = {}, of_d[EACH] = {}, of_da[EACH] = {};
   float of_dx[EACH] = {};
 #pragma unroll 1
-  for (int t = chunk.begin + warp; t < chunk.end; t += WARPS) {
+  for (int t = chunk.begin + place; t < chunk.end; t += AT_ONCE) {
     const long long at = read(t);
     each_feature([&](int i, int) { of_d[i] += dy[i]; });
     if constexpr (NORM_H)
@@ -135,14 +136,14 @@ extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_backward(
   if (NORM_C && chunk.begin > 0)
     for (int i = threadIdx.x; i < 2 * H; i += THREADS) partial[i] = 0;
   partial += 2 * H;
-  float* const columns = reinterpret_cast<float*>(shared);  // (WARPS, FEATURES)
+  float* const columns = reinterpret_cast<float*>(shared);  // (AT_ONCE, FEATURES)
   const auto write = [&](const float (&sums)[EACH], auto... places) {
     __syncthreads();
-    each_feature([&](int i, int feature) { columns[warp * FEATURES + feature] = sums[i]; });
+    each_feature([&](int i, int feature) { columns[place * FEATURES + feature] = sums[i]; });
     __syncthreads();
     for (int feature = threadIdx.x; feature < FEATURES; feature += THREADS) {
       float sum = 0;
-      for (int w = 0; w < WARPS; ++w) sum += columns[w * FEATURES + feature];
+      for (int i = 0; i < AT_ONCE; ++i) sum += columns[i * FEATURES + feature];
       ((partial[places * FEATURES + feature] = sum), ...);
     }
   };

@@ -29,14 +29,15 @@ extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_forward(
 
   // those of the chunk, and the K - 1 before it
   Step* const steps = reinterpret_cast<Step*>(shared);
-  const int first = chunk.begin - (K - 1), lane = threadIdx.x % 32;
+  const int first = chunk.begin - (K - 1);
+  const bool writes = threadIdx.x % STEP_THREADS == 0;
 #pragma unroll 1
-  for (int t = first + (int)threadIdx.x / 32; t < chunk.end; t += WARPS) {
+  for (int t = first + (int)threadIdx.x / STEP_THREADS; t < chunk.end; t += AT_ONCE) {
     if (t < 0) {
       const long long at = (K - 1 + t) * (long long)B + row;
-      if (lane == 0 && past)
+      if (writes && past)
         steps[t - first] = {weights[at], past[at], past[at + (K - 1) * (long long)B]};
-      else if (lane == 0)
+      else if (writes)
         steps[t - first] = {0, 0, 0};
       continue;
     }
@@ -44,10 +45,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_forward(
     float values[EACH], sum = 0, spread = 0;
     each_feature([&](int i, int feature) { values[i] = here[feature]; });
     each_feature([&](int i, int) { sum += values[i] -= reference; });
-    const float mean = sum_warp(sum) / FEATURES;
+    const float mean = sum_step(sum) / FEATURES;
     each_feature([&](int i, int) { spread = fmaf(values[i] - mean, values[i] - mean, spread); });
-    spread = sum_warp(spread);
-    if (lane == 0) steps[t - first] = {1, mean, spread / FEATURES};
+    spread = sum_step(spread);
+    if (writes) steps[t - first] = {1, mean, spread / FEATURES};
   }
   __syncthreads();
   for (int t = chunk.begin + (int)threadIdx.x; t < chunk.end; t += THREADS) {

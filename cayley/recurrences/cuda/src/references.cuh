@@ -12,14 +12,7 @@ __device__ inline float coarse(float m) {
 
 // The number near the mean of n values, of which each thread has added up a part.
 __device__ inline float near_mean(float sum, int n) {
-  __shared__ float partials[THREADS / 32];
-  sum = sum_warp(sum);
-  __syncthreads();  // others may still read what the call before has left
-  if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = sum;
-  __syncthreads();
-  sum = 0;
-  for (int warp = 0; warp < THREADS / 32; ++warp) sum += partials[warp];
-  return coarse(sum / n);
+  return coarse(sum_block<THREADS>(sum) / n);
 }
 
 __device__ inline float reference_of(const float* values, int n) {

@@ -1,4 +1,4 @@
-// Sums over the lanes of a warp. It is exchanges that take the time.
+// Sums over the lanes of a warp, and over a block. It is exchanges that take the time.
 #pragma once
 
 // The sum over the lanes whose numbers differ in the given bits.
@@ -9,6 +9,19 @@ __device__ inline float sum_over(float value) {
 }
 
 __device__ inline float sum_warp(float value) { return sum_over<1, 2, 4, 8, 16>(value); }
+
+// The sum over a block of THREADS, to all of them.
+template <int THREADS>
+__device__ inline float sum_block(float value) {
+  __shared__ float partials[THREADS / 32];
+  value = sum_warp(value);
+  __syncthreads();  // others may still read what the call before has left
+  if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = 0;
+  for (int warp = 0; warp < THREADS / 32; ++warp) value += partials[warp];
+  return value;
+}
 
 // The sums of two values over a warp: that of the first with even lanes, of the second with odd
 // ones, in half as many exchanges as two sums take.

@@ -17,6 +17,8 @@
 
 static_assert(UNITS <= 32 && THREADS >= 32 * ROWS);
 
+constexpr int BATCH = 16;  // of the numbers that a thread waits for at a time
+
 // Product number INDEX of a step, of which a block has so many inputs and outputs. The inputs are
 // in SLICES parts, each of which other threads multiply; their sums are added up in the end.
 template <int INDEX, int INPUTS, int ALL>
@@ -27,6 +29,7 @@ struct Weights {
   using Part = Product<LENGTH, EACH, SPLITS[INDEX], VECTOR[INDEX], ROWS, SHARED[INDEX], THREADS>;
   static constexpr int STATES = (ROWS * Part::WIDTH + 3) / 4 * 4;  // floats of the inputs of a part
   static constexpr int FLOATS = PARTS * STATES + Part::SHARED_FLOATS;
+  static constexpr int SUMS = (PARTS * ROWS * ALL + 3) / 4 * 4;
   static_assert(PARTS * GROUPS * SPLITS[INDEX] <= THREADS);
 
   Part weights;
@@ -66,11 +69,16 @@ struct Weights {
     __syncthreads();
   }
 
-  __device__ static float output(const float* sums, int row, int output) {
+  // The output at a place of (ROWS, ALL).
+  __device__ static float output_at(const float* sums, int place) {
     float sum = 0;
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) sum += sums[(part * ROWS + row) * ALL + output];
+    for (int part = 0; part < PARTS; ++part) sum += sums[part * ROWS * ALL + place];
     return sum;
+  }
+
+  __device__ static float output(const float* sums, int row, int output) {
+    return output_at(sums, row * ALL + output);
   }
 };
 
@@ -96,8 +104,10 @@ struct Member {
 // of them is posted once. A block posts after all its threads have what they want of the exchange
 // before: so when it has got something of an exchange from every block, the last but one is over
 // for all of them, and its words can be used again.
-template <int SIZE>
+template <int WORDS>
 struct Board {
+  static constexpr int SIZE = WORDS;
+
   machine::Word* words;  // (2, SIZE)
   unsigned number = 1;   // of the exchange: words are 0 at first
 
@@ -133,46 +143,86 @@ struct Board {
   __device__ void advance() { ++number; }
 };
 
-// Up to GATES numbers of every unit and row, which all blocks get: the inputs of a product.
-template <int GATES>
-struct Gather : Board<ROWS * GATES * H> {
-  using Base = Board<ROWS * GATES * H>;
-  using Base::Base;
+// A number of every unit and row, which all blocks get: the inputs of a product.
+struct Gather : Board<ROWS * H> {
+  using Board::Board;
 
-  template <int COUNT>
-  __device__ void post(const Member& member, int rows, const float (&values)[COUNT]) const {
-    static_assert(COUNT <= GATES);
-    if (member.here && member.row < rows)
-#pragma unroll
-      for (int i = 0; i < COUNT; ++i)
-        Base::post((member.row * COUNT + i) * H + member.unit, values[i]);
+  __device__ void post(const Member& member, int rows, float value) const {
+    if (member.here && member.row < rows) Board::post(member.row * H + member.unit, value);
   }
 
-  // COUNT numbers of a unit, of so many rows. They do not come at once: there is time for something
-  // else after they have been posted.
-  template <int COUNT, class Weights>
+  // They do not come at once: there is time for something else after they have been posted.
+  template <class Weights>
   __device__ void collect(int rows, const Weights& weights) {
-    constexpr int WIDTH = COUNT * H, TURNS = (WIDTH + THREADS - 1) / THREADS;
-    constexpr int AT_ONCE = ROWS >= 16 ? 1 : 16 / ROWS < TURNS ? 16 / ROWS : TURNS;
-    const machine::Word* const words = Base::now();
+    constexpr int TURNS = (H + THREADS - 1) / THREADS;
+    constexpr int AT_ONCE = TURNS * ROWS < BATCH ? TURNS : ROWS < BATCH ? BATCH / ROWS : 1;
+    const machine::Word* const words = now();
 #pragma unroll 1
-    for (int first = threadIdx.x; first < WIDTH; first += AT_ONCE * THREADS) {
+    for (int first = threadIdx.x; first < H; first += AT_ONCE * THREADS) {
       float values[AT_ONCE * ROWS];
-      Base::collect(
-          values,
-          [&](int i) { return words + first + i / ROWS * THREADS + i % ROWS * WIDTH; },
-          [&](int i) { return i % ROWS < rows && first + i / ROWS * THREADS < WIDTH; });
+      Board::collect(
+          values, [&](int i) { return words + first + i / ROWS * THREADS + i % ROWS * H; },
+          [&](int i) { return i % ROWS < rows && first + i / ROWS * THREADS < H; });
 #pragma unroll
       for (int turn = 0; turn < AT_ONCE; ++turn) {
         const int input = first + turn * THREADS;
-        if (input < WIDTH)
 #pragma unroll
-          for (int row = 0; row < ROWS; ++row)
-            if (row < rows) weights.set(row, input, values[turn * ROWS + row]);
+        for (int row = 0; row < ROWS; ++row)
+          if (row < rows && input < H) weights.set(row, input, values[turn * ROWS + row]);
       }
     }
-    Base::advance();
+    advance();
     __syncthreads();
+  }
+};
+
+// A number of every unit and row that is a sum over all blocks: the block of the unit gets it.
+struct Reduce : Board<BLOCKS * ROWS * H> {
+  static constexpr int PARTS = THREADS / (32 * ROWS);  // threads that share the blocks of a sum
+  static constexpr int EACH = (BLOCKS + PARTS - 1) / PARTS;
+  static constexpr int COUNT = EACH < BATCH ? EACH : BATCH;
+  static constexpr int FLOATS = PARTS * ROWS * 32;
+
+  using Board::Board;
+
+  // Parts of it are the outputs of a product, in shared memory.
+  template <class Weights>
+  __device__ void post(const Member& member, int rows, const float* sums) const {
+    const int first = member.rank * ROWS * H;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows * H; i += THREADS)
+      Board::post(first + i, Weights::output_at(sums, i));
+  }
+
+  // The sum of the thread, in an order that does not vary. The memory is for FLOATS others.
+  __device__ float collect(const Member& member, int rows, float* memory) {
+    const int row = threadIdx.x / 32 % ROWS, part = threadIdx.x / (32 * ROWS);
+    const bool counts = part < PARTS && row < rows && member.lane < UNITS && member.unit < H;
+    const machine::Word* const words = now() + row * H + member.unit;
+    float sum = 0;
+#pragma unroll 1
+    for (int first = part * EACH; first < (part + 1) * EACH; first += COUNT) {
+      float values[COUNT];
+      const auto wanted = [&](int i) {
+        return counts && first + i < min((part + 1) * EACH, BLOCKS);
+      };
+      Board::collect(
+          values, [&](int i) { return words + (first + i) * (long long)(ROWS * H); }, wanted);
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i)
+        if (wanted(i)) sum += values[i];
+    }
+    advance();
+    if constexpr (PARTS == 1) {
+      __syncthreads();
+      return sum;
+    }
+    if (part < PARTS) memory[threadIdx.x] = sum;
+    __syncthreads();
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) sum += memory[i * 32 * ROWS + threadIdx.x % (32 * ROWS)];
+    return sum;
   }
 };
 
