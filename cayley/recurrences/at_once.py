@@ -39,7 +39,8 @@ def separate(tensors: Iterable[Tensor]) -> list[Tensor]:
         >>> [part._is_view() for part in separate(parts)]
         [False, False]
     """
-    return [v.clone() if v._is_view() or v.numel() == 0 else v for v in tensors]
+    # a storage tells of views that autograd has not seen
+    return [v if 0 < v.nbytes == v.untyped_storage().nbytes() else v.clone() for v in tensors]
 
 
 def differentiable_at_once(

@@ -28,6 +28,7 @@ from cayley.recurrences.cuda.nvrtc import Kernel, constants, on, refused
 from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.parts import parts
 from cayley.recurrences.cuda.plans import chip
+from cayley.recurrences.cuda.references import averaged
 from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
 from cayley.recurrences.cuda.teams import Factor, Kind, best_team, run_teams
 from cayley.recurrences.steps import outer_products, product_of_rows
@@ -93,9 +94,10 @@ def lstm(*arguments: Any, derive: bool = False) -> tuple[Tensor, ...]:
     derived = (x.new_empty if before else x.new_zeros)(3, B, 1) if derive else None
     if before:
         chunks = -(-T // kernels.length) if normed[0] else 0
+        matrix, bias, count = averaged(W if of_h else None, b)
         kernels.before(
-            *(B * (chunks + derive), x, h0, c0 if of_c else None, W if of_h else None, b),
-            *(*sites[2:4], weights, statistics[0], derived, table, T, B, K, kernels.length),
+            *(B * (chunks + derive), x, h0, c0 if of_c else None, matrix, bias, *sites[2:4]),
+            *(weights, statistics[0], derived, table, T, B, K, kernels.length, count),
         )
     if derived is not None:
         sites[2::5] = derived.unbind()
@@ -326,7 +328,7 @@ def _backward(H: int, K: int, normed: bool, device: int) -> Layout | None:
 
 def _team(K: int, normed: bool, gradient: bool, totals: int = 2) -> Kind:
     """What a team computes, with four numbers of a window's steps for each of N_h and N_c."""
-    spare = 100 + 8 * normed * (3 if gradient else 1)
+    spare = 100 + normed * (32 if gradient else 8)
     return Kind((Factor(4, gradient),), totals, 8 * K * normed, spare)
 
 

@@ -6,9 +6,24 @@ from torch import Tensor
 
 from cayley.recurrences.cuda.nvrtc import Kernel, constants, on
 
-__all__ = ["references"]
+__all__ = ["averaged", "references"]
 
 THREADS = 256
+FEW = 128  # the units up to which a kernel reads a whole matrix
+
+
+def averaged(W: Tensor | None, b: Tensor | None) -> tuple[Tensor | None, Tensor | None, int]:
+    """W and b for the mean of W h + b, and their rows; of many units their means, one row.
+
+    Example:
+        >>> import torch
+        >>> W, _, rows = averaged(torch.ones(4 * 200, 200), None)
+        >>> W.shape, rows
+        (torch.Size([200]), 1)
+    """
+    if W is None or W.shape[1] <= FEW:
+        return W, b, 0 if W is None else W.shape[0]
+    return W.mean(0), None if b is None else b.mean(), 1
 
 
 def references(
@@ -29,9 +44,10 @@ def references(
     if x is not None:
         x = x.reshape(-1, 4 * H)[:B].contiguous()
     c0, W, b = (None if v is None else v.contiguous() for v in (c0, W, b))
+    W, b, rows = averaged(W, b)
     result = h0.new_empty(3, B, 1)
     if B > 0:
-        _kernel(h0.device.index)(B, x, h0.contiguous(), c0, W, b, result, H, B)
+        _kernel(h0.device.index)(B, x, h0.contiguous(), c0, W, b, result, rows, H, B)
     return result.unbind()
 
 

@@ -40,7 +40,7 @@ class Kind(NamedTuple):
         factors: The products.
         totals: How often its blocks also add up numbers of their own.
         extra: Floats of shared memory for anything else, for each row.
-        spare: Registers that are left for it.
+        spare: Registers that are better left for it.
     """
 
     factors: tuple[Factor, ...]
@@ -85,6 +85,7 @@ class Team:
         rows: Of the batch, computed together.
         threads: Of a block.
         outputs: That a group of lanes computes.
+        spare: Registers that are left for anything but weights.
     """
 
     H: int
@@ -93,6 +94,7 @@ class Team:
     rows: int
     threads: int
     outputs: int
+    spare: int
 
     @property
     def units(self) -> int:
@@ -107,12 +109,12 @@ class Team:
         """
         # a quarter of a multiprocessor has 512 registers a lane, of which a thread can use 255
         registers = min(255, 512 // -(-self.threads // 128) // 8 * 8)
-        room = registers - self.kind.spare - self.rows * self.outputs
+        room = registers - self.spare - self.rows * self.outputs
         shares = []
         for factor in self.kind.factors:
             choices = list(self._shares(*self._sizes(factor), room))
             if choices:
-                share = min(choices, key=self._cycles)
+                share = min(choices, key=lambda share: self._cycles(share, factor))
                 room -= (share.chunks - share.shared) * share.weights
                 shares.append(share)
         return tuple(shares)
@@ -131,14 +133,15 @@ class Team:
                 kept = min(chunks, max(0, room) // (self.outputs * vector))
                 yield Share(self.outputs, splits, vector, slices, chunks, chunks - kept)
 
-    def _cycles(self, share: Share) -> float:
-        """About how many a product takes; reading the inputs does more than multiplying them."""
+    def _cycles(self, share: Share, factor: Factor) -> float:
+        """About how many a product takes."""
         warps = self.threads // 32
         reads = self.rows * share.chunks
         issued = -(-warps // 4) * (reads * (1 + share.weights) + share.shared * share.outputs)
-        read = warps * (0.7 * reads * share.vector + 1.6 * share.shared * share.weights)
+        read = warps * (0.5 * reads * share.vector + share.shared * share.weights)
         exchanged = 1.5 * warps * self.rows * share.outputs
-        return 0.25 * issued + read + exchanged + 12 * share.slices
+        added = share.slices * (self._turns * self.rows if factor.reduced else factor.gates)
+        return 0.8 * issued + read + exchanged + 20 * added
 
     @property
     def memory(self) -> int:
@@ -164,20 +167,26 @@ class Team:
         """How many of them compute B rows."""
         return min(chip.processors // self.blocks, -(-B // self.rows))
 
+    @property
+    def _turns(self) -> int:
+        """In which the threads of a block take all units."""
+        return -(-self.H // self.threads)
+
     def _waiting(self, factor: Factor) -> float:
         """About how many cycles pass until a block has what it needs from the others."""
-        turns = -(-self.H // self.threads)
         if factor.reduced:
             words = -(-self.blocks // (self.threads // (LANES * self.rows)))
-            return 1600 * -(-words // BATCH) + 90 * words + 50 * turns * self.rows
-        at_once = max(1, min(BATCH // self.rows, turns))
-        return 1600 * -(-turns // at_once) + 90 * turns * self.rows
+            return 1500 + 90 * words + 100 * self._turns * self.rows
+        at_once = max(1, min(BATCH // self.rows, self._turns))
+        return 1500 * -(-self._turns // at_once) + 85 * self._turns * self.rows
 
     def cost(self, B: int, chip: Chip) -> float:
-        """About how many cycles a step of B rows takes: fitted to 460 timings on an H200."""
-        step = sum(map(self._cycles, self.shares)) + 1600 * self.kind.totals
+        """About how many cycles a step of B rows takes: fitted to 400 timings on an H200."""
+        step = sum(map(self._cycles, self.shares, self.kind.factors))
+        step += (2000 + 4 * self.threads + 12 * self.blocks) * self.kind.totals
         step += sum(map(self._waiting, self.kind.factors))
-        return -(-B // (self.rows * self.teams(B, chip))) * step
+        spilled = 1.1 if self.spare < self.kind.spare else 1  # some registers, to memory
+        return -(-B // (self.rows * self.teams(B, chip))) * step * spilled
 
     def sizes(self, options: Options) -> str:
         """The header ``sizes.cuh``."""
@@ -208,12 +217,12 @@ def _teams(H: int, B: int, kind: Kind, chip: Chip) -> Iterator[Team]:
         if -(-H // -(-H // blocks)) < blocks:
             continue  # some block would have nothing to do
         needed = -(-B // (chip.processors // blocks))
-        for rows, threads, outputs in itertools.product(
-            (1, 2, 4, 8, 16), (128, 256, 384, 512), (4, 8)
+        for rows, threads, outputs, spare in itertools.product(
+            (1, 2, 4, 8, 16), (128, 256, 384, 512), (4, 8), (kind.spare, kind.spare - 24)
         ):
             if threads < LANES * rows or rows // 2 >= needed:
                 continue
-            team = Team(H, kind, blocks, rows, threads, outputs)
+            team = Team(H, kind, blocks, rows, threads, outputs, spare)
             if len(team.shares) == len(kind.factors) and team.memory <= chip.memory - RESERVED:
                 yield team
 

@@ -183,7 +183,7 @@ def test_teams_that_take_their_rows_in_turn(
     team: tuple[int, int, int, int], norms: str, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def best(H: int, B: int, kind: Kind, chip: Chip) -> Team:
-        return Team(H, kind, *team)
+        return Team(H, kind, *team, kind.spare)
 
     monkeypatch.setattr(teams, "best_team", best)
     monkeypatch.setattr(teams, "chip", lambda device: Chip(team[0], 0, 1))

@@ -25,7 +25,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
     return unit < H ? W[(k / UNITS * H + unit) * H + output] : 0.0f;
   });
   float* const sums = memory += GatesBack::FLOATS;
-  float* const parts = memory += GatesBack::SUMS > CandidateBack::SUMS ? GatesBack::SUMS : CandidateBack::SUMS;
+  constexpr int OF_GATES = GatesBack::SUMS, OF_CANDIDATE = CandidateBack::SUMS;
+  float* const parts = memory + (OF_GATES > OF_CANDIDATE ? OF_GATES : OF_CANDIDATE);
   Gather gather(words, member.team);
   Reduce reduce(words + teams * 2LL * Gather::SIZE, member.team);
   __syncthreads();

@@ -21,22 +21,23 @@ __device__ inline float reference_of(const float* values, int n) {
   return near_mean(sum, n);
 }
 
-// That of W h + b, with W (4H, H), and b (4H) or null.
+// That of W h + b, with W (rows, H), and b (rows) or null.
 __device__ inline float reference_of_product(const float* W, const float* h, const float* b,
-                                             int H) {
+                                             int rows, int H) {
   float sum = 0;
-  for (int i = threadIdx.x; i < 4 * H * H; i += THREADS) sum = fmaf(W[i], h[i % H], sum);
+  for (int i = threadIdx.x; i < rows * H; i += THREADS) sum = fmaf(W[i], h[i % H], sum);
   if (b)
-    for (int i = threadIdx.x; i < 4 * H; i += THREADS) sum += b[i];
-  return near_mean(sum, 4 * H);
+    for (int i = threadIdx.x; i < rows; i += THREADS) sum += b[i];
+  return near_mean(sum, rows);
 }
 
-// Those of x_0, (B, 4H), of W h0 + b and of c0, in result (3, B); 0 of what is null.
+// Those of x_0, (B, 4H), of W h0 + b and of c0, in result (3, B); 0 of what is null. W and b have
+// so many rows: all of them, or their mean.
 __device__ inline void write_references(const float* x, const float* h0, const float* c0,
                                         const float* W, const float* b, float* result,
-                                        long long row, int H, int B) {
+                                        long long row, int rows, int H, int B) {
   const float of_x = x ? reference_of(x + row * 4 * H, 4 * H) : 0.0f;
-  const float of_h = W ? reference_of_product(W, h0 + row * H, b, H) : 0.0f;
+  const float of_h = W ? reference_of_product(W, h0 + row * H, b, rows, H) : 0.0f;
   const float of_c = c0 ? reference_of(c0 + row * H, H) : 0.0f;
   const int i = threadIdx.x;
   if (i < 3) result[i * B + row] = i == 0 ? of_x : i == 1 ? of_h : of_c;
