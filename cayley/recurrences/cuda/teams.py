@@ -196,7 +196,11 @@ class Team:
             for name in ("outputs", "splits", "vector", "slices", "shared")
         )
         numbers = {name.upper(): getattr(self, name) for name in ("blocks", "rows", "threads")}
-        return constants(H=self.H, UNITS=self.units, **numbers) + tables + option_lines(options)
+        return (
+            constants(H=self.H, UNITS=self.units, BATCH=BATCH, **numbers)
+            + tables
+            + option_lines(options)
+        )
 
 
 @functools.cache

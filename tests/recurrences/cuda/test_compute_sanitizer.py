@@ -15,8 +15,8 @@ pytestmark = [
 KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products")
 KERNELS += ("pencil", "quotient", "cayley", "neumann")
 
-# small sizes of every kind: one block and clusters, weights in registers and in shared memory,
-# dense and packed, windows that are full and that are not
+# small sizes of every kind: one block, clusters and teams, weights in registers and in shared
+# memory, dense and packed, windows that are full and that are not
 EVERY_KERNEL = """
 import torch, cayley
 from torch.nn.utils.rnn import pack_sequence
@@ -28,10 +28,13 @@ layers = [
     cayley.RNN(2, 301),
     cayley.RNN(2, 600, nonlinearity="relu"),
     cayley.NCGRU(2, 21, orthogonal=()),
+    cayley.NCGRU(2, 170, orthogonal=()),
     cayley.LSTM(2, 21),
     cayley.LSTM(2, 125, norm="layer"),
     cayley.LSTM(2, 21, norm="atn", window=3),
     cayley.LSTM(2, 21, norm="atn", window=40),
+    cayley.LSTM(2, 170),
+    cayley.LSTM(2, 170, norm="atn", window=3),
 ]
 with cayley.backend("cuda"):
     for layer in layers:

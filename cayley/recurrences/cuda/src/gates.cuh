@@ -39,5 +39,3 @@ struct Lane {
     writes = used && role == 0;
   }
 };
-
-__device__ inline float sigmoid(float z) { return __fdividef(1.0f, 1.0f + expf(-z)); }

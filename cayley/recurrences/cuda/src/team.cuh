@@ -1,11 +1,12 @@
 // What the kernels of gated recurrences share whose weights need several multiprocessors. A team of
 // BLOCKS blocks computes up to ROWS rows of the batch at a time, and each block of it UNITS units:
 // a warp has a row, and a lane a unit. sizes.cuh, which teams.py writes, defines these, H, the
-// number of all units, and THREADS; PACKED, which steps.cuh explains; and of each product OUTPUTS,
-// SPLITS, VECTOR and SHARED, which product.cuh does, and SLICES.
+// number of all units, and THREADS; BATCH, the numbers that a thread waits for at a time; PACKED,
+// which steps.cuh explains; and of each product OUTPUTS, SPLITS, VECTOR and SHARED, which
+// product.cuh does, and SLICES.
 //
 // All blocks of all teams run at the same time. They tell each other numbers through global memory,
-// which the second-level cache holds.
+// or rather through the cache before it.
 #pragma once
 
 #include "activations.cuh"
@@ -16,8 +17,6 @@
 #include "steps.cuh"
 
 static_assert(UNITS <= 32 && THREADS >= 32 * ROWS);
-
-constexpr int BATCH = 16;  // of the numbers that a thread waits for at a time
 
 // Product number INDEX of a step, of which a block has so many inputs and outputs. The inputs are
 // in SLICES parts, each of which other threads multiply; their sums are added up in the end.
@@ -84,10 +83,10 @@ struct Weights {
 
 // What a thread of a team is for.
 struct Member {
-  int team, rank;    // of the block: its team, and its number in it
-  int row, lane;     // among the rows of the team and the units of the block
-  int first, unit;   // the first unit of the block, and that of the thread
-  bool here;         // there is such a row of a team, and such a unit
+  int team, rank;   // of the block: its team, and its number in it
+  int row, lane;    // among the rows of the team and the units of the block
+  int first, unit;  // the first unit of the block, and that of the thread
+  bool here;        // there is such a row of a team, and such a unit
 
   __device__ Member() {
     team = blockIdx.x / BLOCKS;
@@ -152,8 +151,8 @@ struct Gather : Board<ROWS * H> {
   }
 
   // They do not come at once: there is time for something else after they have been posted.
-  template <class Weights>
-  __device__ void collect(int rows, const Weights& weights) {
+  template <class Inputs>
+  __device__ void collect(int rows, const Inputs& inputs) {
     constexpr int TURNS = (H + THREADS - 1) / THREADS;
     constexpr int AT_ONCE = TURNS * ROWS < BATCH ? TURNS : ROWS < BATCH ? BATCH / ROWS : 1;
     const machine::Word* const words = now();
@@ -168,7 +167,7 @@ struct Gather : Board<ROWS * H> {
         const int input = first + turn * THREADS;
 #pragma unroll
         for (int row = 0; row < ROWS; ++row)
-          if (row < rows && input < H) weights.set(row, input, values[turn * ROWS + row]);
+          if (row < rows && input < H) inputs.set(row, input, values[turn * ROWS + row]);
       }
     }
     advance();
@@ -186,12 +185,12 @@ struct Reduce : Board<BLOCKS * ROWS * H> {
   using Board::Board;
 
   // Parts of it are the outputs of a product, in shared memory.
-  template <class Weights>
+  template <class Outputs>
   __device__ void post(const Member& member, int rows, const float* sums) const {
     const int first = member.rank * ROWS * H;
 #pragma unroll 1
     for (int i = threadIdx.x; i < rows * H; i += THREADS)
-      Board::post(first + i, Weights::output_at(sums, i));
+      Board::post(first + i, Outputs::output_at(sums, i));
   }
 
   // The sum of the thread, in an order that does not vary. The memory is for FLOATS others.
@@ -225,5 +224,3 @@ struct Reduce : Board<BLOCKS * ROWS * H> {
     return sum;
   }
 };
-
-__device__ inline float sigmoid(float z) { return __fdividef(1.0f, 1.0f + expf(-z)); }
