@@ -160,9 +160,7 @@ def best_layout(
 
 
 @functools.cache
-def gate_kernel(device: int, source: str, layout: Layout | None, options: Options) -> Kernel:
+def gate_kernel(device: int, source: str, layout: Layout, options: Options) -> Kernel:
     """The kernel of a layout, on a device."""
-    if layout is None:
-        raise NotImplementedError(f"expected a size that refusal() lets pass, for {source}")
     with on(device):
         return Kernel(source, layout.sizes(options), layout.threads, 1, layout.memory)
