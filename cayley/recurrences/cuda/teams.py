@@ -86,6 +86,7 @@ class Team:
         threads: Of a block.
         outputs: That a group of lanes computes.
         spare: Registers that are left for anything but weights.
+        widest: The inputs that a lane reads at a time, at most.
     """
 
     H: int
@@ -95,6 +96,7 @@ class Team:
     threads: int
     outputs: int
     spare: int
+    widest: int = 4
 
     @property
     def units(self) -> int:
@@ -126,7 +128,8 @@ class Team:
 
     def _shares(self, inputs: int, outputs: int, room: int) -> Iterator[Share]:
         groups = -(-outputs // self.outputs)
-        for splits, vector in itertools.product((2, 4, 8, 16, 32), (4, 2, 1)):
+        vectors = [vector for vector in (4, 2, 1) if vector <= self.widest]
+        for splits, vector in itertools.product((2, 4, 8, 16, 32), vectors):
             slices = min(self.threads // (groups * splits), -(-inputs // (splits * vector)))
             if slices > 0:
                 chunks = -(-inputs // (slices * splits * vector))
@@ -183,7 +186,7 @@ class Team:
     def cost(self, B: int, chip: Chip) -> float:
         """About how many cycles a step of B rows takes: fitted to 400 timings on an H200."""
         step = sum(map(self._cycles, self.shares, self.kind.factors))
-        step += (2000 + 4 * self.threads + 12 * self.blocks) * self.kind.totals
+        step += (3000 + 12 * self.blocks) * self.kind.totals
         step += sum(map(self._waiting, self.kind.factors))
         spilled = 1.1 if self.spare < self.kind.spare else 1  # some registers, to memory
         return -(-B // (self.rows * self.teams(B, chip))) * step * spilled
@@ -207,28 +210,37 @@ class Team:
 def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
     """The layout of least cost for B rows, None where the weights do not fit on the chip.
 
+    Blocks of 512 threads, which have too few registers, are for weights that fit nowhere else.
+
     Example:
         >>> team = best_team(512, 50, Kind((Factor(4, False),), 0, 0, 64), Chip(132, 232448, 16))
         >>> team.blocks * team.units >= 512, team.teams(50, Chip(132, 232448, 16)) * team.rows >= 50
         (True, True)
     """
-    return min(_teams(H, B, kind, chip), key=lambda team: team.cost(B, chip), default=None)
+    for threads in ((128, 256, 384), (512,)):
+        if teams := list(_teams(H, B, kind, chip, threads)):
+            return min(teams, key=lambda team: team.cost(B, chip))
+    return None
 
 
-def _teams(H: int, B: int, kind: Kind, chip: Chip) -> Iterator[Team]:
-    """All layouts that fit."""
+def _teams(H: int, B: int, kind: Kind, chip: Chip, numbers: tuple[int, ...]) -> Iterator[Team]:
+    """All layouts that fit, with one of these numbers of threads."""
     for blocks in range(-(-H // LANES), min(H, chip.processors) + 1):
         if -(-H // -(-H // blocks)) < blocks:
             continue  # some block would have nothing to do
         needed = -(-B // (chip.processors // blocks))
         for rows, threads, outputs, spare in itertools.product(
-            (1, 2, 4, 8, 16), (128, 256, 384, 512), (4, 8), (kind.spare, kind.spare - 24)
+            (1, 2, 4, 8), numbers, (4, 8), (kind.spare, kind.spare - 24)
         ):
             if threads < LANES * rows or rows // 2 >= needed:
                 continue
-            team = Team(H, kind, blocks, rows, threads, outputs, spare)
-            if len(team.shares) == len(kind.factors) and team.memory <= chip.memory - RESERVED:
-                yield team
+            for widest in (4, 2, 1):
+                team = Team(H, kind, blocks, rows, threads, outputs, spare, widest)
+                if len(team.shares) < len(kind.factors):
+                    break  # there are too few threads
+                if team.memory <= chip.memory - RESERVED:
+                    yield team
+                    break
 
 
 def run_teams(
