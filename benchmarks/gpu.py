@@ -12,8 +12,10 @@ had to wait for the one before it.
 
 Shapes H to R are those of the gated recurrences: NC-GRU with modReLU, W given and b = 0, and LSTMs
 without normalisation, with that of the layer, and with windows of 10 steps. They run as operators
-under autograd, and give the gradients of all their parameters. cuDNN's GRU and LSTM have the same
-hidden size and the same two inputs. For how much of the time the GPU computes is written beside it.
+under autograd, and give the gradients of all their parameters, of which that of b is not compared:
+a candidate that rounding takes to the other side of a kink changes it. cuDNN's GRU and LSTM have
+the same hidden size and the same two inputs. For how much of the time the GPU computes is written
+beside it.
 """
 
 import argparse

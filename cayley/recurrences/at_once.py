@@ -35,9 +35,10 @@ def separate(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Copies of those that are part of another tensor: the results of an operator must not be.
 
     Example:
-        >>> parts = torch.arange(4.0).split(2)
-        >>> [part._is_view() for part in separate(parts)]
-        [False, False]
+        >>> with torch.inference_mode():
+        ...     parts = separate(torch.arange(4.0).split(2))
+        >>> [part.untyped_storage().nbytes() for part in parts]
+        [8, 8]
     """
     # a storage tells of views that autograd has not seen
     return [v if 0 < v.nbytes == v.untyped_storage().nbytes() else v.clone() for v in tensors]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cayley.recurrences.cuda.nvrtc import Kernel, constants, on
-from cayley.recurrences.cuda.plans import RESERVED
+from cayley.recurrences.cuda.plans import RESERVED, registers
 
 __all__ = ["Factor", "Layout", "Options", "best_layout", "gate_kernel", "option_lines"]
 
@@ -70,8 +70,7 @@ class Layout:
     @property
     def splits(self) -> list[Split]:
         """Of each product that which takes least time, with registers for the first ones first."""
-        # a quarter of a multiprocessor has 512 registers a lane, of which a thread can use 255
-        room = min(255, 512 // -(-self.threads // 128) // 8 * 8) - self.spare
+        room = registers(self.threads) - self.spare
         splits = []
         for inputs, outputs in self.factors:
             choices = [self._split(inputs, outputs * self.units, v, room) for v in (4, 2, 1)]

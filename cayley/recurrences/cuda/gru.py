@@ -18,13 +18,14 @@ from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.parts import parts
 from cayley.recurrences.cuda.plans import chip
 from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
-from cayley.recurrences.cuda.teams import Factor, Kind, best_team, run_teams
+from cayley.recurrences.cuda.team_kernels import run_teams
+from cayley.recurrences.cuda.teams import GateProduct, Kind, best_team
 
 __all__ = ["gru", "gru_backward", "refusal"]
 
 # of teams of blocks
-FORWARD = Kind((Factor(2, False), Factor(1, False)), totals=0, extra=0, spare=104)
-BACKWARD = Kind((Factor(1, False), Factor(2, True)), totals=0, extra=0, spare=112)
+FORWARD = Kind((GateProduct(2, False), GateProduct(1, False)), totals=0, extra=0, spare=104)
+BACKWARD = Kind((GateProduct(1, False), GateProduct(2, True)), totals=0, extra=0, spare=112)
 
 
 def refusal(h0: Tensor, *others: Tensor | None, grad_saved: Tensor | None = None) -> str | None:

@@ -9,37 +9,23 @@ What does not wait for the recurrence has kernels of its own, which take all ste
 it the statistics of the input, and after the gradient the input's own and those of the parameters.
 """
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cayley.recurrences.cuda.gates import (
-    DEPTH,
-    Layout,
-    Options,
-    best_layout,
-    gate_kernel,
-    option_lines,
-)
-from cayley.recurrences.cuda.nvrtc import Kernel, constants, on, refused
+from cayley.recurrences.cuda.lstm_kernels import fits, lstm_kernels
+from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.parts import parts
-from cayley.recurrences.cuda.plans import chip
 from cayley.recurrences.cuda.references import averaged
 from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
-from cayley.recurrences.cuda.teams import Factor, Kind, best_team, run_teams
 from cayley.recurrences.steps import outer_products, product_of_rows
 
-__all__ = ["Wanted", "fits", "lstm", "lstm_backward", "refusal"]
+__all__ = ["Wanted", "lstm", "lstm_backward", "refusal"]
 
 SITES = (5, 10, 15)  # where the normalisations begin among the tensors
-ROLES = 2  # the lanes that a unit has, each with two gates
-THREADS = 256  # of the kernels that take all steps at once
-WARP_UNITS = 200  # up to which a warp has registers for a step of theirs
-STEPS = 64  # that a block of theirs has at least
 
 
 def refusal(*arguments: Any, others: Iterable[Tensor | None] = ()) -> str | None:
@@ -82,7 +68,7 @@ def lstm(*arguments: Any, derive: bool = False) -> tuple[Tensor, ...]:
     (B, H), packed = h0.shape, batch_sizes is not None
     table, T = step_table(batch_sizes, x, B)
     normed = _normed(sites)
-    kernels = _kernels(H, _room(K), normed, packed, eps, x.device.index)
+    kernels = lstm_kernels(H, K, normed, packed, eps, x.device.index)
     h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
     kept = torch.empty_like(x)
     # 0 for sequences that have ended
@@ -139,7 +125,7 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
     table, T = step_table(batch_sizes, x, B)
     N = h.numel() // H  # rows of all steps
     normed = of_x, of_h, _ = _normed(sites)
-    kernels = _kernels(H, _room(K), normed, packed, eps, x.device.index)
+    kernels = lstm_kernels(H, K, normed, packed, eps, x.device.index)
     # of each block the gradients of γ and β of the cell, and those of the other parameters
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
     blocks = B * -(-T // kernels.length) if of_x or of_h else B
@@ -233,112 +219,3 @@ def _normed(sites: list[Tensor | None]) -> tuple[bool, ...]:
 def _read(sites: list[Tensor | None]) -> list[Tensor | None]:
     """γ, β and reference of each normalisation, and where the recurrence needs it the past."""
     return [*sites[:3], *sites[5:9], *sites[10:14]]
-
-
-def _room(K: int) -> int:
-    """The steps that there is room for, so that not every length has kernels of its own."""
-    return 1 if K == 1 else -(-K // STEPS) * STEPS
-
-
-class _Kernels:
-    """Those of one kind of LSTM on one device, compiled when they are first used."""
-
-    def __init__(self, H: int, K: int, normed: tuple[bool, ...], options: Options, device: int):
-        self.H, self.K, self.normed = H, K, normed
-        self.options, self.device = options, device
-        self.length = max(STEPS, K)  # steps that a block takes of those that take all at once
-
-    def forward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
-        """Launch for all rows of h0; the rest are the table of steps and numbers."""
-        if self._forward is None:
-            run_teams("lstm_team_forward", self._team(False), self.options, h0, arrays, *rest)
-        else:
-            self._forward(len(h0), *arrays, *rest)
-
-    def backward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
-        """As :meth:`forward`."""
-        if self._backward is None:
-            run_teams("lstm_team_backward", self._team(True), self.options, h0, arrays, *rest)
-        else:
-            self._backward(len(h0), *arrays, *rest)
-
-    @functools.cached_property
-    def _forward(self) -> Kernel | None:
-        return self._block("lstm_forward", _forward)
-
-    @functools.cached_property
-    def _backward(self) -> Kernel | None:
-        return self._block("lstm_backward", _backward)
-
-    def _block(self, source: str, best: Callable[..., Layout | None]) -> Kernel | None:
-        """One whose blocks have a row each; None where they have no room."""
-        layout = best(self.H, self.K, any(self.normed), self.device)
-        return None if layout is None else gate_kernel(self.device, source, layout, self.options)
-
-    def _team(self, gradient: bool) -> Kind:
-        return _team(self.K, any(self.normed), gradient, sum(self.normed[1:]))
-
-    @functools.cached_property
-    def before(self) -> Kernel:
-        return self._input("lstm_input_forward", 3 * (self.length + self.K))
-
-    @functools.cached_property
-    def after(self) -> Kernel:
-        floats = max(3 * (self.length + self.K), THREADS // self._step_threads * 4 * self.H)
-        return self._input("lstm_input_backward", floats)
-
-    @property
-    def _step_threads(self) -> int:
-        return 32 if self.H <= WARP_UNITS else THREADS
-
-    def _input(self, source: str, floats: int) -> Kernel:
-        """One that takes all steps at once, with so many floats of shared memory."""
-        numbers = constants(H=self.H, THREADS=THREADS, STEP_THREADS=self._step_threads)
-        sizes = numbers + option_lines(self.options)
-        with on(self.device):
-            return Kernel(source, sizes, THREADS, 1, 4 * floats)
-
-
-@functools.cache
-def _kernels(
-    H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
-) -> _Kernels:
-    return _Kernels(H, K, normed, _options(normed, K > 1, packed, eps), device)
-
-
-@functools.cache
-def fits(H: int, K: int, normed: bool, device: int) -> bool:
-    """Whether the chip has room for H units, and windows of K steps of what is normed."""
-    K = _room(K)
-    return all(
-        layout(H, K, normed, device) or best_team(H, 1, _team(K, normed, gradient), chip(device))
-        for layout, gradient in ((_forward, False), (_backward, True))
-    )
-
-
-def _forward(H: int, K: int, normed: bool, device: int) -> Layout | None:
-    spare = 32 + 16 * normed + 16 * (K > 1)
-    return best_layout(H, ((H, 4),), 2, _extra(K), spare, chip(device).memory, ROLES)
-
-
-def _backward(H: int, K: int, normed: bool, device: int) -> Layout | None:
-    spare = 32 + 32 * normed + 8 * (K > 1)
-    return best_layout(H, ((4 * H, 1),), 7, _extra(K), spare, chip(device).memory, ROLES)
-
-
-def _team(K: int, normed: bool, gradient: bool, totals: int = 2) -> Kind:
-    """What a team computes, with four numbers of a window's steps for each of N_h and N_c."""
-    spare = 100 + normed * (32 if gradient else 8)
-    return Kind((Factor(4, gradient),), totals, 8 * K * normed, spare)
-
-
-def _extra(K: int) -> int:
-    """Floats for statistics, the sums of up to 16 warps, and four numbers of a window's steps."""
-    return 8 * DEPTH + 2 * (4 * 16 + 4 * K)
-
-
-def _options(normed: tuple[bool, ...], windowed: bool, packed: bool, eps: float) -> Options:
-    names = ("NORM_X", "NORM_H", "NORM_C", "WINDOWED", "PACKED")
-    flags = zip(names, (*normed, windowed, packed), strict=True)
-    constants = [(f"bool {name}", str(flag).lower()) for name, flag in flags]
-    return (*constants, ("float EPS", f"{float(eps)!r}f"))

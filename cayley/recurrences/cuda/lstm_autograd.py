@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cayley.recurrences.at_once import recorded_gradients
 from cayley.recurrences.cuda import lstm as cuda
+from cayley.recurrences.cuda.lstm_kernels import fits
 from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.project import project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force
@@ -53,8 +54,8 @@ def serves(run: Run, tensors: Sequence[Any], norms: Sequence[Tensor | None]) -> 
     T = x.shape[0] if run.batch_sizes is None else run.batch_sizes.shape[0]
     normalises = _normalises(norms)
     K = min(run.window, T) if normalises else 1
-    fits = cuda.fits(h0.shape[1], K, normalises, x.device.index)
-    return fits and not refused(*tensors, *norms)
+    fitting = fits(h0.shape[1], K, normalises, x.device.index)
+    return fitting and not refused(*tensors, *norms)
 
 
 def differentiable_lstm(

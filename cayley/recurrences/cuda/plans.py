@@ -10,7 +10,7 @@ import torch
 
 from cayley.recurrences.cuda.nvrtc import constants
 
-__all__ = ["Chip", "Plan", "best_plan", "chip"]
+__all__ = ["RESERVED", "Chip", "Plan", "best_plan", "chip", "registers"]
 
 RESERVED = 1024  # bytes of shared memory that the system takes of every block
 
@@ -47,6 +47,18 @@ def chip(device: int) -> Chip:
     # pyrefly: ignore[missing-attribute]
     memory = properties.shared_memory_per_block_optin
     return Chip(properties.multi_processor_count, memory, cluster)
+
+
+def registers(threads: int) -> int:
+    """Those of a thread of a block of so many threads, alone on its multiprocessor.
+
+    A quarter of a multiprocessor has 512 registers a lane, of which a thread can use 255.
+
+    Example:
+        >>> registers(256), registers(512)
+        (255, 128)
+    """
+    return min(255, 512 // -(-threads // 128) // 8 * 8)
 
 
 @dataclass(frozen=True)
@@ -193,10 +205,8 @@ def _filled(plan: Plan, memory: int) -> Plan | None:
     """The plan with as many weights in registers as there is room for, if the rest fits too."""
     if plan.threads > 1024:
         return None
-    # a quarter of a multiprocessor has 512 registers a lane, of which a thread can use 255
-    registers = min(255, 512 // -(-plan.threads // 128) // 8 * 8)
     for spare in (44, 34, 24):
-        room = registers - spare - plan.rows * plan.outputs - 4 * plan.values
+        room = registers(plan.threads) - spare - plan.rows * plan.outputs - 4 * plan.values
         kept = min(plan.chunks, max(0, room // (plan.outputs * plan.vector)))
         plan = replace(plan, kept=kept)
         if plan.memory(streams=2) <= memory - RESERVED:

@@ -2,25 +2,21 @@
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from cayley.recurrences.cuda.gates import Options, option_lines
-from cayley.recurrences.cuda.nvrtc import Kernel, constants, on
-from cayley.recurrences.cuda.parts import Part
-from cayley.recurrences.cuda.plans import RESERVED, Chip, chip
+from cayley.recurrences.cuda.nvrtc import constants
+from cayley.recurrences.cuda.plans import RESERVED, Chip, registers
 
-__all__ = ["Factor", "Kind", "Team", "best_team", "run_teams"]
+__all__ = ["GateProduct", "Kind", "Team", "best_team"]
 
 LANES = 32  # of a warp: the units that a block can have
 BATCH = 16  # numbers that a thread waits for at a time
 
 
-class Factor(NamedTuple):
+class GateProduct(NamedTuple):
     """A product of a step, as a block sees it.
 
     Attributes:
@@ -37,13 +33,13 @@ class Kind(NamedTuple):
     """What a team has to compute at every step.
 
     Attributes:
-        factors: The products.
+        products: Those with matrices.
         totals: How often its blocks also add up numbers of their own.
         extra: Floats of shared memory for anything else, for each row.
-        spare: Registers that are better left for it.
+        spare: Registers that are better left for anything but weights.
     """
 
-    factors: tuple[Factor, ...]
+    products: tuple[GateProduct, ...]
     totals: int
     extra: int
     spare: int
@@ -107,24 +103,22 @@ class Team:
     def shares(self) -> tuple[Share, ...]:
         """Of each product that which takes least time, with registers for the first ones first.
 
-        None of a product for which there are too few threads.
+        Fewer of them where there are too few threads for a product.
         """
-        # a quarter of a multiprocessor has 512 registers a lane, of which a thread can use 255
-        registers = min(255, 512 // -(-self.threads // 128) // 8 * 8)
-        room = registers - self.spare - self.rows * self.outputs
+        room = registers(self.threads) - self.spare - self.rows * self.outputs
         shares = []
-        for factor in self.kind.factors:
-            choices = list(self._shares(*self._sizes(factor), room))
+        for product in self.kind.products:
+            choices = list(self._shares(*self._sizes(product), room))
             if choices:
-                share = min(choices, key=lambda share: self._cycles(share, factor))
+                share = min(choices, key=lambda share: self._cycles(share, product))
                 room -= (share.chunks - share.shared) * share.weights
                 shares.append(share)
         return tuple(shares)
 
-    def _sizes(self, factor: Factor) -> tuple[int, int]:
+    def _sizes(self, product: GateProduct) -> tuple[int, int]:
         """Inputs and outputs of a product."""
-        sizes = self.H, factor.gates * self.units
-        return sizes[::-1] if factor.reduced else sizes
+        sizes = self.H, product.gates * self.units
+        return sizes[::-1] if product.reduced else sizes
 
     def _shares(self, inputs: int, outputs: int, room: int) -> Iterator[Share]:
         groups = -(-outputs // self.outputs)
@@ -136,34 +130,39 @@ class Team:
                 kept = min(chunks, max(0, room) // (self.outputs * vector))
                 yield Share(self.outputs, splits, vector, slices, chunks, chunks - kept)
 
-    def _cycles(self, share: Share, factor: Factor) -> float:
+    def _cycles(self, share: Share, product: GateProduct) -> float:
         """About how many a product takes."""
         warps = self.threads // 32
         reads = self.rows * share.chunks
         issued = -(-warps // 4) * (reads * (1 + share.weights) + share.shared * share.outputs)
         read = warps * (0.5 * reads * share.vector + share.shared * share.weights)
         exchanged = 1.5 * warps * self.rows * share.outputs
-        added = share.slices * (self._turns * self.rows if factor.reduced else factor.gates)
+        added = share.slices * (self._turns * self.rows if product.reduced else product.gates)
         return 0.8 * issued + read + exchanged + 20 * added
 
     @property
     def memory(self) -> int:
         """Bytes of shared memory."""
-        floats, sums = self.rows * self.kind.extra, 0
-        for share, factor in zip(self.shares, self.kind.factors, strict=True):
-            _, outputs = self._sizes(factor)
+        return 4 * (self._floats + self.rows * self.kind.extra)
+
+    @property
+    def _floats(self) -> int:
+        """Those of the products, in shared memory."""
+        floats = sums = 0
+        for share, product in zip(self.shares, self.kind.products, strict=True):
+            _, outputs = self._sizes(product)
             width = share.chunks * share.splits * share.vector
             floats += share.slices * -(-self.rows * width // 4) * 4
             floats += share.shared * share.weights * self.threads
-            floats += factor.reduced * self.threads
+            floats += product.reduced * self.threads
             sums = max(sums, -(-share.slices * self.rows * outputs // 4) * 4)
-        return 4 * (floats + sums)
+        return floats + sums
 
     @property
     def words(self) -> int:
-        """Numbers that a team has room for in global memory, to be exchanged."""
-        words = self.rows * self.H * any(not factor.reduced for factor in self.kind.factors)
-        words += self.blocks * self.rows * self.H * any(f.reduced for f in self.kind.factors)
+        """Numbers that a team has room for in global memory, to be exchanged, each twice."""
+        reduced = {product.reduced for product in self.kind.products}
+        words = self.rows * self.H * ((False in reduced) + self.blocks * (True in reduced))
         return 2 * (words + 2 * self.rows * self.blocks * (self.kind.totals > 0))
 
     def teams(self, B: int, chip: Chip) -> int:
@@ -175,9 +174,9 @@ class Team:
         """In which the threads of a block take all units."""
         return -(-self.H // self.threads)
 
-    def _waiting(self, factor: Factor) -> float:
+    def _waiting(self, product: GateProduct) -> float:
         """About how many cycles pass until a block has what it needs from the others."""
-        if factor.reduced:
+        if product.reduced:
             words = -(-self.blocks // (self.threads // (LANES * self.rows)))
             return 1500 + 90 * words + 100 * self._turns * self.rows
         at_once = max(1, min(BATCH // self.rows, self._turns))
@@ -185,9 +184,9 @@ class Team:
 
     def cost(self, B: int, chip: Chip) -> float:
         """About how many cycles a step of B rows takes: fitted to 400 timings on an H200."""
-        step = sum(map(self._cycles, self.shares, self.kind.factors))
+        step = sum(map(self._cycles, self.shares, self.kind.products))
         step += (3000 + 12 * self.blocks) * self.kind.totals
-        step += sum(map(self._waiting, self.kind.factors))
+        step += sum(map(self._waiting, self.kind.products))
         spilled = 1.1 if self.spare < self.kind.spare else 1  # some registers, to memory
         return -(-B // (self.rows * self.teams(B, chip))) * step * spilled
 
@@ -200,7 +199,7 @@ class Team:
         )
         numbers = {name.upper(): getattr(self, name) for name in ("blocks", "rows", "threads")}
         return (
-            constants(H=self.H, UNITS=self.units, BATCH=BATCH, **numbers)
+            constants(H=self.H, UNITS=self.units, BATCH=BATCH, MEMORY=self._floats, **numbers)
             + tables
             + option_lines(options)
         )
@@ -213,8 +212,9 @@ def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
     Blocks of 512 threads, which have too few registers, are for weights that fit nowhere else.
 
     Example:
-        >>> team = best_team(512, 50, Kind((Factor(4, False),), 0, 0, 64), Chip(132, 232448, 16))
-        >>> team.blocks * team.units >= 512, team.teams(50, Chip(132, 232448, 16)) * team.rows >= 50
+        >>> H200, kind = Chip(132, 232448, 16), Kind((GateProduct(4, False),), 0, 0, 64)
+        >>> team = best_team(512, 50, kind, H200)
+        >>> team.blocks * team.units >= 512, team.teams(50, H200) * team.rows >= 50
         (True, True)
     """
     for threads in ((128, 256, 384), (512,)):
@@ -236,44 +236,8 @@ def _teams(H: int, B: int, kind: Kind, chip: Chip, numbers: tuple[int, ...]) -> 
                 continue
             for widest in (4, 2, 1):
                 team = Team(H, kind, blocks, rows, threads, outputs, spare, widest)
-                if len(team.shares) < len(kind.factors):
+                if len(team.shares) < len(kind.products):
                     break  # there are too few threads
                 if team.memory <= chip.memory - RESERVED:
                     yield team
                     break
-
-
-def run_teams(
-    source: str,
-    kind: Kind,
-    options: Options,
-    h0: Tensor,
-    arrays: Sequence[Tensor | Part | None],
-    table: Tensor | None,
-    *numbers: int,
-) -> None:
-    """Launch a kernel for all rows of h0.
-
-    Arguments:
-        source: The name of the kernel.
-        kind: What it computes.
-        options: Further constants.
-        h0: States, (B, H), with B > 0.
-        arrays: Its first arguments; room for the numbers that are exchanged follows them.
-        table: That of a packed sequence.
-        *numbers: The last arguments; the number of teams follows them.
-    """
-    (B, H), device = h0.shape, h0.device.index
-    team = best_team(H, B, kind, chip(device))
-    if team is None:
-        raise NotImplementedError(f"expected a size that refusal() lets pass, for {source}")
-    teams = team.teams(B, chip(device))
-    words = h0.new_zeros(teams * team.words, dtype=torch.int64)
-    _kernel(device, source, team, options)(teams, *arrays, words, table, *numbers, teams)
-
-
-@functools.cache
-def _kernel(device: int, source: str, team: Team, options: Options) -> Kernel:
-    with on(device):
-        sizes = team.sizes(options)
-        return Kernel(source, sizes, team.threads, team.blocks, team.memory, together=True)

@@ -9,8 +9,11 @@ from torch import Tensor
 import cayley
 from cayley.recurrences import gru, gru_loop
 from cayley.recurrences.cuda import gru as cuda
+from cayley.recurrences.cuda import team_kernels
 from cayley.recurrences.cuda.gates import Layout
 from cayley.recurrences.cuda.gru import gru_backward, refusal
+from cayley.recurrences.cuda.plans import Chip
+from cayley.recurrences.cuda.teams import Kind, Team
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 candidates = pytest.mark.parametrize("candidate", ["modrelu", "tanh"])
@@ -105,6 +108,32 @@ def test_weights_in_shared_memory(spare: int, monkeypatch: pytest.MonkeyPatch) -
         cuda, "best_layout", lambda H, f, streams, extra, *_: Layout(H, f, streams, extra, spare)
     )
     check(4, 3, 70, "modrelu")
+
+
+# blocks, rows, threads and outputs: single rows, warps without one, sums in parts
+TEAMS = [(2, 1, 128, 4), (4, 2, 128, 4), (2, 8, 384, 4), (3, 4, 256, 8)]
+
+
+@gpu
+@candidates
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("sizes", [[11] * 4, [11, 10, 9, 3, 1]], ids=["dense", "packed"])
+@pytest.mark.parametrize("team", TEAMS, ids=str)
+def test_teams_that_take_their_rows_in_turn(
+    team: tuple[int, int, int, int],
+    sizes: list[int],
+    reverse: bool,
+    candidate: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def best(H: int, B: int, kind: Kind, chip: Chip) -> Team:
+        return Team(H, kind, *team, kind.spare)
+
+    monkeypatch.setattr(team_kernels, "best_team", best)
+    monkeypatch.setattr(team_kernels, "chip", lambda device: Chip(team[0], 0, 1))
+    monkeypatch.setattr(cuda, "best_layout", lambda *_: None)
+    packed = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    check(len(sizes), sizes[0], 33, candidate, reverse, packed)
 
 
 @gpu
@@ -241,6 +270,9 @@ def test_teams_on_two_streams_do_not_wait_for_each_other() -> None:
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(2)]
     found = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(100_000_000)  # until launches are waiting on both
     for _ in range(5):
         for stream in streams:
             with torch.cuda.stream(stream):

@@ -12,7 +12,7 @@ import cayley
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences import NormSite, lstm, lstm_loop
 from cayley.recurrences.cuda import lstm as cuda
-from cayley.recurrences.cuda import teams
+from cayley.recurrences.cuda import lstm_kernels, team_kernels
 from cayley.recurrences.cuda.gates import Layout
 from cayley.recurrences.cuda.plans import Chip
 from cayley.recurrences.cuda.references import references
@@ -166,13 +166,13 @@ def test_weights_in_shared_memory(spare: int, norms: str, monkeypatch: pytest.Mo
     def layout(H: int, factors: tuple, streams: int, extra: int, *rest: int) -> Layout:
         return Layout(H, factors, streams, extra, spare, rest[-1])
 
-    monkeypatch.setattr(cuda, "best_layout", layout)
-    monkeypatch.setattr(cuda, "_kernels", cuda._kernels.__wrapped__)
+    monkeypatch.setattr(lstm_kernels, "best_layout", layout)
+    monkeypatch.setattr(lstm_kernels, "_kernels", lstm_kernels._kernels.__wrapped__)
     check(Case(4, 3, 70, norms, 2))
 
 
 # blocks, rows, threads and outputs: more blocks than a warp has lanes, and a row for each warp
-TEAMS = [(35, 2, 128, 4), (3, 4, 128, 4), (10, 8, 256, 8), (3, 1, 384, 8)]
+TEAMS = [(35, 2, 128, 4), (3, 4, 128, 4), (10, 8, 256, 8), (3, 1, 384, 8), (3, 8, 384, 4)]
 
 
 @gpu
@@ -185,10 +185,10 @@ def test_teams_that_take_their_rows_in_turn(
     def best(H: int, B: int, kind: Kind, chip: Chip) -> Team:
         return Team(H, kind, *team, kind.spare)
 
-    monkeypatch.setattr(teams, "best_team", best)
-    monkeypatch.setattr(teams, "chip", lambda device: Chip(team[0], 0, 1))
-    monkeypatch.setattr(cuda, "best_layout", lambda *_: None)
-    monkeypatch.setattr(cuda, "_kernels", cuda._kernels.__wrapped__)
+    monkeypatch.setattr(team_kernels, "best_team", best)
+    monkeypatch.setattr(team_kernels, "chip", lambda device: Chip(team[0], 0, 1))
+    monkeypatch.setattr(lstm_kernels, "best_layout", lambda *_: None)
+    monkeypatch.setattr(lstm_kernels, "_kernels", lstm_kernels._kernels.__wrapped__)
     check(Case(6, 9, 70, norms, 3, bool(norms), packed=packed))
 
 
@@ -419,6 +419,29 @@ def test_a_gradient_can_be_differentiated_again() -> None:
     pairs = zip(second(lstm, torch.float32), second(lstm_loop, torch.float64), strict=True)
     for ours, theirs in pairs:
         assert (ours - theirs).norm() <= 1e-3 * theirs.norm().clamp(min=1)
+
+
+@gpu
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("norms", ["", "xhc"])
+def test_compiled_autograd_sees_one_operator(norms: str, packed: bool) -> None:
+    case = Case(5, 4, 7, norms, 3 if norms else 1, packed=packed)
+    leaves = {name: v.float().cuda().requires_grad_() for name, v in with_input(case).items()}
+    theirs = torch.autograd.grad(states_of(lstm, case, leaves).square().sum(), [*leaves.values()])
+    seen = []
+
+    def compiler(graph: Any) -> Any:
+        return torch.compile(graph, backend=backend, fullgraph=True)
+
+    def backend(graph: Any, _: Any) -> Callable:
+        seen.extend(node.target for node in graph.graph.nodes if "cayley" in str(node.target))
+        return graph.forward
+
+    with torch._dynamo.compiled_autograd._enable(compiler):
+        states_of(lstm, case, leaves).square().sum().backward()
+    assert seen == [torch.ops.cayley.lstm_backward.default]
+    for leaf, expected in zip(leaves.values(), theirs, strict=True):
+        torch.testing.assert_close(leaf.grad, expected)
 
 
 @gpu

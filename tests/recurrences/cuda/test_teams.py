@@ -1,14 +1,24 @@
 """Layouts of teams fit the chip, and every weight has a place."""
 
+from dataclasses import replace
+
 import pytest
 
 from cayley.recurrences.cuda.gru import BACKWARD, FORWARD
+from cayley.recurrences.cuda.lstm_kernels import team_kind
 from cayley.recurrences.cuda.plans import RESERVED, Chip
 from cayley.recurrences.cuda.teams import Kind, Team, best_team
 
 H200 = Chip(132, 232448, 16)
 SMALL = Chip(46, 101376, 1)  # without clusters
-KINDS = {"forward": FORWARD, "backward": BACKWARD}
+KINDS = {
+    "gru forward": FORWARD,
+    "gru backward": BACKWARD,
+    "lstm forward": team_kind(1, False, False, 0),
+    "lstm backward": team_kind(1, False, True, 0),
+    "windows forward": team_kind(64, True, False),
+    "windows backward": team_kind(64, True, True),
+}
 
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
@@ -36,9 +46,9 @@ def test_layouts_fit(kind: Kind, H: int, B: int) -> None:
 def test_every_weight_has_a_place(kind: Kind, H: int) -> None:
     """Groups of lanes for all outputs, in parts that together have all inputs."""
     team = found(H, 32, kind)
-    for share, factor in zip(team.shares, kind.factors, strict=True):
-        gates = factor.gates * team.units
-        inputs, outputs = (gates, H) if factor.reduced else (H, gates)
+    for share, product in zip(team.shares, kind.products, strict=True):
+        gates = product.gates * team.units
+        inputs, outputs = (gates, H) if product.reduced else (H, gates)
         groups = -(-outputs // share.outputs)
         assert share.slices * groups * share.splits <= team.threads
         assert 0 <= share.shared <= share.chunks
@@ -56,9 +66,19 @@ def test_no_more_teams_than_rows_need(kind: Kind) -> None:
 def test_chips_without_clusters_have_teams(kind: Kind) -> None:
     team = found(256, 20, kind, SMALL)
     assert team.memory <= SMALL.memory - RESERVED
-    assert team.blocks <= SMALL.processors
+    assert team.teams(20, SMALL) > 0
+
+
+@kinds
+def test_windows_take_memory(kind: Kind) -> None:
+    """With more of them a team has fewer rows, or more weights stay in registers."""
+    larger = kind._replace(extra=kind.extra + 2048)
+    assert found(512, 50, larger).memory <= H200.memory - RESERVED
+    team = found(512, 50, kind)
+    assert replace(team, kind=larger).memory == team.memory + 4 * 2048 * team.rows
 
 
 @kinds
 def test_weights_that_fit_nowhere_have_no_layout(kind: Kind) -> None:
     assert best_team(3000, 1, kind, H200) is None
+    assert best_team(200, 1, kind._replace(extra=2**20), H200) is None

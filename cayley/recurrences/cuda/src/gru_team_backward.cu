@@ -3,6 +3,9 @@
 
 using CandidateBack = Weights<0, H, UNITS>;
 using GatesBack = Weights<1, 2 * UNITS, H>;
+constexpr int SUMS =
+    GatesBack::SUMS > CandidateBack::SUMS ? GatesBack::SUMS : CandidateBack::SUMS;
+static_assert(CandidateBack::FLOATS + GatesBack::FLOATS + SUMS + Reduce::FLOATS <= MEMORY);
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
     const float* __restrict__ grad_h, const float* __restrict__ h, const float* __restrict__ saved,
@@ -25,8 +28,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
     return unit < H ? W[(k / UNITS * H + unit) * H + output] : 0.0f;
   });
   float* const sums = memory += GatesBack::FLOATS;
-  constexpr int OF_GATES = GatesBack::SUMS, OF_CANDIDATE = CandidateBack::SUMS;
-  float* const parts = memory + (OF_GATES > OF_CANDIDATE ? OF_GATES : OF_CANDIDATE);
+  float* const parts = memory + SUMS;
   Gather gather(words, member.team);
   Reduce reduce(words + teams * 2LL * Gather::SIZE, member.team);
   __syncthreads();

@@ -3,6 +3,8 @@
 
 using Gates = Weights<0, H, 2 * UNITS>;
 using Candidate = Weights<1, H, UNITS>;
+static_assert(Gates::FLOATS + Candidate::FLOATS + Gates::SUMS <= MEMORY);
+static_assert(Gates::FLOATS + Candidate::FLOATS + Candidate::SUMS <= MEMORY);
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ W,

@@ -1,14 +1,14 @@
 // What follows from d, (T, B, 4H), the gradient of the gates' arguments: with N_x that of the
 // input, dx, and of its past, and the sums over all steps that are the gradients of parameters.
-// `partial` has a row of `width` numbers for each block: those of gamma_c and beta_c, which
-// lstm_backward.cu has written to the first B rows, then those of gamma_x, beta_x, gamma_h, beta_h,
+// `partial` has a row of `width` numbers for each block: those of gamma_c and beta_c, which the
+// recurrence has written to the first B rows, then those of gamma_x, beta_x, gamma_h, beta_h,
 // b and, as the sum of dx, of a bias of the input. d and dx may be one array where K = 1. With the
 // table of a packed sequence all (T, B, ·) are (N, ·), but those of statistics.
 #include "inputs.cuh"
 
 enum Place { GAMMA_X, BETA_X, GAMMA_H, BETA_H, BIAS, INPUT };
 
-// What a step gives to all in its window, as lstm_backward.cu explains: p, q and q mean.
+// What a step gives to all in its window, as lstm.cuh explains: p, q and q mean.
 struct Share {
   float p, q, r;
 };

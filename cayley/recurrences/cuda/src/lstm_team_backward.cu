@@ -2,6 +2,7 @@
 #include "lstm_team.cuh"
 
 using Back = Weights<0, 4 * UNITS, H>;
+static_assert(Back::FLOATS + Back::SUMS + Reduce::FLOATS <= MEMORY);
 
 // The sums of two values over all units of a row.
 __device__ inline Pair sum_team(Totals& totals, const Member& member, float first, float second) {
@@ -109,7 +110,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_team_backward(
         if constexpr (NORM_X && NORM_H) N_x.load(of_x, row, member.unit, member.here);
         if constexpr (NORM_H) N_h.load(of_h, row, member.unit, member.here);
         if constexpr (NORM_C) N_c.load(of_c, row, member.unit, member.here);
-        const auto statistic_of = [&](int lane) { return __shfl_sync(~0u, next_statistic, lane); };
+        const auto statistic_of = [&](int from) { return __shfl_sync(~0u, next_statistic, from); };
         if constexpr (NORM_H) {
           m_h = statistic_of(0);
           N_h.read(statistic_of(1), statistic_of(2), t, K);

@@ -2,6 +2,7 @@
 #include "lstm_team.cuh"
 
 using Recurrent = Weights<0, H, 4 * UNITS>;
+static_assert(Recurrent::FLOATS + Recurrent::SUMS <= MEMORY);
 
 // N of the values of all units, VALUES for each. Every block comes to the same statistics, and the
 // first one writes them.

@@ -1,9 +1,9 @@
 // What the kernels of gated recurrences share whose weights need several multiprocessors. A team of
 // BLOCKS blocks computes up to ROWS rows of the batch at a time, and each block of it UNITS units:
 // a warp has a row, and a lane a unit. sizes.cuh, which teams.py writes, defines these, H, the
-// number of all units, and THREADS; BATCH, the numbers that a thread waits for at a time; PACKED,
-// which steps.cuh explains; and of each product OUTPUTS, SPLITS, VECTOR and SHARED, which
-// product.cuh does, and SLICES.
+// number of all units, and THREADS; BATCH, the numbers that a thread waits for at a time; MEMORY,
+// the floats of shared memory for products; PACKED, which steps.cuh explains; and of each product
+// OUTPUTS, SPLITS, VECTOR and SHARED, which product.cuh does, and SLICES.
 //
 // All blocks of all teams run at the same time. They tell each other numbers through global memory,
 // or rather through the cache before it.
@@ -17,6 +17,7 @@
 #include "steps.cuh"
 
 static_assert(UNITS <= 32 && THREADS >= 32 * ROWS);
+static_assert((BLOCKS - 1) * UNITS < H && H <= BLOCKS * UNITS, "a block has no unit");
 
 // Product number INDEX of a step, of which a block has so many inputs and outputs. The inputs are
 // in SLICES parts, each of which other threads multiply; their sums are added up in the end.
@@ -100,7 +101,7 @@ struct Member {
 };
 
 // SIZE numbers that the blocks of a team tell each other, again and again. In every exchange each
-// of them is posted once. A block posts after all its threads have what they want of the exchange
+// of them is posted once, or not at all and not waited for. A block posts after all its threads have what they want of the exchange
 // before: so when it has got something of an exchange from every block, the last but one is over
 // for all of them, and its words can be used again.
 template <int WORDS>
