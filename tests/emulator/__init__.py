@@ -1,0 +1,123 @@
+"""CUDA kernels on the CPU: their logic is tested also where there is no GPU.
+
+Every source file is compiled as C++, with ``cuda.h`` in place of CUDA. Blocks of a cluster or team
+run at the same time, and threads of a block take turns. Speed, registers and the order in which
+memory becomes visible are not a GPU's.
+"""
+
+import ctypes
+import functools
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from cayley.recurrences.cuda.nvrtc import SOURCES
+from cayley.recurrences.cuda.plans import Chip
+
+__all__ = ["COMPILER", "H200", "Kernel", "emulated"]
+
+COMPILER = shutil.which("g++") if sys.platform == "linux" else None
+H200 = Chip(132, 232448, 16)
+PACKAGE = "cayley.recurrences.cuda"
+SECONDS = 120  # that a launch may take
+OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC")
+
+
+@functools.cache
+def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
+    """A kernel, and the types of its arguments."""
+    text = (SOURCES / f"{source}.cu").read_text()
+    signature = re.search(rf"void {source}\((.*?)\) \{{", text, re.DOTALL)
+    assert signature is not None
+    parameters = signature.group(1).replace("__restrict__", "").split(",")
+    types = tuple(re.sub(r"\w+\s*$", "", parameter).strip() for parameter in parameters)
+    call = ", ".join(f"*static_cast<{kind}*>(arguments[{k}])" for k, kind in enumerate(types))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for header in SOURCES.glob("*.cuh"):
+            shutil.copy(header, folder)
+        (folder / "machine.cuh").write_text("#pragma once\n")
+        (folder / "sizes.cuh").write_text(sizes)
+        (folder / "kernel.cpp").write_text(
+            f'#include "{Path(__file__).with_name("cuda.h")}"\n{text}\n'
+            f"void run_kernel(void** arguments) {{ {source}({call}); }}\n"
+        )
+        command = [COMPILER, *OPTIONS, "-shared", "-o", folder / "kernel.so", folder / "kernel.cpp"]
+        subprocess.run([*map(str, command), "-lpthread"], check=True)
+        return ctypes.CDLL(str(folder / "kernel.so")), types
+
+
+class Kernel:
+    """That of :mod:`cayley.recurrences.cuda.nvrtc`, on the CPU."""
+
+    def __init__(
+        self,
+        source: str,
+        sizes: str,
+        threads: int,
+        blocks: int,
+        memory: int,
+        together: bool = False,
+    ) -> None:
+        assert memory <= H200.memory
+        assert threads % 32 == 0
+        self.library, self.types = compiled(source, sizes)
+        self.threads, self.blocks = threads, blocks
+
+    def resident_clusters(self) -> int:
+        return 1
+
+    def __call__(self, clusters: int, *arguments: Any) -> None:
+        assert len(arguments) == len(self.types)
+        values = (ctypes.c_uint64 * len(arguments))()
+        ranges = []
+        for k, (argument, kind) in enumerate(zip(arguments, self.types, strict=True)):
+            assert isinstance(argument, int) or kind != "int"
+            if argument is not None:
+                values[k] = argument if isinstance(argument, int) else argument.data_ptr()
+            tensor = getattr(argument, "whole", argument)
+            if isinstance(tensor, torch.Tensor) and tensor.numel() > 0:
+                ranges += [tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes]
+        first = ctypes.addressof(values)
+        status = self.library.launch(
+            *(clusters, self.blocks, self.threads),
+            (ctypes.c_void_p * len(values))(*range(first, first + 8 * len(values), 8)),
+            len(ranges) // 2,
+            (ctypes.c_void_p * len(ranges))(*ranges),
+            SECONDS,
+        )
+        assert status != 1, "a kernel has read or written beyond its arguments"
+        assert status == 0, f"a kernel has not ended within {SECONDS} seconds"
+
+
+@contextmanager
+def emulated() -> Iterator[None]:
+    """Context in which the functions of :mod:`cayley.recurrences.cuda` take tensors of the CPU."""
+    replaced = {"Kernel": Kernel, "on": lambda _: nullcontext(), "chip": lambda _: H200}
+    modules = [module for name, module in sys.modules.items() if name.startswith(f"{PACKAGE}.")]
+    with ExitStack() as changes:
+        changes.callback(forget_kernels, modules)
+        for module, (name, value) in itertools.product(modules, replaced.items()):
+            if hasattr(module, name):
+                changes.enter_context(patch.object(module, name, value))
+        forget_kernels(modules)
+        yield
+
+
+def forget_kernels(modules: list[ModuleType]) -> None:
+    """Clear what the modules have cached."""
+    for module in modules:
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
