@@ -29,7 +29,7 @@ __all__ = ["COMPILER", "H200", "Kernel", "emulated"]
 
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
-PACKAGE = "cayley.recurrences.cuda"
+MODULES = ("cayley.recurrences.cuda.", "cayley.parametrizations.small")
 SECONDS = 120  # that a launch may take
 OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC")
 
@@ -103,9 +103,9 @@ class Kernel:
 
 @contextmanager
 def emulated() -> Iterator[None]:
-    """Context in which the functions of :mod:`cayley.recurrences.cuda` take tensors of the CPU."""
+    """Context in which functions that launch kernels take tensors of the CPU."""
     replaced = {"Kernel": Kernel, "on": lambda _: nullcontext(), "chip": lambda _: H200}
-    modules = [module for name, module in sys.modules.items() if name.startswith(f"{PACKAGE}.")]
+    modules = [module for name, module in sys.modules.items() if name.startswith(MODULES)]
     with ExitStack() as changes:
         changes.callback(forget_kernels, modules)
         for module, (name, value) in itertools.product(modules, replaced.items()):

@@ -131,6 +131,15 @@ inline Mbarrier& mbarrier(unsigned address) {
 }  // namespace emulator
 
 inline void __syncthreads() { emulator::wait(emulator::block->all, emulator::block->fibers.size()); }
+inline int __syncthreads_or(int predicate) {
+  emulator::block->exchanged[threadIdx.x] = predicate ? 1 : 0;
+  __syncthreads();
+  bool any = false;
+  for (size_t i = 0; i < emulator::block->fibers.size(); ++i)
+    any = any || emulator::block->exchanged[i] != 0;
+  __syncthreads();
+  return any;
+}
 inline void __syncwarp() { emulator::wait_for_warp(); }
 inline float __shfl_xor_sync(unsigned, float value, int bits) {
   return emulator::exchange(value, threadIdx.x ^ bits);

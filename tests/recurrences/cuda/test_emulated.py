@@ -10,8 +10,9 @@ from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
 from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
-from cayley.recurrences.cuda import elman, gru, lstm, lstm_kernels, team_kernels
+from cayley.recurrences.cuda import elman, gru, lstm, lstm_kernels, project, team_kernels
 from cayley.recurrences.cuda.plans import Chip, Plan
+from cayley.recurrences.cuda.references import references
 from cayley.recurrences.cuda.teams import Kind, Team
 from cayley.recurrences.steps import outer_products
 
@@ -166,3 +167,23 @@ def test_lstm(
     *of_tensors, gx, bx, _, gh, bh, _, gc, bc, _, _, _ = gradients
     of_norms = [gx, bx, gh, bh, gc, bc] if window > 0 else []
     compare([found[0], *of_tensors, *of_norms], theirs)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_product_with_the_input(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project, "refused", lambda *_: None)
+    x, U, c = torch.randn(7, 5, 3), torch.randn(84, 3), torch.randn(84) if bias else None
+    exact = torch.nn.functional.linear(x.double(), U.double(), None if c is None else c.double())
+    found = project.project_on_cuda(x.float(), U.float(), None if c is None else c.float())
+    compare([found], [exact])
+
+
+@pytest.mark.parametrize("H", [21, 150])
+def test_references(H: int) -> None:
+    x, h0, c0 = 1000 + torch.randn(3, 5, 4 * H), torch.randn(5, H), 10 + torch.randn(5, H)
+    W, b = torch.randn(4 * H, H) / H, 50 + torch.randn(4 * H)
+    means = (x[0].mean(1), torch.addmm(b, h0, W.mT).mean(1), c0.mean(1))
+    found = references(*(v.float() for v in (x, h0, c0, W, b)))
+    for ours, mean in zip(found, means, strict=True):
+        # of eight bits
+        torch.testing.assert_close(ours[:, 0].double(), mean.double(), rtol=2**-8 + 1e-5, atol=0)
