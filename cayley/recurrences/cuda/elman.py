@@ -2,8 +2,9 @@
 
 See :mod:`cayley.recurrences.elman`. A kernel runs all steps. The weights stay in registers, and
 in shared memory where those do not suffice: of one block where they fit, of a cluster of blocks
-otherwise, which send each other their new states. Sizes are constants of the compiled code. Packed
-sequences are read as they are.
+otherwise, which send each other their new states, and where there are no clusters, or they do not
+suffice, of a team of blocks. Sizes are constants of the compiled code. Packed sequences are read as
+they are.
 """
 
 import functools
@@ -15,6 +16,8 @@ from cayley.activations import ACTIVATIONS
 from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
 from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.plans import Plan, best_plan, chip
+from cayley.recurrences.cuda.team_kernels import run_teams
+from cayley.recurrences.cuda.teams import GateProduct, Kind, best_team
 
 __all__ = ["elman", "elman_backward", "refusal"]
 
@@ -44,13 +47,12 @@ def refusal(
         B = int(batch_sizes[0])
     if B * H >= 2**31:
         return f"the CUDA kernels take less than 2^31 numbers a step, not {B} × {H}"
-    plan = best_plan(H, max(B, 1), chip(x.device.index))
-    name = torch.cuda.get_device_name(x.device)
-    if plan is None:
+    device, packed = x.device.index, batch_sizes is not None
+    if _served_plan(device, H, max(B, 1), nonlinearity, packed) is not None:
+        return None
+    if best_team(H, 1, _kind(nonlinearity), chip(device)) is None:
+        name = torch.cuda.get_device_name(x.device)
         return f"{H} × {H} weights do not fit on the chip of {name}"
-    packed = batch_sizes is not None
-    if plan.blocks > 1 and _clusters(x.device.index, plan, nonlinearity, packed) == 0:
-        return f"{name} runs no cluster of {plan.blocks} blocks"
     return None
 
 
@@ -70,7 +72,7 @@ def elman(
     b = z if b is None else b.contiguous()
     if len(h0) > 0:
         arguments = (x, h0, W, b, h, z)
-        _launch("elman_forward", 1, nonlinearity, h0, batch_sizes, reverse, *arguments)
+        _launch("forward", 1, nonlinearity, h0, batch_sizes, reverse, *arguments)
     return h, z
 
 
@@ -95,12 +97,12 @@ def elman_backward(
     bias = partial_b if b is None else b.contiguous()
     if len(h0) > 0:
         arguments = (grad_h, saved, W, bias, delta, grad_h0, partial_b)
-        _launch("elman_backward", 2, nonlinearity, h0, batch_sizes, reverse, *arguments)
+        _launch("backward", 2, nonlinearity, h0, batch_sizes, reverse, *arguments)
     return delta, grad_h0, partial_b if b is None else partial_b.sum(0)
 
 
 def _launch(
-    source: str,
+    direction: str,
     streams: int,
     nonlinearity: str,
     h0: Tensor,
@@ -109,26 +111,43 @@ def _launch(
     x: Tensor,
     *rest: Tensor,
 ) -> None:
-    device, (B, H) = x.device.index, h0.shape
-    plan = best_plan(H, B, chip(device))
-    if plan is None:
-        raise NotImplementedError(f"expected a size that refusal() lets pass, got H = {H}")
-    launch = _kernel(device, source, plan, streams, nonlinearity, batch_sizes is not None)
+    device, (B, H), packed = x.device.index, h0.shape, batch_sizes is not None
     table, T = step_table(batch_sizes, x, B)
-    launch(plan.clusters(B), x, *rest, table, T, B, int(reverse))
+    plan = _served_plan(device, H, B, nonlinearity, packed)
+    if plan is None:
+        options = ("Activation PHI", nonlinearity.upper()), ("bool PACKED", str(packed).lower())
+        steps = (table, T, B, int(reverse))
+        run_teams(f"elman_team_{direction}", _kind(nonlinearity), options, h0, (x, *rest), *steps)
+    else:
+        launch = _kernel(device, direction, plan, streams, nonlinearity, packed)
+        launch(plan.clusters(B), x, *rest, table, T, B, int(reverse))
+
+
+def _kind(nonlinearity: str) -> Kind:
+    """What a team of blocks computes, in either direction."""
+    together = 2 if nonlinearity == "modrelu_stacked" else 1
+    return Kind((GateProduct(1, False),), totals=0, extra=0, spare=96, together=together)
+
+
+def _served_plan(device: int, H: int, B: int, nonlinearity: str, packed: bool) -> Plan | None:
+    """The plan for B rows, if there is one and the device runs clusters of that size."""
+    plan = best_plan(H, B, chip(device))
+    if plan is None or plan.blocks == 1:
+        return plan
+    return plan if _clusters(device, plan, nonlinearity, packed) > 0 else None
 
 
 @functools.cache
 def _clusters(device: int, plan: Plan, nonlinearity: str, packed: bool) -> int:
     """How many clusters run at a time: none where a part of a GPU has too few multiprocessors."""
     with on(device):
-        return _kernel(device, "elman_forward", plan, 1, nonlinearity, packed).resident_clusters()
+        return _kernel(device, "forward", plan, 1, nonlinearity, packed).resident_clusters()
 
 
 @functools.cache
 def _kernel(
-    device: int, source: str, plan: Plan, streams: int, nonlinearity: str, packed: bool
+    device: int, direction: str, plan: Plan, streams: int, nonlinearity: str, packed: bool
 ) -> Kernel:
     sizes, memory = plan.sizes(nonlinearity, packed), plan.memory(streams)
     with on(device):
-        return Kernel(source, sizes, plan.threads, plan.blocks, memory)
+        return Kernel(f"elman_{direction}", sizes, plan.threads, plan.blocks, memory)

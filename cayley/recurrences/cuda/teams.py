@@ -37,12 +37,14 @@ class Kind(NamedTuple):
         totals: How often its blocks also add up numbers of their own.
         extra: Floats of shared memory for anything else, for each row.
         spare: Registers that are better left for anything but weights.
+        together: The units that must not be in different blocks: that many neighbours.
     """
 
     products: tuple[GateProduct, ...]
     totals: int
     extra: int
     spare: int
+    together: int = 1
 
 
 class Share(NamedTuple):
@@ -97,7 +99,7 @@ class Team:
     @property
     def units(self) -> int:
         """Of a block."""
-        return -(-self.H // self.blocks)
+        return _units(self.H, self.blocks, self.kind.together)
 
     @functools.cached_property
     def shares(self) -> tuple[Share, ...]:
@@ -223,11 +225,17 @@ def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
     return None
 
 
+def _units(H: int, blocks: int, together: int) -> int:
+    """Of each of so many blocks."""
+    return -(-H // (blocks * together)) * together
+
+
 def _teams(H: int, B: int, kind: Kind, chip: Chip, numbers: tuple[int, ...]) -> Iterator[Team]:
     """All layouts that fit, with one of these numbers of threads."""
     for blocks in range(-(-H // LANES), min(H, chip.processors) + 1):
-        if -(-H // -(-H // blocks)) < blocks:
-            continue  # some block would have nothing to do
+        units = _units(H, blocks, kind.together)
+        if units > LANES or -(-H // units) < blocks:
+            continue  # some block would have too much or nothing to do
         needed = -(-B // (chip.processors // blocks))
         for rows, threads, outputs, spare in itertools.product(
             (1, 2, 4, 8), numbers, (4, 8), (kind.spare, kind.spare - 24)

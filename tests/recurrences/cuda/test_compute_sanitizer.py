@@ -20,7 +20,7 @@ KERNELS += ("pencil", "quotient", "cayley", "neumann")
 EVERY_KERNEL = """
 import torch, cayley
 from torch.nn.utils.rnn import pack_sequence
-from cayley.recurrences.cuda import team_kernels
+from cayley.recurrences.cuda import elman, team_kernels
 from cayley.recurrences.cuda.plans import Chip
 from cayley.recurrences.cuda.teams import Team
 
@@ -39,13 +39,19 @@ layers = [
     cayley.LSTM(2, 170),
     cayley.LSTM(2, 170, norm="atn", window=3),
 ]
-in_turns = [cayley.NCGRU(2, 170, orthogonal=()), cayley.LSTM(2, 170, norm="atn", window=3)]
+in_turns = [
+    cayley.RNN(2, 170, nonlinearity="modrelu"),
+    cayley.ScuRNN(2, 85),
+    cayley.NCGRU(2, 170, orthogonal=()),
+    cayley.LSTM(2, 170, norm="atn", window=3),
+]
 with cayley.backend("cuda"):
     for layer in [*layers, *in_turns]:
         if layer is in_turns[0]:
             # three and four rows in two turns, and weights in shared memory
             team_kernels.best_team = lambda H, B, kind, chip: Team(H, kind, 6, 2, 128, 4, 160)
             team_kernels.chip = lambda device: Chip(6, 0, 1)
+            elman.best_plan = lambda *_: None
         layer.cuda()
         output, state = layer(x)
         output.sum().backward()

@@ -21,6 +21,8 @@ activations = pytest.mark.parametrize("nonlinearity", ACTIVATIONS)
 SIZES = [(1, 1, 1), (1, 3, 2), (5, 1, 3), (9, 2, 17), (4, 5, 64), (12, 7, 170), (3, 132, 190)]
 SIZES += [(4, 300, 190), (2, 1, 256), (3, 128, 257), (7, 28, 425), (5, 50, 512), (3, 128, 512)]
 SIZES += [(3, 64, 700), (2, 9, 850), (4, 32, 1030), (2, 8, 1150), (2, 33, 1149)]
+# teams of blocks, in one turn and in several
+SIZES += [(3, 20, 1200), (2, 100, 1301)]
 
 # all ways in which values end up in lanes, at small sizes
 PLANS = [
@@ -127,6 +129,18 @@ def check(
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_sizes(size: tuple[int, int, int]) -> None:
     check(*size, "modrelu", reverse=size[1] % 2 == 1)
+
+
+@gpu
+@activations
+@pytest.mark.parametrize("sizes", [[40] * 3, [40, 40, 7, 3, 1]], ids=["dense", "packed"])
+def test_teams_where_there_are_no_clusters(
+    sizes: list[int], nonlinearity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: None)
+    batch_sizes = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    for reverse in (False, True):
+        check(len(sizes), sizes[0], 426, nonlinearity, reverse, batch_sizes)
 
 
 @gpu
@@ -428,9 +442,6 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "float32, not torch.float64" in (refusal("tanh", x, x.double()) or "")
     assert refusal("tanh", x[:, 0], batch_sizes=torch.tensor([2, 1])) is None
     assert "first derivatives" in (refusal("tanh", x, grad_z=x) or "")
-    assert "do not fit" in (refusal("tanh", x.new_zeros(1, 1, 3000)) or "")
-    large = x.new_zeros(1, 1, 512)
-    if chip(0).cluster > 1:
-        assert refusal("tanh", large) is None
-        monkeypatch.setattr(cuda, "_clusters", lambda *_: 0)
-        assert "runs no cluster of" in (refusal("tanh", large) or "")
+    assert "do not fit" in (refusal("tanh", x.new_zeros(1, 1, 6000)) or "")
+    monkeypatch.setattr(cuda, "_clusters", lambda *_: 0)
+    assert refusal("tanh", x.new_zeros(1, 1, 512)) is None  # by a team

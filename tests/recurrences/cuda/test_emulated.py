@@ -71,17 +71,37 @@ def force(team: tuple[int, int, int, int] | None, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(module, "best_layout", lambda *_: None)
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
-@pytest.mark.parametrize(
+elman_cases = pytest.mark.parametrize(
     ("nonlinearity", "sizes"), [("modrelu", None), ("tanh", PACKED), ("modrelu_stacked", PACKED)]
 )
+
+
+@elman_cases
+@pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_elman(
     plan: Plan, nonlinearity: str, sizes: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if nonlinearity == "modrelu_stacked" and plan.H % 2 == 1:
         plan = Plan(20, *list(vars(plan).values())[1:])
     monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
-    H, reverse = plan.H, sizes is not None
+    check_elman(plan.H, nonlinearity, sizes)
+
+
+@elman_cases
+@pytest.mark.parametrize("team", TEAMS[1:], ids=str)
+def test_elman_by_teams(
+    team: tuple[int, int, int, int],
+    nonlinearity: str,
+    sizes: Tensor | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    force(team, monkeypatch)
+    monkeypatch.setattr(elman, "best_plan", lambda *_: None)
+    check_elman(22, nonlinearity, sizes)
+
+
+def check_elman(H: int, nonlinearity: str, sizes: Tensor | None) -> None:
+    reverse = sizes is not None
     x, g = rows_of(sizes, H, H)
     h0, W = torch.randn(5, H).float().double(), matrices(H, 1)
     thresholds = {"modrelu": H, "modrelu_stacked": H // 2}.get(nonlinearity, 0)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cayley.recurrences.cuda import elman
 from cayley.recurrences.cuda.gru import BACKWARD, FORWARD
 from cayley.recurrences.cuda.lstm_kernels import team_kind
 from cayley.recurrences.cuda.plans import RESERVED, Chip
@@ -12,6 +13,7 @@ from cayley.recurrences.cuda.teams import Kind, Team, best_team
 H200 = Chip(132, 232448, 16)
 SMALL = Chip(46, 101376, 1)  # without clusters
 KINDS = {
+    "elman": elman._kind("tanh"),
     "gru forward": FORWARD,
     "gru backward": BACKWARD,
     "lstm forward": team_kind(1, False, False, 0),
@@ -56,6 +58,13 @@ def test_every_weight_has_a_place(kind: Kind, H: int) -> None:
         assert share.chunks == -(-length // (share.splits * share.vector))
 
 
+@pytest.mark.parametrize("H", [2, 34, 170, 426, 1030])
+def test_the_parts_of_a_complex_number_are_in_one_block(H: int) -> None:
+    team = found(H, 20, elman._kind("modrelu_stacked"))
+    assert team.units % 2 == 0
+    assert (team.blocks - 1) * team.units < H <= team.blocks * team.units
+
+
 @kinds
 def test_no_more_teams_than_rows_need(kind: Kind) -> None:
     team = found(200, 3, kind)
@@ -80,5 +89,5 @@ def test_windows_take_memory(kind: Kind) -> None:
 
 @kinds
 def test_weights_that_fit_nowhere_have_no_layout(kind: Kind) -> None:
-    assert best_team(3000, 1, kind, H200) is None
+    assert best_team(6000, 1, kind, H200) is None
     assert best_team(200, 1, kind._replace(extra=2**20), H200) is None
