@@ -6,6 +6,7 @@
 #include "activations.cuh"
 #include "sizes.cuh"
 
+#include "places.cuh"
 #include "product.cuh"
 #include "states.cuh"
 #include "steps.cuh"
@@ -24,11 +25,6 @@ __device__ inline int block_in_cluster() {
 
 __device__ inline int first_row() { return blockIdx.x / BLOCKS * (ROWS * PASSES); }
 
-// The unit at a place among the states. There the two parts of a complex number are neighbours.
-__device__ inline int unit_at(int place) {
-  return PHI == MODRELU_STACKED ? place / 2 + place % 2 * (H / 2) : place;
-}
-
 // The values that a thread computes at every step.
 struct Owned {
   int row[VALUES];     // of the batch, in the first pass
@@ -46,7 +42,7 @@ struct Owned {
       row[i] = first_row() + sum / OUTPUTS;
       place[i] = block_in_cluster() * UNITS + output;
       unit[i] = unit_at(place[i]);
-      column[i] = PHI == MODRELU_STACKED ? place[i] / 2 : place[i];
+      column[i] = threshold_at(place[i]);
       computed[i] = output < UNITS && place[i] < H;
     }
   }

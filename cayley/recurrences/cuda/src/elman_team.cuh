@@ -1,18 +1,11 @@
-// What the two Elman kernels share that teams of blocks run. The places of a team are those of the
-// states: there the two parts of a complex number are neighbours, and in one block.
+// What the two Elman kernels share that teams of blocks run.
 #pragma once
 
 #include "team.cuh"
 
-static_assert(PHI != MODRELU_STACKED || UNITS % 2 == 0);
+#include "places.cuh"
 
-__device__ inline int unit_at(int place) {
-  return PHI == MODRELU_STACKED ? place / 2 + place % 2 * (H / 2) : place;
-}
-
-__device__ inline int threshold_at(int place) {
-  return PHI == MODRELU_STACKED ? place / 2 : place;
-}
+static_assert(PHI != MODRELU_STACKED || UNITS % 2 == 0, "a complex number is in one block");
 
 // The other part of a complex number; to be called by all lanes.
 __device__ inline float partner(float value) { return __shfl_xor_sync(~0u, value, 1); }

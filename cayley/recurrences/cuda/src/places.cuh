@@ -1,0 +1,13 @@
+// Where the units are among the states: there the two parts of a complex number are neighbours.
+// sizes.cuh defines H, the number of units, and PHI, the activation.
+#pragma once
+
+// The unit at a place.
+__device__ inline int unit_at(int place) {
+  return PHI == MODRELU_STACKED ? place / 2 + place % 2 * (H / 2) : place;
+}
+
+// Its threshold, which the parts of a complex number share.
+__device__ inline int threshold_at(int place) {
+  return PHI == MODRELU_STACKED ? place / 2 : place;
+}
