@@ -1,4 +1,4 @@
-"""How the weights of a gated recurrence are laid out over teams of several blocks."""
+"""How the weights of a recurrence are laid out over teams of several blocks."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ class GateProduct(NamedTuple):
     """A product of a step, as a block sees it.
 
     Attributes:
-        gates: Of every unit of the block.
+        gates: Those of every unit of the block; one where there are none.
         reduced: Whether they are its inputs, and sums over all blocks are wanted for every unit;
             else they are its outputs, and it has all units as inputs.
     """

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 from emulator import COMPILER, emulated
+from teams import force_team
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
 from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
-from cayley.recurrences.cuda import elman, gru, lstm, lstm_kernels, project, team_kernels
-from cayley.recurrences.cuda.plans import Chip, Plan
+from cayley.recurrences.cuda import elman, gru, lstm, project
+from cayley.recurrences.cuda.plans import Plan
 from cayley.recurrences.cuda.references import references
-from cayley.recurrences.cuda.teams import Kind, Team
 from cayley.recurrences.steps import outer_products
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
@@ -57,20 +57,6 @@ def expected(h: Tensor, leaves: list[Tensor], g: Tensor) -> list[Tensor]:
     return [h.detach(), *torch.autograd.grad(h, leaves, g)]
 
 
-def force(team: tuple[int, int, int, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a team of blocks run what one block could."""
-    if team is None:
-        return
-
-    def best(H: int, B: int, kind: Kind, chip: Chip) -> Team:
-        return Team(H, kind, *team, kind.spare)
-
-    monkeypatch.setattr(team_kernels, "best_team", best)
-    monkeypatch.setattr(team_kernels, "chip", lambda _: Chip(team[0], 0, 1))
-    for module in (gru, lstm_kernels):
-        monkeypatch.setattr(module, "best_layout", lambda *_: None)
-
-
 elman_cases = pytest.mark.parametrize(
     ("nonlinearity", "sizes"), [("modrelu", None), ("tanh", PACKED), ("modrelu_stacked", PACKED)]
 )
@@ -95,8 +81,7 @@ def test_elman_by_teams(
     sizes: Tensor | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    force(team, monkeypatch)
-    monkeypatch.setattr(elman, "best_plan", lambda *_: None)
+    force_team(monkeypatch, team)
     check_elman(22, nonlinearity, sizes)
 
 
@@ -127,7 +112,8 @@ def test_gru(
     sizes: Tensor | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    force(team, monkeypatch)
+    if team is not None:
+        force_team(monkeypatch, team)
     H, reverse = 21, candidate == "tanh"
     x, g = rows_of(sizes, 3 * H, H)
     h0, W = torch.randn(5, H).float().double(), matrices(H, 3)
@@ -151,7 +137,8 @@ def test_lstm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A window of 0 steps is none: nothing is normalised."""
-    force(team, monkeypatch)
+    if team is not None:
+        force_team(monkeypatch, team)
     H = 21
     x, g = rows_of(sizes, 4 * H, H)
     h0, c0 = torch.randn(2, 5, H).float().double()

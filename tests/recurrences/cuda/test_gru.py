@@ -4,16 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from teams import force_team
 from torch import Tensor
 
 import cayley
 from cayley.recurrences import gru, gru_loop
 from cayley.recurrences.cuda import gru as cuda
-from cayley.recurrences.cuda import team_kernels
 from cayley.recurrences.cuda.gates import Layout
 from cayley.recurrences.cuda.gru import gru_backward, refusal
-from cayley.recurrences.cuda.plans import Chip
-from cayley.recurrences.cuda.teams import Kind, Team
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 candidates = pytest.mark.parametrize("candidate", ["modrelu", "tanh"])
@@ -132,12 +130,7 @@ def test_teams_that_take_their_rows_in_turn(
     candidate: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def best(H: int, B: int, kind: Kind, chip: Chip) -> Team:
-        return Team(H, kind, *team, kind.spare)
-
-    monkeypatch.setattr(team_kernels, "best_team", best)
-    monkeypatch.setattr(team_kernels, "chip", lambda device: Chip(team[0], 0, 1))
-    monkeypatch.setattr(cuda, "best_layout", lambda *_: None)
+    force_team(monkeypatch, team)
     packed = None if len(set(sizes)) == 1 else torch.tensor(sizes)
     check(len(sizes), sizes[0], 33, candidate, reverse, packed)
 

@@ -6,17 +6,16 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from teams import force_team
 from torch import Tensor
 
 import cayley
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences import NormSite, lstm, lstm_loop
 from cayley.recurrences.cuda import lstm as cuda
-from cayley.recurrences.cuda import lstm_kernels, team_kernels
+from cayley.recurrences.cuda import lstm_kernels
 from cayley.recurrences.cuda.gates import Layout
-from cayley.recurrences.cuda.plans import Chip
 from cayley.recurrences.cuda.references import references
-from cayley.recurrences.cuda.teams import Kind, Team
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 NAMES = ("input", "recurrent", "cell")
@@ -182,13 +181,7 @@ TEAMS = [(35, 2, 128, 4), (3, 4, 128, 4), (10, 8, 256, 8), (3, 1, 384, 8), (3, 8
 def test_teams_that_take_their_rows_in_turn(
     team: tuple[int, int, int, int], norms: str, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def best(H: int, B: int, kind: Kind, chip: Chip) -> Team:
-        return Team(H, kind, *team, kind.spare)
-
-    monkeypatch.setattr(team_kernels, "best_team", best)
-    monkeypatch.setattr(team_kernels, "chip", lambda device: Chip(team[0], 0, 1))
-    monkeypatch.setattr(lstm_kernels, "best_layout", lambda *_: None)
-    monkeypatch.setattr(lstm_kernels, "_kernels", lstm_kernels._kernels.__wrapped__)
+    force_team(monkeypatch, team)
     check(Case(6, 9, 70, norms, 3, bool(norms), packed=packed))
 
 

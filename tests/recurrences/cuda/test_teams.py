@@ -32,7 +32,7 @@ def found(H: int, B: int, kind: Kind, chip: Chip = H200) -> Team:
 
 
 @kinds
-@pytest.mark.parametrize("H", [1, 33, 161, 200, 257, 512, 1000, 1150])
+@pytest.mark.parametrize("H", [1, 33, 161, 257, 512, 1000, 1150, 1500])
 @pytest.mark.parametrize("B", [1, 20, 128, 1000])
 def test_layouts_fit(kind: Kind, H: int, B: int) -> None:
     team = found(H, B, kind)

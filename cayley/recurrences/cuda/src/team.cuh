@@ -1,4 +1,4 @@
-// What the kernels of gated recurrences share whose weights need several multiprocessors. A team of
+// What the kernels of recurrences share whose weights need several multiprocessors. A team of
 // BLOCKS blocks computes up to ROWS rows of the batch at a time, and each block of it UNITS units:
 // a warp has a row, and a lane a unit. sizes.cuh, which teams.py writes, defines these, H, the
 // number of all units, and THREADS; BATCH, the numbers that a thread waits for at a time; MEMORY,
