@@ -15,7 +15,7 @@ from torch import Tensor
 from cayley.activations import ACTIVATIONS
 from cayley.recurrences.cuda.nvrtc import Kernel, on, refused
 from cayley.recurrences.cuda.packed import step_table
-from cayley.recurrences.cuda.plans import Plan, best_plan, chip
+from cayley.recurrences.cuda.plans import Plan, best_plan, chip, no_room
 from cayley.recurrences.cuda.team_kernels import run_teams
 from cayley.recurrences.cuda.teams import GateProduct, Kind, best_team
 
@@ -51,8 +51,7 @@ def refusal(
     if _served_plan(device, H, max(B, 1), nonlinearity, packed) is not None:
         return None
     if best_team(H, 1, _kind(nonlinearity), chip(device)) is None:
-        name = torch.cuda.get_device_name(x.device)
-        return f"{H} × {H} weights do not fit on the chip of {name}"
+        return no_room(f"{H} × {H} weights", x.device)
     return None
 
 

@@ -16,7 +16,7 @@ from cayley.recurrences.cuda.gates import Layout, Options, best_layout, gate_ker
 from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.parts import parts
-from cayley.recurrences.cuda.plans import chip
+from cayley.recurrences.cuda.plans import chip, no_room
 from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
 from cayley.recurrences.cuda.team_kernels import run_teams
 from cayley.recurrences.cuda.teams import GateProduct, Kind, best_team
@@ -42,8 +42,7 @@ def refusal(h0: Tensor, *others: Tensor | None, grad_saved: Tensor | None = None
         return reason
     H = h0.shape[-1]
     if not _fits(H, h0.device.index):
-        name = torch.cuda.get_device_name(h0.device)
-        return f"{3 * H} × {H} weights do not fit on the chip of {name}"
+        return no_room(f"{3 * H} × {H} weights", h0.device)
     return None
 
 

@@ -19,6 +19,7 @@ from cayley.recurrences.cuda.lstm_kernels import fits, lstm_kernels
 from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.packed import step_table
 from cayley.recurrences.cuda.parts import parts
+from cayley.recurrences.cuda.plans import no_room
 from cayley.recurrences.cuda.references import averaged
 from cayley.recurrences.cuda.row_products import LITTLE, RowProduct, row_products
 from cayley.recurrences.steps import outer_products, product_of_rows
@@ -47,9 +48,8 @@ def refusal(*arguments: Any, others: Iterable[Tensor | None] = ()) -> str | None
         return "the CUDA kernels normalise by statistics of the sequence, not by given ones"
     H, K = h0.shape[-1], _steps(tensors, batch_sizes, window)
     if not fits(H, K, normed, h0.device.index):
-        name = torch.cuda.get_device_name(h0.device)
         also = f" and windows of {K} steps" if K > 1 else ""
-        return f"{4 * H} × {H} weights{also} do not fit on the chip of {name}"
+        return no_room(f"{4 * H} × {H} weights{also}", h0.device)
     return None
 
 

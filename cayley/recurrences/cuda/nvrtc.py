@@ -16,7 +16,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Kernel", "cache_folder", "compile_source", "constants", "on", "refused"]
+__all__ = [
+    "Kernel",
+    "cache_folder",
+    "compile_source",
+    "constants",
+    "launches_together",
+    "on",
+    "refused",
+]
 
 SOURCES = Path(__file__).parent / "src"
 MOST_ARGUMENTS = 64  # of a kernel
@@ -25,6 +33,7 @@ OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
 # of the CUDA driver's enumerations
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
+COOPERATIVE_LAUNCH = 95
 CLUSTER_DIMENSION = 4
 RELAXED_CAPTURE = 2
 PORTABLE_CLUSTER = 8
@@ -245,6 +254,14 @@ def refused(x: Tensor, *others: Tensor | None) -> str | None:
 @functools.cache
 def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
+
+
+def launches_together(device: int) -> bool:
+    """Whether the driver can start a kernel with all of its blocks at once."""
+    number, answer = ctypes.c_int(), ctypes.c_int()
+    _check(library().cuDeviceGet(ctypes.byref(number), device))
+    _check(library().cuDeviceGetAttribute(ctypes.byref(answer), COOPERATIVE_LAUNCH, number))
+    return bool(answer.value)
 
 
 class _Thread(threading.local):

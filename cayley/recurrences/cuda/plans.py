@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cayley.recurrences.cuda.nvrtc import constants
+from cayley.recurrences.cuda.nvrtc import constants, launches_together
 
-__all__ = ["RESERVED", "Chip", "Plan", "best_plan", "chip", "registers"]
+__all__ = ["RESERVED", "Chip", "Plan", "best_plan", "chip", "no_room", "registers"]
 
 RESERVED = 1024  # bytes of shared memory that the system takes of every block
 
@@ -23,11 +23,13 @@ class Chip:
         processors: The number of multiprocessors.
         memory: Bytes of shared memory that a block can have.
         cluster: The number of blocks that can exchange states; 1 where there are no clusters.
+        together: Whether all blocks of a launch can be made to run at the same time.
     """
 
     processors: int
     memory: int
     cluster: int
+    together: bool = True
 
     def resident(self, blocks: int) -> int:
         """How many clusters run at a time, one block on each multiprocessor.
@@ -46,7 +48,15 @@ def chip(device: int) -> Chip:
     cluster = {9: 16, 10: 16}.get(properties.major, 8 if properties.major > 9 else 1)
     # pyrefly: ignore[missing-attribute]
     memory = properties.shared_memory_per_block_optin
-    return Chip(properties.multi_processor_count, memory, cluster)
+    return Chip(properties.multi_processor_count, memory, cluster, launches_together(device))
+
+
+def no_room(what: str, device: torch.device) -> str:
+    """Why something is refused that is too large for a device."""
+    name = torch.cuda.get_device_name(device)
+    if chip(device.index).together:
+        return f"{what} do not fit on the chip of {name}"
+    return f"{what} do not fit on a multiprocessor of {name}, whose driver has no teams of blocks"
 
 
 def registers(threads: int) -> int:

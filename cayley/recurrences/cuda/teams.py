@@ -209,7 +209,7 @@ class Team:
 
 @functools.cache
 def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
-    """The layout of least cost for B rows, None where the weights do not fit on the chip.
+    """The layout of least cost for B rows, None where the weights do not fit or no team can run.
 
     Blocks of 512 threads, which have too few registers, are for weights that fit nowhere else.
 
@@ -219,7 +219,7 @@ def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
         >>> team.blocks * team.units >= 512, team.teams(50, H200) * team.rows >= 50
         (True, True)
     """
-    for threads in ((128, 256, 384), (512,)):
+    for threads in ((128, 256, 384), (512,)) if chip.together else ():
         if teams := list(_teams(H, B, kind, chip, threads)):
             return min(teams, key=lambda team: team.cost(B, chip))
     return None

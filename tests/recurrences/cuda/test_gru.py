@@ -1,6 +1,7 @@
 """The kernels against the loop in double precision: outputs and every gradient."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor
 import cayley
 from cayley.recurrences import gru, gru_loop
 from cayley.recurrences.cuda import gru as cuda
+from cayley.recurrences.cuda import plans
 from cayley.recurrences.cuda.gates import Layout
 from cayley.recurrences.cuda.gru import gru_backward, refusal
+from cayley.recurrences.cuda.plans import chip
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 candidates = pytest.mark.parametrize("candidate", ["modrelu", "tanh"])
@@ -305,3 +308,14 @@ def test_refusals() -> None:
     assert "first derivatives" in (refusal(h0, grad_saved=h0) or "")
     assert refusal(h0.new_zeros(1, 600)) is None
     assert "do not fit" in (refusal(h0.new_zeros(1, 3000)) or "")
+
+
+@gpu
+def test_drivers_without_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    lone = replace(chip(0), together=False)
+    for module in (cuda, plans):
+        monkeypatch.setattr(module, "chip", lambda _: lone)
+    monkeypatch.setattr(cuda, "_fits", cuda._fits.__wrapped__)
+    h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
+    assert refusal(h0) is None
+    assert "driver has no teams" in (refusal(h0.new_zeros(1, 600)) or "")

@@ -91,3 +91,8 @@ def test_windows_take_memory(kind: Kind) -> None:
 def test_weights_that_fit_nowhere_have_no_layout(kind: Kind) -> None:
     assert best_team(6000, 1, kind, H200) is None
     assert best_team(200, 1, kind._replace(extra=2**20), H200) is None
+
+
+@kinds
+def test_drivers_that_cannot_start_teams_have_none(kind: Kind) -> None:
+    assert best_team(200, 1, kind, replace(H200, together=False)) is None
