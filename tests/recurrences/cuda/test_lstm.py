@@ -415,6 +415,8 @@ def test_a_gradient_can_be_differentiated_again() -> None:
 
 
 @gpu
+# torch hides this one by not showing it, which does not help where warnings are errors
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("norms", ["", "xhc"])
 def test_compiled_autograd_sees_one_operator(norms: str, packed: bool) -> None:
