@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 from cayley.recurrences.cuda.nvrtc import SOURCES
 from cayley.recurrences.cuda.plans import Chip
 
-__all__ = ["COMPILER", "H200", "Kernel", "emulated"]
+__all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
 
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
@@ -101,14 +101,18 @@ class Kernel:
         assert status == 0, f"a kernel has not ended within {SECONDS} seconds"
 
 
-@contextmanager
-def emulated() -> Iterator[None]:
+def emulated() -> AbstractContextManager[None]:
     """Context in which functions that launch kernels take tensors of the CPU."""
-    replaced = {"Kernel": Kernel, "on": lambda _: nullcontext(), "chip": lambda _: H200}
+    return replacing(Kernel=Kernel, on=lambda _: nullcontext(), chip=lambda _: H200)
+
+
+@contextmanager
+def replacing(**values: Any) -> Iterator[None]:
+    """Context in which modules that launch kernels have other values under these names."""
     modules = [module for name, module in sys.modules.items() if name.startswith(MODULES)]
     with ExitStack() as changes:
         changes.callback(forget_kernels, modules)
-        for module, (name, value) in itertools.product(modules, replaced.items()):
+        for module, (name, value) in itertools.product(modules, values.items()):
             if hasattr(module, name):
                 changes.enter_context(patch.object(module, name, value))
         forget_kernels(modules)
