@@ -1,10 +1,11 @@
-"""Time of forming W by the scaled Cayley transform, and of finding it formed.
+"""Time of forming W by the scaled Cayley transform or the exponential, and of finding it formed.
 
     python benchmarks/formation.py [--device cpu] [--threads 1] [-o FILE.json]
 
 The measure is one inverse and four products of matrices of the same size, which is the arithmetic
 of the transform and its gradient: the inverse and the step that makes it orthogonal to rounding,
-then two products.
+then two products. The exponential, of a matrix whose norm is 3, is differentiated by autograd and
+in closed form.
 """
 
 import argparse
@@ -15,7 +16,13 @@ from statistics import median
 import torch
 from measure import machine, rounds, summary, write
 
-from cayley.parametrizations import ScaledCayley, StructuredMatrix, scaled_cayley
+from cayley.parametrizations import (
+    MatrixExponential,
+    ScaledCayley,
+    StructuredMatrix,
+    matrix_exponential,
+    scaled_cayley,
+)
 
 SIZES = (170, 512, 1030)
 
@@ -37,11 +44,23 @@ def runs(n: int, device: str) -> dict[str, Callable[[], object]]:
     def evaluation() -> None:
         matrix()
 
+    exponential = MatrixExponential(n).to(device)
+    K = 3 * (M - M.mT) / torch.linalg.matrix_norm(M - M.mT, 2)
+    entries, leaf = exponential.skew.entries(K), K.clone().requires_grad_()
+
+    def by_autograd() -> None:
+        torch.autograd.grad(matrix_exponential(leaf, exponential.B), leaf, G)
+
+    def in_closed_form() -> None:
+        exponential.formed(entries)[1](G)
+
     return {
         "inverse and four products": measure,
         "scaled_cayley, forward and backward": transform,
         "unchanged, gradient recorded": matrix,
         "unchanged, evaluation": evaluation,
+        "exponential, by autograd": by_autograd,
+        "exponential, in closed form": in_closed_form,
     }
 
 

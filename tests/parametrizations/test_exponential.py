@@ -7,6 +7,7 @@ from torch.nn.utils.parametrizations import orthogonal
 
 from cayley.parametrizations import (
     MatrixExponential,
+    Skew,
     StructuredMatrix,
     matrix_exponential,
     skew_symmetric,
@@ -95,6 +96,44 @@ def test_gradient_at_the_base_is_riemannian() -> None:
     K = map.right_inverse(B).requires_grad_()
     (gradient,) = torch.autograd.grad((G * map(K)).sum(), K)
     torch.testing.assert_close(skew_symmetric(gradient, 4), B.T @ G - G.T @ B)
+
+
+@pytest.mark.parametrize(
+    ("n", "norm"), [(1, 0.0), (2, 0.0), (2, 1.0), (5, 1e-9), (8, 3.0), (31, 50.0)]
+)
+def test_closed_form_of_the_gradient(n: int, norm: float) -> None:
+    map, G = MatrixExponential(n), torch.randn(n, n)
+    map.B.copy_(haar(n))
+    x = torch.randn(n * (n - 1) // 2)
+    x = (
+        x * norm / torch.linalg.matrix_norm(skew_symmetric(x, n), 2).clamp(min=1e-9)
+    ).requires_grad_()
+    W, pullback = map.formed(x)
+    expected = map.B @ torch.matrix_exp(skew_symmetric(x, n))
+    torch.testing.assert_close(W, expected.detach(), atol=1e-13, rtol=0)
+    (gradient,) = torch.autograd.grad(expected, x, G)
+    for _ in range(2):
+        torch.testing.assert_close(pullback(G)[0], gradient, atol=1e-12, rtol=1e-12)
+    assert torch.equal(map(x.detach()), W)
+
+
+def test_closed_form_is_right_in_float32() -> None:
+    """Where that of autograd has lost a digit and more."""
+    n = 200
+    K = skew_symmetric(torch.randn(n * (n - 1) // 2), n)
+    x = Skew(n).entries(3 * K / torch.linalg.matrix_norm(K, 2)).float()
+    G = torch.randn(n, n).float()
+    exact = x.double().requires_grad_()
+    (expected,) = torch.autograd.grad(MatrixExponential(n)(exact), exact, G.double())
+    (found,) = MatrixExponential(n).float().formed(x)[1](G)
+    assert (found - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e200])
+def test_numbers_that_are_none(value: float) -> None:
+    W, pullback = MatrixExponential(4).formed(torch.full((6,), value))
+    assert W.isnan().any()
+    assert not pullback(torch.randn(4, 4))[0].isfinite().all()
 
 
 def test_training_with_rebasing_reaches_the_target() -> None:
