@@ -10,10 +10,19 @@ from cayley.parametrizations.dominant import NOISE, SCOUTS, Event
 from cayley.parametrizations.pencil import settle_on_device
 from cayley.parametrizations.tracking import Track, track
 
-__all__ = ["Following", "Stage", "Status", "columns_of", "lead_of", "memory_size", "write"]
+__all__ = [
+    "MOST",
+    "Following",
+    "Stage",
+    "Status",
+    "Work",
+    "columns_of",
+    "lead_of",
+    "memory_size",
+    "write",
+]
 
-# Terms of the series, and the residual that decides between them.
-FEW, MANY = 4, 24
+# The residual that decides between little and much work.
 FINE = 2e-4
 # The largest estimated error of ρ, and the largest residual of good eigenvectors, in units of ρ;
 # nobody waits for the next answer where an error was smaller by MARGIN.
@@ -22,6 +31,23 @@ RESIDUAL = 1e-3
 MARGIN = 5
 # Residuals from which on vectors are none: what is known already stays.
 ROUGH = 0.1
+
+
+class Work(NamedTuple):
+    """How much a step does.
+
+    Attributes:
+        products: With all columns, before anything else.
+        terms: Of the series that corrects the eigenvectors.
+    """
+
+    products: int
+    terms: int
+
+
+LITTLE, MUCH = Work(3, 4), Work(3, 24)
+# For a matrix that has changed so much that other eigenvectors have to come into the columns.
+MOST = Work(8, 24)
 
 
 class Following(NamedTuple):
@@ -88,13 +114,18 @@ class Status(NamedTuple):
         return precise and (lax or max(self.r_u, self.r_v) <= RESIDUAL * self.overlap)
 
     @property
-    def next_terms(self) -> int:
-        """As many terms as a change like the last one needs."""
+    def vectors(self) -> bool:
+        """Whether the columns follow T, though they may be rough; NaN does not."""
+        return max(self.r_u, self.r_v) < ROUGH
+
+    @property
+    def next_work(self) -> Work:
+        """As much as a change like the last one needs."""
         if not self.terms or not self.start > 0:
-            return MANY
+            return MUCH
         # each term shortens the residual by about the same factor
-        shortened = (max(self.r_u, self.r_v) / self.start) ** (FEW / self.terms)
-        return FEW if self.start * shortened <= FINE else MANY
+        shortened = (max(self.r_u, self.r_v) / self.start) ** (LITTLE.terms / self.terms)
+        return LITTLE if self.start * shortened <= FINE else MUCH
 
 
 STATUS = len(Status._fields)
@@ -127,7 +158,7 @@ class Stage:
         self.noise = self.noise.to(device)
         on_gpu = device.type == "cuda"
         self.pinned = torch.empty(len(state.memory), dtype=torch.int64, pin_memory=on_gpu)
-        self._graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
+        self._graphs: dict[Work, torch.cuda.CUDAGraph | None] = {}
 
     def fits(self, state: Following, eps: float) -> bool:
         """Whether these are the same buffers, in the same places."""
@@ -135,40 +166,41 @@ class Stage:
             a is b and a.data_ptr() == b.data_ptr() for a, b in zip(state, self.state, strict=True)
         )
 
-    def step(self, T: Tensor, terms: int) -> None:
+    def step(self, T: Tensor, work: Work) -> None:
         """Follow the eigenpair to T."""
         self.T.copy_(T)
         if not T.is_cuda:
-            self._run(terms)
+            self._run(work)
             return
         with torch.cuda.device(T.device):
-            if terms not in self._graphs:
+            if work not in self._graphs:
                 # what torch and the driver load at the first time is no part of a graph
-                self._graphs[terms] = None
-                self._run(terms)
+                self._graphs[work] = None
+                self._run(work)
                 return
-            graph = self._graphs[terms]
+            graph = self._graphs[work]
             if graph is None:
-                graph = self._graphs[terms] = torch.cuda.CUDAGraph()
+                graph = self._graphs[work] = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    self._run(terms)
+                    self._run(work)
             graph.replay()
 
-    def _run(self, terms: int) -> None:
+    def _run(self, work: Work) -> None:
         right, left, latched, counts, memory = self.state
         numbers, lead = memory.view(torch.float64), lead_of(memory, right.shape[1])
         scale = torch.linalg.vector_norm(numbers[:2])
         A = torch.stack((self.T, self.T.mT)).div_(scale)
         columns = torch.stack((right, left))
-        found = track(A, columns + self.noise, lead, terms)
+        found = track(A, columns + self.noise, lead, *work)
         places = (latched, counts, self.answer, self.ok)
         numbers[len(numbers) - found.gram.numel() :].copy_(found.gram.flatten())
         if A.is_cuda:
             settle_on_device(
-                found.u, found.Au, found.residual, found.small, (memory, *places), terms, self.eps
+                *(found.u, found.Au, found.residual, found.small, (memory, *places)),
+                *(work.terms, self.eps),
             )
         else:
-            settle(found, memory, places, terms, self.eps)
+            settle(found, memory, places, work.terms, self.eps)
         columns = torch.where(self.ok, found.columns.to(columns.dtype), columns)
         right.copy_(columns[0])
         left.copy_(columns[1])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cayley.parametrizations.dominant import Event, dominant_eigenpair
 from cayley.parametrizations.stage import (
+    MOST,
     STATUS,
     Following,
     Stage,
@@ -17,7 +18,7 @@ from cayley.parametrizations.stage import (
     lead_of,
     write,
 )
-from cayley.parametrizations.subspace import candidate
+from cayley.parametrizations.subspace import Candidate, candidate
 from cayley.parametrizations.tracking import project, stands_alone
 
 __all__ = ["Tracker"]
@@ -27,6 +28,8 @@ __all__ = ["Tracker"]
 CALM = 8
 CHECK = 16
 AUDIT = 8192
+# How often T is followed from where the last answer was, if that is waited for and not good.
+TRIES = 6
 # How far θ may be off what the small space knows, above that one's own bound.
 NEAR = 1e-5
 
@@ -48,8 +51,9 @@ class Tracker:
     A call is one :func:`~cayley.parametrizations.tracking.track`, which nothing waits for; on a GPU
     it is a CUDA graph. Whether its answer was good is known afterwards:
 
-    - the first answers, ``CALM`` good ones in a row, are waited for and looked at at once. One that
-      is not good gives way to :func:`~cayley.parametrizations.dominant.dominant_eigenpair`;
+    - the first answers, ``CALM`` good ones in a row, are waited for and looked at at once. From one
+      that is not good, T is followed once more; after ``TRIES`` of them it gives way to
+      :func:`~cayley.parametrizations.dominant.dominant_eigenpair`;
     - after them, the residuals of an answer are looked at in the next call, when they have long
       arrived, and the eigenvalues of the small space after every ``CHECK`` calls. If an answer was
       not good, or another eigenvalue has become larger, it is counted as ``Event.LATE``, and all
@@ -110,9 +114,9 @@ class Tracker:
         due = status.seen % AUDIT == 0
         streak = min(status.streak, CALM - 1)
         if status.streak >= CALM and not due:
-            checked = status.seen % CHECK != 0 or self._largest(status, state.memory)
+            checked = status.seen % CHECK != 0 or self._look(status, state.memory)[0]
             if status.calm and checked:
-                stage.step(T, status.next_terms)
+                stage.step(T, status.next_work)
                 self._post(state.memory, status.seen + 1, stage.pinned)
                 return stage.answer.clone()
             if not (status.good and checked):
@@ -120,15 +124,24 @@ class Tracker:
                 state.counts[Event.LATE] += 1
                 streak = 0
         if status.eigenvalue and cmath.isfinite(status.eigenvalue) and not due:
-            before = [buffer.clone() for buffer in state[:-1]]
-            stage.step(T, status.next_terms)
-            self._posted = None
-            found = Status(*self._read(state.memory, STATUS).tolist())
-            if found.good and self._largest(found, state.memory):
-                write(state.memory, streak=streak + 1 if found.calm else 0)
-                self._post(state.memory, found.seen, stage.pinned)
-                return stage.answer.clone()
-            for buffer, value in zip(state, before, strict=False):
+            right, left, latched, counts = (buffer.clone() for buffer in state[:-1])
+            for work in (status.next_work, *[MOST] * (TRIES - 1)):
+                # a call is counted once, and closes the latch by its last answer
+                state.latched.copy_(latched)
+                state.counts.copy_(counts)
+                stage.step(T, work)
+                self._posted = None
+                found = Status(*self._read(state.memory, STATUS).tolist())
+                if not found.vectors:
+                    continue
+                largest, other = self._look(found, state.memory)
+                if largest and found.good:
+                    write(state.memory, streak=streak + 1 if found.calm else 0)
+                    self._post(state.memory, found.seen, stage.pinned)
+                    return stage.answer.clone()
+                if other is not None:
+                    self._turn_to(other, found.scale, state.memory)
+            for buffer, value in zip(state, (right, left, latched, counts), strict=False):
                 buffer.copy_(value)
         return self._anew(T, state, eps)
 
@@ -156,20 +169,31 @@ class Tracker:
         return torch.cat((f.real, -f.imag, u.real, u.imag, denominator[None]))
 
     @_one_thread()
-    def _largest(self, status: Status, memory: Tensor) -> bool:
-        """Whether the small space knows no eigenvalue that may be as large as the followed one."""
+    def _look(self, status: Status, memory: Tensor) -> tuple[bool, Candidate | None]:
+        """Whether the small space knows no eigenvalue that may be as large as the followed one.
+
+        If it knows one that is larger than all others, which.
+        """
         k = columns_of(memory)
         gram = self._read(memory, len(memory))[STATUS + 4 * k :].view(4 * k, 4 * k)
         followed = status.eigenvalue / status.scale
         if not gram.isfinite().all():
-            return False
+            return False, None
         if stands_alone(gram, followed):
-            return True
+            return True, None
         found = candidate(project(gram), torch.finfo(torch.float32).eps)
         if found is None or found.tied:
-            return False
+            return False, None
         off = abs(found.eigenvalue - followed)
-        return off <= found.bound + NEAR * abs(found.eigenvalue)
+        largest = off <= found.bound + NEAR * abs(found.eigenvalue)
+        return largest, None if largest else found
+
+    def _turn_to(self, other: Candidate, scale: float, memory: Tensor) -> None:
+        """Let the next step begin with another eigenvalue, which is in units of the scale."""
+        eigenvalue = scale * other.eigenvalue
+        write(memory, real=eigenvalue.real, imag=eigenvalue.imag)
+        rows = torch.view_as_real(torch.stack((other.x, other.z)).resolve_conj()).mT
+        lead_of(memory, columns_of(memory)).copy_(rows)
 
     def _post(self, memory: Tensor, seen: float, pinned: Tensor) -> None:
         """Send what the next call will look at on its way to the CPU."""

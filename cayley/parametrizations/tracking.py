@@ -17,7 +17,6 @@ from cayley.parametrizations.subspace import Projection
 
 __all__ = ["Track", "iterate", "project", "stands_alone", "track"]
 
-PRODUCTS = 3
 # The matrix of the inverse iteration is squared so often, and its shift is off the estimate by so
 # much, lest it be singular; src/pencil.cu has the same numbers.
 SQUARINGS = 3
@@ -46,7 +45,7 @@ class Track(NamedTuple):
     small: Small
 
 
-def track(A: Tensor, columns: Tensor, lead: Tensor, terms: int) -> Track:
+def track(A: Tensor, columns: Tensor, lead: Tensor, products: int, terms: int) -> Track:
     r"""Eigenvectors of a matrix that is not far from one whose eigenvectors are known.
 
     With the columns V and W of both sides after some products with A and :math:`A^\top`, let
@@ -78,6 +77,7 @@ def track(A: Tensor, columns: Tensor, lead: Tensor, terms: int) -> Track:
             (2, s, s).
         columns: Those to start from, float64, (2, s, k).
         lead: The coordinates of the two eigenvectors in these, as rows, float64, (2, 2, k).
+        products: How often A is applied to the columns before anything else.
         terms: The number of terms of the series, at least 1.
 
     Returns:
@@ -88,12 +88,12 @@ def track(A: Tensor, columns: Tensor, lead: Tensor, terms: int) -> Track:
         >>> columns = torch.eye(100).double()[:, -8:].flip(1).expand(2, -1, -1)
         >>> lead = torch.zeros(2, 2, 8, dtype=torch.float64)
         >>> lead[:, 0, 0] = 1
-        >>> u = track(torch.stack((1.25 * T, 1.25 * T.T)), columns, lead, terms=4).u
+        >>> u = track(torch.stack((1.25 * T, 1.25 * T.T)), columns, lead, 3, 4).u
         >>> u[0, 0].abs().argmax()
         tensor(99)
     """
     X = columns
-    for _ in range(PRODUCTS):
+    for _ in range(products):
         X = A @ X
     AX = A @ X
     Y = torch.cat((*X, *AX), 1)

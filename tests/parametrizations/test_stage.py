@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from cayley.parametrizations.stage import FEW, MANY, Status, columns_of, memory_size
+from cayley.parametrizations.stage import LITTLE, MUCH, Status, columns_of, memory_size
 
 
 @pytest.mark.parametrize("k", [8, 32])
@@ -15,9 +15,9 @@ def test_size(k: int) -> None:
 
 def test_more_terms_where_the_residual_falls_slowly() -> None:
     slow = Status(*(1.0, 0.0, 1e-4, 1e-4, 1e-3, 1.0, 1.0, 9.0, 1.0, 8.0, 24.0))
-    assert slow.next_terms == MANY
-    assert slow._replace(r_u=1e-7, r_v=1e-7, start=1e-4).next_terms == FEW
-    assert slow._replace(terms=0.0).next_terms == MANY
+    assert slow.next_work == MUCH
+    assert slow._replace(r_u=1e-7, r_v=1e-7, start=1e-4).next_work == LITTLE
+    assert slow._replace(terms=0.0).next_work == MUCH
 
 
 def test_quality() -> None:

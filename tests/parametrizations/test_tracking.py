@@ -44,7 +44,7 @@ def step(T: Tensor, change: float, terms: int = 8) -> tuple[Tensor, Track]:
     """A in units of ρ, and a step from the eigenvectors of a matrix nearby."""
     columns, lead, rho = start(T + change * torch.randn(S, S) / S**0.5)
     A = torch.stack((T, T.mT)) / rho
-    return A[0], track(A, columns, lead, terms)
+    return A[0], track(A, columns, lead, 3, terms)
 
 
 @leading
@@ -102,7 +102,7 @@ def test_dependent_columns_are_not_sound() -> None:
     T = matrix(PAIR.double())
     columns, lead, rho = start(T)
     columns[0, :, -1] = 0
-    found = track(torch.stack((T, T.mT)) / rho, columns, lead, 4)
+    found = track(torch.stack((T, T.mT)) / rho, columns, lead, 3, 4)
     assert found.small.sound.tolist() == [0, 1]
     assert candidate(project(found.gram), 1e-7) is None
     assert not stands_alone(found.gram, 1 + 0j)

@@ -18,6 +18,10 @@ from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.plans import Chip
 from cayley.recurrences.cuda.references import references
 
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="where there is a GPU, torch asks it for fake tensors too"
+)
+
 CHIPS = (H200, Chip(46, 101376, 1))  # different ones, the second without clusters
 T, B = 3, 2
 

@@ -429,12 +429,13 @@ def test_compiled_autograd_sees_one_operator(norms: str, packed: bool) -> None:
         return torch.compile(graph, backend=backend, fullgraph=True)
 
     def backend(graph: Any, _: Any) -> Callable:
-        seen.extend(node.target for node in graph.graph.nodes if "cayley" in str(node.target))
+        seen.extend(str(node.target) for node in graph.graph.nodes if "cayley" in str(node.target))
         return graph.forward
 
     with torch._dynamo.compiled_autograd._enable(compiler):
         states_of(lstm, case, leaves).square().sum().backward()
-    assert seen == [torch.ops.cayley.lstm_backward.default]
+    # with or without the overload, as torch's version has it
+    assert [name.removesuffix(".default") for name in seen] == ["cayley.lstm_backward"]
     for leaf, expected in zip(leaves.values(), theirs, strict=True):
         torch.testing.assert_close(leaf.grad, expected)
 
