@@ -9,6 +9,7 @@ from cayley.initializers import rotation_angles
 from cayley.parametrizations.dominant import Event, dominant_eigenpair, followed_columns
 from cayley.parametrizations.parametrization import Parametrization, check_square, full_precision
 from cayley.parametrizations.pencil import served
+from cayley.parametrizations.rank_two import rank_two_on_device
 from cayley.parametrizations.stage import Following, memory_size
 from cayley.parametrizations.tracker import Tracker
 from cayley.tracing import transforms_active
@@ -173,17 +174,10 @@ class EigenvalueNormalization(Parametrization):
         (T,) = X
         if not (self.training and len(self.memory) and served(T)):
             return super().formed(T)
-        s = self.n
         with full_precision(T):
             answer = self._tracker(T, self._following, self.eps)
-            denominator, rows = answer[4 * s], answer[: 4 * s].view(4, s)
-            W = T / denominator
-
-        def pullback(G: Tensor) -> Sequence[Tensor]:
-            f = rows[:2] * (G * W).sum()
-            return ((G / denominator).addmm_(f.mT, rows[2:]),)
-
-        return W, pullback
+            W = T / answer[-1]
+        return W, lambda G: (rank_two_on_device(G, W, answer),)
 
     def _normalise(self, T: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """W, and whether the latch is closed now; there is no way to normalise ρ = 0."""
@@ -196,10 +190,14 @@ class EigenvalueNormalization(Parametrization):
         return {event.name: int(self.counts[event]) for event in Event}
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """``W`` itself, where ρ(W) ≤ 1; opens the latch, so that W = T again."""
+        """``W`` itself up to rounding, where ρ(W) ≤ 1; opens the latch, so that W = T again."""
         self.check(W)
         self._forget()
-        return W.clone()
+        if self.eps == 0:
+            return W.clone()
+        # a ρ that rounding takes above 1 would close the latch, and W be divided by 1 + ε
+        limit = 1 - 16 * torch.finfo(W.dtype).eps
+        return W / (torch.linalg.eigvals(W).abs().max() / limit).clamp(min=1)
 
     def check(self, W: Tensor) -> None:
         """Raise unless W is a matrix of the right size with ρ(W) ≤ 1, up to rounding."""

@@ -142,6 +142,10 @@ class Stage:
     Arguments:
         state: The buffers.
         eps: What is added to the spectral radius.
+
+    Attributes:
+        answer: What a :class:`~cayley.parametrizations.tracker.Tracker` returns.
+        pinned: The memory as the CPU sees it; its status, some time after every step.
     """
 
     def __init__(self, state: Following, eps: float) -> None:
@@ -204,6 +208,8 @@ class Stage:
         columns = torch.where(self.ok, found.columns.to(columns.dtype), columns)
         right.copy_(columns[0])
         left.copy_(columns[1])
+        # what the next call looks at is on its way to the CPU
+        self.pinned[:STATUS].copy_(memory[:STATUS], non_blocking=True)
 
 
 def settle(found: Track, memory: Tensor, places: Sequence[Tensor], terms: int, eps: float) -> None:

@@ -117,7 +117,7 @@ class Tracker:
             checked = status.seen % CHECK != 0 or self._look(status, state.memory)[0]
             if status.calm and checked:
                 stage.step(T, status.next_work)
-                self._post(state.memory, status.seen + 1, stage.pinned)
+                self._post(state.memory, status.seen + 1, stage.pinned, on_its_way=STATUS)
                 return stage.answer.clone()
             if not (status.good and checked):
                 state.counts[Event.FOLLOWED] -= 1
@@ -195,10 +195,12 @@ class Tracker:
         rows = torch.view_as_real(torch.stack((other.x, other.z)).resolve_conj()).mT
         lead_of(memory, columns_of(memory)).copy_(rows)
 
-    def _post(self, memory: Tensor, seen: float, pinned: Tensor) -> None:
-        """Send what the next call will look at on its way to the CPU."""
+    def _post(self, memory: Tensor, seen: float, pinned: Tensor, on_its_way: int = 0) -> None:
+        """Send what the next call will look at on its way to the CPU, if it is not already."""
         if memory.is_cuda:
             count = len(memory) if seen % CHECK == 0 else STATUS
+            if count > on_its_way:
+                pinned[:count].copy_(memory[:count], non_blocking=True)
             self._posted = _Posted(memory, count, pinned)
 
     def _read(self, memory: Tensor, count: int) -> Tensor:
@@ -226,7 +228,6 @@ class _Posted:
     def __init__(self, memory: Tensor, count: int, pinned: Tensor) -> None:
         self._pinned, self._event = pinned, torch.cuda.Event()
         self._memory, self._version, self._count = memory, memory._version, count
-        self._pinned[:count].copy_(memory[:count], non_blocking=True)
         self._event.record(torch.cuda.current_stream(memory.device))
 
     def holds(self, memory: Tensor, count: int) -> bool:

@@ -29,7 +29,11 @@ __all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
 
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
-MODULES = ("cayley.recurrences.cuda.", "cayley.parametrizations.small")
+MODULES = (
+    "cayley.recurrences.cuda.",
+    "cayley.parametrizations.rank_two",
+    "cayley.parametrizations.small",
+)
 SECONDS = 120  # that a launch may take
 OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC")
 

@@ -304,6 +304,16 @@ def test_start_is_uniform_in_modulus_and_angle() -> None:
     assert ((t >= 0) & (t <= torch.pi / 2)).all()
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-14)])
+def test_right_inverse_of_a_radius_of_one(dtype: torch.dtype, tolerance: float) -> None:
+    """Rounding takes that of every second orthogonal matrix above 1."""
+    for _ in range(10):
+        normalise = EigenvalueNormalization(7, eps=0.1)
+        W = torch.linalg.qr(torch.randn(7, 7)).Q.to(dtype)
+        T = normalise.right_inverse(W).requires_grad_()
+        torch.testing.assert_close(normalise(T).detach(), W, atol=tolerance, rtol=0)
+
+
 def test_right_inverse_opens_the_latch() -> None:
     normalise = EigenvalueNormalization(4)
     normalise((3 * torch.eye(4) + torch.randn(4, 4)).requires_grad_())

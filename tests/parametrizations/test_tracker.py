@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cayley.parametrizations import tracker as module
-from cayley.parametrizations.dominant import Event, followed_columns
-from cayley.parametrizations.stage import Following, Status, memory_size
+from cayley.parametrizations.dominant import Event, dominant_eigenpair, followed_columns
+from cayley.parametrizations.stage import Following, Stage, Status, Work, memory_size
 from cayley.parametrizations.tracker import CALM, CHECK, Tracker
 
 S = 120
@@ -269,3 +269,53 @@ def test_an_answer_without_vectors_takes_the_last_radius(device: str) -> None:
     follow(T)
     assert follow.rho == pytest.approx(radius(T.float()), rel=1e-6)
     assert follow.count(Event.LATE) == 1
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The matrices that the operator that waits has seen."""
+    seen: list[Tensor] = []
+
+    def operator(T: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        seen.append(T)
+        return dominant_eigenpair(T, *rest)
+
+    monkeypatch.setattr(module, "dominant_eigenpair", operator)
+    return seen
+
+
+@devices
+def test_large_steps_are_followed_in_several_tries(device: str, waited: list[Tensor]) -> None:
+    """Those of a size that one try does not suffice for."""
+    T, follow, steps = leading("pair"), Follower(device), []
+    tried = Stage.step
+
+    def step(self: Stage, T: Tensor, work: Work) -> None:
+        steps.append(work)
+        tried(self, T, work)
+
+    calls = 20
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "step", step)
+        for _ in range(calls):
+            answer = follow(T)
+            assert float(answer[-1]) == pytest.approx(radius(T), rel=1e-6)
+            T = (T + 2e-2 * torch.randn(S, S)).float().double()
+    assert len(steps) > calls
+    assert len(waited) == 1
+    assert follow.count(Event.FOLLOWED) + follow.count(Event.LATE) == calls - 1
+
+
+@devices
+def test_another_eigenvalue_that_has_become_larger_is_turned_to(
+    device: str, waited: list[Tensor]
+) -> None:
+    angles, radii = torch.rand(S // 2) * 1.5, torch.linspace(0.1, 0.8, S // 2)
+    follow = Follower(device)
+    for call in range(4 * CHECK):
+        radii[10], radii[20] = 1.05, 1.0 + 0.1 * (call >= 2 * CHECK)
+        follow(rotations(radii, angles))
+    assert follow.rho == pytest.approx(1.1, rel=1e-6)
+    assert follow.status.eigenvalue.imag == pytest.approx(1.1 * math.sin(angles[20]), abs=1e-4)
+    assert follow.count(Event.LATE) == 1
+    assert len(waited) == 1
