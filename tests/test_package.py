@@ -50,3 +50,10 @@ def test_code_of_the_readme_runs() -> None:
         # in float32, as a reader's session, whatever this suite's default is
         script = f"import torch\ntorch.set_default_dtype(torch.float32)\n{block}"
         exec(compile(script, "README.md", "exec"), {})
+
+
+def test_the_package_is_the_command() -> None:
+    pytest.importorskip("rich", reason="the command needs the extra lab")
+    command = [sys.executable, "-m", "cayley", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: cayley ")
