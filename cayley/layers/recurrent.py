@@ -221,7 +221,7 @@ class Recurrent(nn.Module, ABC):
                 raise RuntimeError(
                     f"{type(self).__name__}: expected hidden size {shape}, got {tuple(h.shape)}"
                 )
-            self._check_dtype("hx", h)
+            self._check_kind("hx", h)
         if unbatched:
             tensors = tuple(h.unsqueeze(1) for h in tensors)
         return list(zip(*(h.unbind(0) for h in tensors), strict=True))
@@ -241,10 +241,16 @@ class Recurrent(nn.Module, ABC):
                 f"{type(self).__name__}: input.size(-1) must be equal to input_size. Expected "
                 f"{self.input_size}, got {x.shape[-1]}"
             )
-        self._check_dtype("input", x)
+        self._check_kind("input", x)
 
-    def _check_dtype(self, what: str, tensor: Tensor) -> None:
-        dtype = self.weight_ih_l0.dtype
+    def _check_kind(self, what: str, tensor: Tensor) -> None:
+        """Raise unless a tensor has the device and the dtype of the weights."""
+        device, dtype = self.weight_ih_l0.device, self.weight_ih_l0.dtype
+        if tensor.device != device:
+            raise ValueError(
+                f"{type(self).__name__}: expected {what} on {device}, where the weights are, got "
+                f'{tensor.device}. Move it: {what}.to("{device}"), or move the layer'
+            )
         autocast = autocast_enabled(tensor.device) and tensor.is_floating_point()
         if tensor.dtype != dtype and not autocast:
             raise ValueError(

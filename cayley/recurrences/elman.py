@@ -14,6 +14,7 @@ from cayley.recurrences.cuda.project import project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.projection import all_gradients, check_projection, project
 from cayley.recurrences.steps import (
+    check_devices,
     check_sequence,
     empty_gradient,
     outer_products,
@@ -131,6 +132,7 @@ def check_elman(
     if b is not None and len(b) != (H // 2 if ACTIVATIONS[nonlinearity].saves_z else H):
         raise ValueError(f"expected one threshold a unit for {nonlinearity}, got {len(b)}, H = {H}")
     check_sequence(x, h0, batch_sizes)
+    check_devices(x, h0, W, b, U, c)
 
 
 def _forward(

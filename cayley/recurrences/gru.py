@@ -14,6 +14,7 @@ from cayley.recurrences.cuda.project import project_on_cuda
 from cayley.recurrences.dispatch import backend_in_force, runs_on
 from cayley.recurrences.projection import all_gradients, check_projection, project
 from cayley.recurrences.steps import (
+    check_devices,
     check_sequence,
     empty_gradient,
     outer_products,
@@ -147,6 +148,7 @@ def check_gru(
     if b is not None and b.shape != (H,):
         raise ValueError(f"expected b of shape ({H},), one threshold a unit, got {tuple(b.shape)}")
     check_sequence(x, h0, batch_sizes)
+    check_devices(x, h0, W, b, U, c)
 
 
 def _activation(b: Tensor | None) -> Activation:

@@ -11,7 +11,7 @@ from cayley.recurrences.cuda.nvrtc import refused
 from cayley.recurrences.cuda.references import references
 from cayley.recurrences.dispatch import backend_in_force
 from cayley.recurrences.projection import check_projection, project
-from cayley.recurrences.steps import check_sequence
+from cayley.recurrences.steps import check_devices, check_sequence
 from cayley.tracing import traced
 
 __all__ = ["NormSite", "check_lstm", "operator_arguments", "starts_anew"]
@@ -57,11 +57,13 @@ def check_lstm(
         )
     check_projection(x, U, c, 4 * H)
     check_sequence(x, h0, batch_sizes)
+    check_devices(x, h0, c0, W, b, U, c)
     if b is not None and b.shape != (4 * H,):
         raise ValueError(f"expected b of {4 * H} numbers, got {tuple(b.shape)}")
     T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
     for site, features in zip(sites, (4 * H, 4 * H, H), strict=True):
         if site is not None:
+            check_devices(x, site.gamma, site.beta, *(site.past or ()), *(site.given or ()))
             _check_site(site, T, h0.shape[0], features, window, over)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 __all__ = [
     "check_batch_sizes",
+    "check_devices",
     "check_sequence",
     "empty_gradient",
     "last_states",
@@ -38,6 +39,20 @@ def check_sequence(x: Tensor, h0: Tensor, batch_sizes: Tensor | None) -> None:
         raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
 
 
+def check_devices(x: Tensor, *others: Tensor | None) -> None:
+    """Raise unless all tensors are on one device.
+
+    Example:
+        >>> check_devices(torch.zeros(3, 2, 5), None, torch.zeros(2, 8))
+    """
+    device = x.device
+    for other in others:
+        if other is not None and other.device != device:
+            raise ValueError(
+                f"expected all tensors on one device, got {device} and {other.device}: move them"
+            )
+
+
 def check_batch_sizes(batch_sizes: Tensor, N: int, B: int) -> None:
     """Raise unless they are those of N packed rows of B sequences.
 
@@ -47,14 +62,16 @@ def check_batch_sizes(batch_sizes: Tensor, N: int, B: int) -> None:
     sizes = batch_sizes.tolist()
     if (
         batch_sizes.dtype != torch.int64
+        or not batch_sizes.is_cpu
         or not batch_sizes.is_contiguous()
         or sizes != sorted(sizes, reverse=True)
         or (sizes[0], sum(sizes)) != (B, N)
         or sizes[-1] < 1
     ):
         raise ValueError(
-            "expected batch_sizes of int64, contiguous, never increasing, positive, beginning with "
-            f"the {B} rows of the initial state and {N} in all, got {batch_sizes.dtype} {sizes}"
+            "expected batch_sizes of int64 on the CPU, contiguous, never increasing, positive, "
+            f"beginning with the {B} rows of the initial state and {N} in all, got "
+            f"{batch_sizes.dtype} {sizes} on {batch_sizes.device}"
         )
 
 

@@ -503,6 +503,12 @@ def test_bad_input_is_refused_as_nn_rnn_does(make: Make) -> None:
     for dtype in (torch.int64, torch.complex128, torch.float32):
         with pytest.raises(ValueError, match=rf"input dtype \({dtype}\) does not match"):
             layer(x.to(dtype) if dtype != torch.int64 else x.long())
+    with pytest.raises(ValueError, match="expected input on cpu, where the weights are, got meta"):
+        layer(x.to("meta"))
+    with pytest.raises(ValueError, match="expected hx on cpu, where the weights are, got meta"):
+        layer(x, tuple(torch.zeros(1, B, size, device="meta") for size in layer.state_sizes))
+    with pytest.raises(ValueError, match="expected input on meta, where the weights are, got cpu"):
+        make(I, N, device="meta")(x)
     with pytest.raises(RuntimeError, match="at least one step"):
         layer(torch.randn(0, B, I))
     empty = PackedSequence(torch.randn(0, I), torch.zeros(0, dtype=torch.int64))

@@ -80,6 +80,15 @@ def test_half_precision_is_refused() -> None:
         scaled_cayley(torch.zeros(2, 2).bfloat16(), torch.ones(2).bfloat16())
 
 
+def test_signs_on_another_device_are_refused() -> None:
+    map = ScaledCayley(4)
+    (A,) = map.sample()
+    map.D = map.D.to("meta")
+    for form in (map, map.formed):
+        with pytest.raises(RuntimeError, match="device"):
+            form(A)
+
+
 def test_nan_goes_through() -> None:
     assert scaled_cayley(torch.full((4, 4), torch.nan), torch.ones(4)).isnan().any()
 

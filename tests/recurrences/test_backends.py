@@ -330,6 +330,31 @@ def test_refuses_sizes_that_do_not_fit(sizes: Tensor) -> None:
         cayley.recurrences.elman(x, h0, W, batch_sizes=sizes)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_refuses_sizes_on_a_gpu() -> None:
+    x, h0, W = torch.zeros(5, 4), torch.zeros(3, 4), torch.eye(4)
+    with pytest.raises(ValueError, match="expected batch_sizes of int64 on the CPU"):
+        cayley.recurrences.elman(x, h0, W, batch_sizes=torch.tensor([3, 2], device="cuda"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refuses_tensors_on_two_devices(case: str) -> None:
+    tensors = CASES[case].inputs(3, 2, 4)
+    for name, tensor in tensors.items():
+        moved = {**tensors, name: tensor.to("meta")}
+        for run in (CASES[case].operator, CASES[case].loop):
+            with pytest.raises(ValueError, match=r"one device, got .*(cpu|meta) and"):
+                run(*moved.values())
+
+
+def test_refuses_the_input_matrix_on_another_device() -> None:
+    x, h0, W = torch.zeros(5, 3, 2), torch.zeros(3, 4), torch.eye(4)
+    U, c = torch.zeros(4, 2), torch.zeros(4)
+    for inputs in ({"U": U.to("meta"), "c": c}, {"U": U, "c": c.to("meta")}):
+        with pytest.raises(ValueError, match="one device, got cpu and meta"):
+            cayley.recurrences.elman(x, h0, W, **inputs)
+
+
 def test_refuses_thresholds_that_do_not_fit() -> None:
     x, h0, W = torch.zeros(5, 3, 4), torch.zeros(3, 4), torch.eye(4)
     for name, n in (("modrelu", 2), ("modrelu_stacked", 4)):

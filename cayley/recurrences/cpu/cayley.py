@@ -30,7 +30,8 @@ class _Cayley(ctypes.Structure):
 def serves(x: Tensor, D: Tensor) -> bool:
     """Whether C forms the matrix of the free entries x and the signs D, rather than torch."""
     return (
-        x.device.type == "cpu"
+        x.is_cpu
+        and D.is_cpu
         and D.shape[0] <= LARGEST
         and backend_in_force() != "reference"
         and refusal(x, D) is None

@@ -16,6 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cayley.recurrences.steps import check_devices
+
 __all__ = [
     "Kernel",
     "cache_folder",
@@ -234,20 +236,14 @@ def refused(x: Tensor, *others: Tensor | None) -> str | None:
         x: A tensor of the call.
         others: All others.
     """
-    device = x.device
+    check_devices(x, *others)
     for tensor in (x, *others):
-        if tensor is None:
-            continue
-        if tensor.device != device:
-            raise ValueError(
-                f"expected all tensors on one device, got {device} and {tensor.device}: move them"
-            )
-        if tensor.dtype != torch.float32:
+        if tensor is not None and tensor.dtype != torch.float32:
             return f"the CUDA kernels compute in float32, not {tensor.dtype}"
     if sys.platform != "linux" or torch.version.cuda is None:
         return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
-    if _capability(device) < (8, 0):
-        return f"the CUDA kernels need compute capability 8.0, and {device} has less"
+    if _capability(x.device) < (8, 0):
+        return f"the CUDA kernels need compute capability 8.0, and {x.device} has less"
     return None
 
 
