@@ -5,7 +5,14 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-__all__ = ["autocast_enabled", "computes_now", "no_autocast", "traced", "transforms_active"]
+__all__ = [
+    "autocast_enabled",
+    "computes_now",
+    "has_tangent",
+    "no_autocast",
+    "traced",
+    "transforms_active",
+]
 
 
 def autocast_enabled(device: torch.device) -> bool:
@@ -35,6 +42,22 @@ def transforms_active() -> bool:
         tensor([1., 1.])
     """
     return torch._C._are_functorch_transforms_active()
+
+
+def has_tangent(tensor: Tensor) -> bool:
+    """Whether a derivative in forward mode goes through a tensor.
+
+    Example:
+        >>> from torch.autograd import forward_ad
+        >>> x = torch.zeros(2)
+        >>> with forward_ad.dual_level():
+        ...     has_tangent(x), has_tangent(forward_ad.make_dual(x, x))
+        (False, True)
+    """
+    # compilers cannot ask, and refuse such derivatives themselves
+    if torch.compiler.is_compiling():
+        return False
+    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def traced(tensor: Tensor) -> bool:

@@ -25,7 +25,7 @@ from cayley.parametrizations.skew import (
     skew_at,
 )
 from cayley.recurrences.cpu import cayley as cpu
-from cayley.tracing import computes_now
+from cayley.tracing import computes_now, has_tangent
 
 __all__ = ["ScaledCayley", "scaled_cayley"]
 
@@ -206,9 +206,7 @@ def pulled_back(G: Tensor, X: Tensor, D: Tensor, places: Tensor) -> Tensor:
 
 def differentiated(A: Tensor) -> bool:
     """Whether autograd follows A, backward or forward."""
-    return (torch.is_grad_enabled() and A.requires_grad) or (
-        torch.autograd.forward_ad.unpack_dual(A).tangent is not None
-    )
+    return (torch.is_grad_enabled() and A.requires_grad) or has_tangent(A)
 
 
 def count_signs(n: int, negative_ones: int | None) -> int:

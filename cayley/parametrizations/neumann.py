@@ -12,6 +12,7 @@ from cayley.parametrizations.cayley import (
     differentiated,
     place_signs_,
     pulled_back,
+    scaled_cayley,
 )
 from cayley.parametrizations.parametrization import (
     Parametrization,
@@ -23,7 +24,7 @@ from cayley.parametrizations.polar import refine
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
-from cayley.tracing import computes_now
+from cayley.tracing import computes_now, has_tangent, transforms_active
 
 __all__ = ["NeumannCayley", "neumann_update"]
 
@@ -91,6 +92,7 @@ class NeumannCayley(Parametrization):
         moment, even with other parameters in the place of A, changes nothing about the training,
         and a ``state_dict`` taken at any moment resumes it exactly. A model that is trained in
         evaluation mode leaves :math:`\tilde A` behind and pays for a factorisation in every pass.
+        Transforms of :mod:`torch.func` and derivatives in forward mode see the exact transform.
 
         What to do is decided by numbers. In float32 a GPU decides by itself while two matrices fit
         into one of its multiprocessors (n up to 170 on an H200): W is formed by one launch, its
@@ -181,6 +183,9 @@ class NeumannCayley(Parametrization):
 
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
+        # what follows A has a gradient only, which transforms of torch.func do not see
+        if transforms_active() or has_tangent(A):
+            return scaled_cayley(self.skew(A), self.D)
         # with the bits that :meth:`formed` gives, where no derivative is asked for
         if computes_now(A) and not differentiated(A) and self._is_small(A):
             return self._formed_small(A, None)[0]

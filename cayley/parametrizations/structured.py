@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cayley.parametrizations.parametrization import Parametrization
-from cayley.tracing import computes_now, traced
+from cayley.tracing import computes_now, has_tangent, traced
 
 __all__ = ["StructuredMatrix"]
 
@@ -83,6 +83,9 @@ class StructuredMatrix(nn.Module):
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
         # a point of a manifold is W
         if (recorded and self.map.on_manifold) or traced(free[0]):
+            return self.map(*free)
+        # what is kept has a gradient only
+        if any(has_tangent(X) for X in free):
             return self.map(*free)
         # in a CUDA graph that is being recorded, with what has run before
         if not computes_now(free[0]) and not (recorded and self.map.records(*free)):

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.func import functional_call
 
 from cayley.parametrizations import (
     ComplexScaledCayley,
@@ -76,6 +77,11 @@ ALL = {**ONTO, **PARTIAL, **ONE_WAY}
 # those that any optimiser keeps on a set that rounding can leave
 KEPT = {name: make for name, make in ALL.items() if not name.startswith(("skew", "stiefel"))}
 
+# those with derivatives in forward mode: the operator that follows an eigenpair has none
+FORWARD = {
+    name: make for name, make in ALL.items() if not name.startswith(("eigenvalue", "long-short"))
+}
+
 every = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 sizes = pytest.mark.parametrize("n", [1, 2, 5, 8])
 
@@ -133,6 +139,49 @@ def test_gradients(make: Factory, n: int) -> None:
     X = free(map)
     assert gradcheck(map, X)
     assert gradgradcheck(map, X)
+
+
+@pytest.mark.parametrize("make", FORWARD.values(), ids=FORWARD)
+@pytest.mark.parametrize("trained", [True, False])
+def test_tangents_pass_through_a_matrix(make: Factory, trained: bool) -> None:
+    matrix = StructuredMatrix(make(4))
+    X = {name: x.detach() for name, x in matrix.named_parameters()}
+    v = {name: torch.randn_like(x) for name, x in X.items()}
+    W = matrix()
+    G = torch.randn_like(W)
+    gradients = torch.autograd.grad(W, matrix.parameters(), G)
+    pairs = zip(gradients, v.values(), strict=True)
+    expected = torch.stack([(g.conj() * t).real.sum() for g, t in pairs]).sum()
+    with forward_ad.dual_level():
+        duals = {
+            name: forward_ad.make_dual(x.clone().requires_grad_(trained), v[name])
+            for name, x in X.items()
+        }
+        tangent = forward_ad.unpack_dual(functional_call(matrix, duals)).tangent
+    assert tangent is not None
+    torch.testing.assert_close((G.conj() * tangent).real.sum(), expected)
+
+
+@every
+def test_transforms_of_torch_func(make: Factory) -> None:
+    map = make(4)
+    X = tuple(free(map))
+    W = map(*X)
+    G = torch.randn_like(W)
+    gradients = torch.autograd.grad(W, X, G)
+    before = copy.deepcopy(map.state_dict())
+
+    def loss(*X: Tensor) -> Tensor:
+        return (G.conj() * map(*X)).real.sum()
+
+    X = tuple(x.detach() for x in X)
+    torch.testing.assert_close(torch.func.grad(loss, (*range(len(X)),))(*X), gradients)
+    v = tuple(torch.randn_like(x) for x in X)
+    _, tangent = torch.func.jvp(loss, X, v)
+    pairs = zip(gradients, v, strict=True)
+    expected = torch.stack([(g.conj() * t).real.sum() for g, t in pairs]).sum()
+    torch.testing.assert_close(tangent, expected)
+    torch.testing.assert_close(map.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
