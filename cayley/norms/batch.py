@@ -60,9 +60,10 @@ class PopulationStatistics(nn.Module):
 
     def reset(self) -> None:
         """Forget all batches: one step with mean 0 and variance 1."""
-        self.mean = torch.zeros_like(self.mean[:1])
-        self.var = torch.ones_like(self.var[:1])
-        self.batches = torch.zeros_like(self.batches[:1])
+        with torch.inference_mode(False):
+            self.mean = torch.zeros_like(self.mean[:1])
+            self.var = torch.ones_like(self.var[:1])
+            self.batches = torch.zeros_like(self.batches[:1])
 
     def forward(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance at time steps counted from 0, (…) ↦ (…, F) each."""
@@ -81,9 +82,11 @@ class PopulationStatistics(nn.Module):
         T = mean.shape[0]
         missing = start + T - self.mean.shape[0]
         if missing > 0:
-            self.mean = torch.cat((self.mean, self.mean[-1:].expand(missing, -1)))
-            self.var = torch.cat((self.var, self.var[-1:].expand(missing, -1)))
-            self.batches = torch.cat((self.batches, self.batches.new_zeros(missing)))
+            # an inference tensor could not take in what comes outside of inference mode
+            with torch.inference_mode(False):
+                self.mean = torch.cat((self.mean, self.mean[-1:].expand(missing, -1)))
+                self.var = torch.cat((self.var, self.var[-1:].expand(missing, -1)))
+                self.batches = torch.cat((self.batches, self.batches.new_zeros(missing)))
         steps = slice(start, start + T)
         self.batches[steps] += 1
         rate = (1 / self.batches[steps]).clamp_min(self.momentum).to(self.mean.dtype)[:, None]
@@ -96,7 +99,8 @@ class PopulationStatistics(nn.Module):
         for name, buffer in self.named_buffers(recurse=False):
             saved = state_dict.get(f"{prefix}{name}")
             if saved is not None and saved.shape[1:] == buffer.shape[1:]:
-                setattr(self, name, buffer.new_empty(saved.shape))
+                with torch.inference_mode(False):
+                    setattr(self, name, buffer.new_empty(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:

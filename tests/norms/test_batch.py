@@ -48,3 +48,19 @@ def test_state_dict_brings_its_size() -> None:
     assert torch.equal(population.mean, twin.mean)
     population.reset()
     assert torch.equal(population(torch.tensor([4]))[1], torch.ones(1, 3))
+
+
+def test_training_goes_on_after_inference_mode() -> None:
+    population, longer = PopulationStatistics(2), PopulationStatistics(2)
+    longer.update(torch.randn(5, 2), torch.rand(5, 2))
+    with torch.inference_mode():
+        population.update(torch.randn(3, 2), torch.rand(3, 2))
+    population.update(torch.randn(3, 2), torch.rand(3, 2))
+    assert population.batches.tolist() == [2, 2, 2]
+    with torch.inference_mode():
+        population.load_state_dict(longer.state_dict())
+    population.update(torch.randn(5, 2), torch.rand(5, 2))
+    with torch.inference_mode():
+        population.reset()
+    population.update(torch.randn(1, 2), torch.rand(1, 2))
+    assert population.batches.tolist() == [1]
