@@ -225,6 +225,16 @@ def test_gcn_forms_its_rows_again_only_after_a_change(monkeypatch: pytest.Monkey
     assert formed() == 0
 
 
+def test_gcn_sees_features_that_a_fused_optimizer_trains() -> None:
+    conv, x, edge_index = GCNConv(I, H), shifted(N, I).requires_grad_(), edges(N, 40)
+    bnp, optimizer = BNP(conv, eps=EPS), torch.optim.SGD([x], lr=0.5, fused=True)
+    for _ in range(2):
+        C = torch.randn(N, H)
+        new = step(conv, bnp, lambda C=C: (conv(x, edge_index) * C).sum())
+        check_gcn(new, C, matrix(edge_index) @ x.detach())
+        optimizer.step()
+
+
 def test_steps_are_those_on_normalised_inputs() -> None:
     conv, x, edge_index = GCNConv(I, H), shifted(N, I), edges(N, 40)
     Z, target = matrix(edge_index) @ x, torch.randn(N, H)
