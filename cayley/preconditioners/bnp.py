@@ -1,5 +1,6 @@
 """Batch normalisation preconditioning of the gradients of a model."""
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
@@ -8,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from cayley.preconditioners.checks import check_model, check_settings
 from cayley.preconditioners.distributed import gather_statistics, world_size
@@ -37,7 +39,8 @@ class BNP:
         bnp.step()
         optimizer.step()
 
-    or call ``bnp.attach(optimizer)`` once and leave out ``bnp.step()``.
+    or call ``bnp.attach(optimizer)`` once and leave out ``bnp.step()``. The model is free again
+    when BNP is gone, and the optimizers that it is attached to.
 
     Rows count once a backward pass gives their output a gradient other than 0. So padding and nodes
     that no target depends on stay out, and evaluation, teachers and abandoned passes leave nothing.
@@ -125,8 +128,11 @@ class BNP:
         )
         if not self._units:
             why = "".join(f"\n  {name}: {reason}" for name, reason in self._reasons.items())
+            why = why or f" {type(model).__name__} has no parameters"
             raise ValueError(f"BNP: expected a model with a layer to precondition, got none:{why}")
         self._handles = [handle for unit in self._units for handle in unit.watch()]
+        # a BNP that is gone must not keep others off the model
+        weakref.finalize(self, _remove, self._handles).atexit = False
 
     @torch.no_grad()
     def step(self) -> None:
@@ -155,6 +161,8 @@ class BNP:
             for name in unit.names:
                 p = unit.modules[0].get_parameter(name)
                 if p.requires_grad and id(p) not in held:
+                    # a notebook keeps the traceback, which must not keep what nobody else does
+                    del self
                     raise ValueError(
                         f"BNP: expected an optimizer of all parameters that are preconditioned, "
                         f"but {join(unit.name, name)} is not among those of this "
@@ -190,9 +198,7 @@ class BNP:
 
     def remove(self) -> None:
         """Take all hooks off the model and the optimizers; gradients are left as they are."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        _remove(self._handles)
 
     def state_dict(self) -> dict[str, Any]:
         """The running statistics of every module, by its name; nothing without a momentum.
@@ -261,6 +267,12 @@ class BNP:
             "BNP belongs to one model, whose hooks it holds: for a copy of the model make "
             "BNP(copy), and save bnp.state_dict()"
         )
+
+
+def _remove(handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+    handles.clear()
 
 
 def _patterns(patterns: Pattern | Sequence[Pattern]) -> tuple[Pattern, ...]:

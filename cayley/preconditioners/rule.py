@@ -112,12 +112,12 @@ class Rule(ABC):
         self, module: nn.Module, record: Callable[[Observation], None]
     ) -> list[RemovableHandle]:
         """Hook the module, so that each forward pass that counts is recorded."""
-        weight = next(module.parameters())
 
         def after(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
         ) -> None:
-            if recording(weight):
+            # those of now: a module made on the meta device gets others
+            if recording(next(module.parameters())):
                 observation = self.observe(module, args, kwargs, output)
                 if observation is not None:
                     record(observation)

@@ -403,6 +403,17 @@ def test_moved_and_cast_models() -> None:
         assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_a_model_made_on_the_meta_device() -> None:
+    model, x = mlp(), torch.randn(12, 4)
+    twin = copy.deepcopy(model).to("meta")
+    pairs = [(one, BNP(one, eps=EPS)) for one in (model, twin)]
+    twin.to_empty(device="cpu").load_state_dict(model.state_dict())
+    for one, bnp in pairs:
+        loss(one, x).backward()
+        bnp.step()
+    assert_gradients(twin, gradients(model))
+
+
 def test_a_module_that_is_replaced_is_an_error() -> None:
     model = mlp()
     bnp = BNP(model)
@@ -568,6 +579,30 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
     model = mlp()
     with pytest.raises(ValueError, match=r"2\.weight is not among those of this SGD"):
         BNP(model).attach(torch.optim.SGD(model[0].parameters(), lr=0.1))
+    # nobody holds that one, and the model is free
+    bnp = BNP(model, eps=EPS)
+    with pytest.raises(ValueError, match=r"2\.weight is not among those of this SGD"):
+        bnp.attach(torch.optim.SGD(model[0].parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="preconditioned by another BNP already"):
+        BNP(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    bnp.attach(optimizer)
+    loss(model, torch.randn(12, 4)).backward()
+    before = gradients(model)
+    optimizer.step()
+    assert not torch.equal(model[0].weight.grad, before["0.weight"])
+
+
+def test_a_bnp_that_is_gone_leaves_the_model_free() -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    BNP(model)
+    assert all(not module._forward_hooks for module in model.modules())
+    BNP(model).attach(optimizer)
+    with pytest.raises(ValueError, match="preconditioned by another BNP already"):
+        BNP(model)
+    del optimizer
+    BNP(model)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -781,6 +816,8 @@ def test_models_that_cannot_be_served() -> None:
         BNP(nn.DataParallel(nn.Linear(2, 2)))
     with pytest.raises(ValueError, match="got none"):
         BNP(nn.Sequential(nn.LayerNorm(3)))
+    with pytest.raises(ValueError, match="got none: ReLU has no parameters"):
+        BNP(nn.ReLU())
 
 
 def test_precision_on_request() -> None:
