@@ -36,10 +36,10 @@ def parameter_groups(
     out.
 
     If a map's free tensor is the unitary matrix itself, only an optimizer such as
-    :class:`~cayley.optim.StiefelRMSprop` keeps it unitary. Then every group has the key
-    ``stiefel``, true for the group of these matrices alone. That is "recurrent", unless there are
-    other free tensors: then they are "recurrent" and the matrices are "stiefel", with the same
-    learning rate.
+    :class:`~cayley.optim.StiefelRMSprop` keeps it unitary. Every group has the key ``stiefel``,
+    true for the group of these matrices alone; other optimizers keep it and do not read it. That
+    group is "recurrent", unless there are other free tensors: then they are "recurrent" and the
+    matrices are "stiefel", with the same learning rate.
 
     Arguments:
         model: The model.
@@ -82,9 +82,8 @@ def parameter_groups(
     ]
     if weight_decay is not None:
         groups[0]["weight_decay"] = weight_decay
-    if stiefel:
-        for group in groups:
-            group["stiefel"] = group["params"] is stiefel
+    for group in groups:
+        group["stiefel"] = group["params"] is stiefel
     return [group for group in groups if group["params"]]
 
 

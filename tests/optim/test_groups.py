@@ -47,9 +47,9 @@ def test_structured_matrices() -> None:
         weight_decay=0.1,
     )
     assert [{k: v for k, v in group.items() if k != "params"} for group in groups] == [
-        {"name": "rest", "lr": 1e-3, "weight_decay": 0.1},
-        {"name": "recurrent", "lr": 1e-4, "weight_decay": 0.0},
-        {"name": "phases", "lr": 1e-2, "weight_decay": 0.0},
+        {"name": "rest", "lr": 1e-3, "weight_decay": 0.1, "stiefel": False},
+        {"name": "recurrent", "lr": 1e-4, "weight_decay": 0.0, "stiefel": False},
+        {"name": "phases", "lr": 1e-2, "weight_decay": 0.0, "stiefel": False},
     ]
     rest, recurrent, phases = (group["params"] for group in groups)
     assert same(rest, [linear.weight, linear.bias])
@@ -138,7 +138,17 @@ def test_a_point_of_the_manifold_beside_other_matrices() -> None:
     # a frozen one asks for nothing
     point.W.requires_grad_(False)
     groups = parameter_groups(nn.ModuleList([point, matrix]), lr=1e-3)
-    assert not any("stiefel" in group for group in groups)
+    assert not any(group["stiefel"] for group in groups)
+
+
+@pytest.mark.parametrize("optimizer", [cayley.optim.StiefelSGD, cayley.optim.StiefelRMSprop])
+def test_an_optimizer_of_the_manifold_takes_a_model_without_such_a_point(optimizer: type) -> None:
+    layer = cayley.ScoRNN(3, 4)
+    stepper = optimizer(parameter_groups(layer, lr=0.1, recurrent_lr=0.01))
+    before = layer.weight_ih_l0.clone()
+    layer(torch.randn(5, 2, 3))[0].square().sum().backward()
+    stepper.step()
+    assert not torch.equal(layer.weight_ih_l0, before)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
