@@ -15,6 +15,7 @@ from cayley.parametrizations.parametrization import full_precision
 from cayley.recurrences import elman
 from cayley.recurrences.projection import projected_under_autocast
 from cayley.recurrences.steps import last_states
+from cayley.tracing import no_autocast
 
 __all__ = ["RNN", "Options"]
 
@@ -184,7 +185,7 @@ class RNN(Recurrent):
         weight = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
-        with full_precision(weight):
+        with full_precision(weight) if self.structured else no_autocast(weight.device):
             W = getattr(self, f"weight_hh_{suffix}")
             if self.is_complex:
                 W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))

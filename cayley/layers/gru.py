@@ -14,6 +14,7 @@ from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
 from cayley.recurrences.projection import projected_under_autocast
 from cayley.recurrences.steps import last_states
+from cayley.tracing import no_autocast
 
 __all__ = ["NCGRU"]
 
@@ -209,7 +210,7 @@ class NCGRU(Recurrent):
         weight = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
-        with full_precision(weight):
+        with full_precision(weight) if self.structured else no_autocast(weight.device):
             W = getattr(self, f"weight_hh_{suffix}")
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h = gru(

@@ -10,11 +10,12 @@ from cayley.layers.recurrent import Recurrent, State, check_positive
 from cayley.norms.atn import check_over
 from cayley.norms.batch import PopulationStatistics
 from cayley.norms.layouts import turned
-from cayley.parametrizations.parametrization import full_precision
+from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
 from cayley.recurrences.lstm_arguments import NormSite
 from cayley.recurrences.projection import projected_under_autocast
 from cayley.recurrences.steps import last_states
+from cayley.tracing import no_autocast
 
 __all__ = ["LSTM"]
 
@@ -211,9 +212,14 @@ class LSTM(Recurrent):
         weight = getattr(self, f"weight_ih_{suffix}")
         if reverse:
             x = turned(x, batch_sizes)
+        if self.norm is not None and weight.dtype not in PRECISIONS:
+            raise TypeError(
+                f"LSTM: expected parameters in float32 or float64 with norm={self.norm!r}, got "
+                f"{weight.dtype}: keep them in float32 and use torch.autocast"
+            )
         b_x, b_h, b = self._biases(suffix)
         x, U, b_x = projected_under_autocast(x, weight, b_x)
-        with full_precision(weight):
+        with no_autocast(weight.device):
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             if state is None:
                 state = (weight.new_zeros(B, self.hidden_size),) * 2

@@ -112,6 +112,17 @@ class Parametrization(nn.Module, ABC):
         return f"{self.n}"
 
 
+def check_precision(*tensors: Tensor) -> None:
+    """Raise unless a structured matrix can be formed of the tensors."""
+    for tensor in tensors:
+        if tensor.dtype not in PRECISIONS:
+            raise TypeError(
+                "a structured matrix is formed in float32 or float64 (complex64 or complex128), "
+                f"got {tensor.dtype}: keep its free entries in float32 and use torch.autocast for "
+                "the rest of the model"
+            )
+
+
 def full_precision(*tensors: Tensor) -> AbstractContextManager[object]:
     """Context in which autocast is off, for tensors that must be float32 or float64.
 
@@ -124,13 +135,7 @@ def full_precision(*tensors: Tensor) -> AbstractContextManager[object]:
         ...     (A @ A).dtype
         torch.float32
     """
-    for tensor in tensors:
-        if tensor.dtype not in PRECISIONS:
-            raise TypeError(
-                "a structured matrix is formed in float32 or float64 (complex64 or complex128), "
-                f"got {tensor.dtype}: keep its free entries in float32 and use torch.autocast for "
-                "the rest of the model"
-            )
+    check_precision(*tensors)
     return no_autocast(tensors[0].device)
 
 

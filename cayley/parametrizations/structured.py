@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cayley.parametrizations.parametrization import Parametrization
+from cayley.parametrizations.parametrization import Parametrization, check_precision
 from cayley.tracing import computes_now, has_tangent, traced
 
 __all__ = ["StructuredMatrix"]
@@ -132,7 +132,11 @@ class StructuredMatrix(nn.Module):
         self._kept = None
 
         def apply(X: Tensor) -> Tensor:
-            return torch.view_as_complex(fn(torch.view_as_real(X))) if X.is_complex() else fn(X)
+            if not X.is_complex():
+                return fn(X)
+            parts = fn(torch.view_as_real(X))
+            check_precision(parts)
+            return torch.view_as_complex(parts)
 
         return super()._apply(apply, recurse)
 

@@ -375,6 +375,21 @@ def test_dtype_changes_take_the_whole_layer(make: Make) -> None:
 
 
 @every
+def test_half_precision_is_for_layers_without_structure(make: Make) -> None:
+    layer, x = make(I, N, dtype=torch.float32), torch.randn(T, B, I, dtype=torch.float32)
+    expected = layer(x)[0]
+    if len(layer.structured) or getattr(layer, "norm", None) is not None:
+        with pytest.raises(TypeError, match=r"float32 or float64.*bfloat16: keep .*autocast"):
+            layer.bfloat16()(x.bfloat16())
+        return
+    with cayley.backend("reference"):
+        output = layer.bfloat16()(x.bfloat16())[0]
+    output.float().sum().backward()
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
+
+
+@every
 def test_compiles_in_one_graph(make: Make) -> None:
     torch.compiler.reset()  # the networks share their code, and the graphs of one code are limited
     layer = layer_of(make)
