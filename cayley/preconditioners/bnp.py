@@ -132,7 +132,7 @@ class BNP:
             raise ValueError(f"BNP: expected a model with a layer to precondition, got none:{why}")
         self._handles = [handle for unit in self._units for handle in unit.watch()]
         # a BNP that is gone must not keep others off the model
-        weakref.finalize(self, _remove, self._handles).atexit = False
+        weakref.finalize(self, _remove, self._handles)
 
     @torch.no_grad()
     def step(self) -> None:
