@@ -276,6 +276,10 @@ class AssortedTimeNorm(nn.Module):
             raise ValueError(
                 f"expected {shape} with F = {self.features} features, got {tuple(a.shape)}"
             )
+        if not a.is_floating_point():
+            raise TypeError(f"expected real floating-point values, got {a.dtype}: call a.float()")
+        if a.shape[0] == 0:
+            raise RuntimeError("expected a sequence of at least one step, got none")
         past, seen = (None, 0) if state is None else state
         dtype = a.dtype
         # half precision cannot hold the sum of a thousand values

@@ -295,3 +295,10 @@ def test_bad_arguments_are_refused() -> None:
             norm(torch.randn(shape))
     with pytest.raises(ValueError, match="one step"):
         norm.step(torch.randn(T, B, 5))
+    for dtype in (torch.int64, torch.complex128):
+        with pytest.raises(TypeError, match=f"expected real floating-point values, got {dtype}"):
+            norm(torch.ones(T, B, 5, dtype=dtype))
+    for over in ("layer", "batch"):
+        for training in (True, False):
+            with pytest.raises(RuntimeError, match="at least one step"):
+                AssortedTimeNorm(5, 3, over=over).train(training)(torch.randn(0, B, 5))
