@@ -6,6 +6,7 @@ from typing import Literal, Unpack, cast
 from torch import nn
 
 from cayley.layers.elman import RNN, Initializer, Options
+from cayley.layers.recurrent import check_positive
 from cayley.parametrizations import (
     ComplexScaledCayley,
     GivensLayers,
@@ -63,6 +64,7 @@ class ScoRNN(RNN):
         bandwidth: int | None = None,
         **options: Unpack[Options],
     ) -> None:
+        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -113,6 +115,7 @@ class ScuRNN(RNN):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
+        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -163,6 +166,7 @@ class URNN(RNN):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
+        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -212,6 +216,7 @@ class FullURNN(RNN):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
+        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -260,6 +265,7 @@ class EURNN(RNN):
         layers: int | Literal["fft"] = 2,
         **options: Unpack[Options],
     ) -> None:
+        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -309,6 +315,7 @@ class ORNN(RNN):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
+        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -356,6 +363,7 @@ class ExpRNN(RNN):
         nonlinearity: str = "modrelu",
         **options: Unpack[Options],
     ) -> None:
+        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -417,6 +425,7 @@ class SpectralRNN(RNN):
         nonlinearity: str = "leaky_relu",
         **options: Unpack[Options],
     ) -> None:
+        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
