@@ -1,11 +1,11 @@
 """The network with a long-term and a short-term state."""
 
-from functools import partial
 from typing import Unpack, cast
 
 from torch import nn
 
 from cayley.layers.elman import RNN, Options
+from cayley.layers.networks import small
 from cayley.parametrizations.long_short import LongShort, check_sizes
 
 __all__ = ["ENRNN"]
@@ -86,10 +86,7 @@ class ENRNN(RNN):
                 coupling=coupling,
             ),
             nonlinearity=nonlinearity,
-            initializers={
-                "weight_ih": partial(nn.init.uniform_, a=-0.01, b=0.01),
-                "bias": nn.init.zeros_,
-            },
+            initializers={"weight_ih": small, "bias": nn.init.zeros_},
             **options,
         )
         self.long_size = long_size

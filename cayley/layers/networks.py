@@ -20,7 +20,7 @@ from cayley.parametrizations import (
 
 __all__ = ["EURNN", "ORNN", "URNN", "ExpRNN", "FullURNN", "ScoRNN", "ScuRNN", "SpectralRNN"]
 
-_small = partial(nn.init.uniform_, a=-0.01, b=0.01)
+small = partial(nn.init.uniform_, a=-0.01, b=0.01)
 
 
 class ScoRNN(RNN):
@@ -71,7 +71,7 @@ class ScoRNN(RNN):
             num_layers,
             recurrent=ScaledCayley(hidden_size, negative_ones=negative_ones, bandwidth=bandwidth),
             nonlinearity=nonlinearity,
-            initializers={"weight_ih": _small, "bias": nn.init.zeros_},
+            initializers={"weight_ih": small, "bias": nn.init.zeros_},
             **options,
         )
 
@@ -122,7 +122,7 @@ class ScuRNN(RNN):
             num_layers,
             recurrent=ComplexScaledCayley(hidden_size, bandwidth=bandwidth),
             nonlinearity="modrelu",
-            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": _small, "h0": _small},
+            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": small, "h0": small},
             **options,
         )
 
@@ -370,7 +370,7 @@ class ExpRNN(RNN):
             num_layers,
             recurrent=MatrixExponential(hidden_size),
             nonlinearity=nonlinearity,
-            initializers={"weight_ih": _small, "bias": nn.init.zeros_},
+            initializers={"weight_ih": small, "bias": nn.init.zeros_},
             **options,
         )
 
@@ -443,6 +443,6 @@ def _urnn_initializers(n: int) -> dict[str, Initializer]:
     bound = (3 / (2 * n)) ** 0.5
     return {
         "weight_ih": nn.init.xavier_uniform_,
-        "bias": _small,
+        "bias": small,
         "h0": partial(nn.init.uniform_, a=-bound, b=bound),
     }

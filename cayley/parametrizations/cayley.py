@@ -69,8 +69,13 @@ def scaled_cayley(A: Tensor, D: Tensor) -> Tensor:
     """
     with full_precision(A, D):
         eye = torch.eye(A.shape[-1], device=A.device, dtype=A.dtype)
-        X = torch.linalg.inv_ex(eye + A).inverse
-        return refine(2 * X - eye) * D
+        return of_inverse(torch.linalg.inv_ex(eye + A).inverse, D)
+
+
+def of_inverse(X: Tensor, D: Tensor) -> Tensor:
+    """The matrix (2X − I) D of an inverse X = (I + A)⁻¹, without what rounding leaves."""
+    eye = torch.eye(X.shape[-1], device=X.device, dtype=X.dtype)
+    return refine(2 * X - eye) * D
 
 
 class ScaledCayley(Parametrization):

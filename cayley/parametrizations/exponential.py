@@ -15,7 +15,13 @@ from cayley.parametrizations.parametrization import (
     full_precision,
 )
 from cayley.parametrizations.polar import refine
-from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_at
+from cayley.parametrizations.skew import (
+    Skew,
+    diagonal_entries,
+    positions,
+    skew_at,
+    skew_blocks,
+)
 from cayley.tracing import computes_now
 
 __all__ = ["MatrixExponential", "matrix_exponential"]
@@ -143,10 +149,7 @@ class MatrixExponential(Parametrization):
     ) -> Sequence[Tensor]:
         """Blocks [[0, t], [−t, 0]] with t ~ U[0, π/2), whose exponential is e^{±it}, and B = I."""
         self.B.copy_(torch.eye(self.n, device=self.B.device, dtype=self.B.dtype))
-        x = torch.zeros(diagonal_entries(self.n, 1, self.n - 1), device=device, dtype=dtype)
-        # on the diagonal next to the main one, every second entry begins a block
-        x[: self.n - 1 : 2] = rotation_angles(self.n, device=device, dtype=dtype)
-        return (x,)
+        return (skew_blocks(rotation_angles(self.n, device=device, dtype=dtype), self.n),)
 
 
 def _powers(K: Tensor) -> tuple[list[Tensor], float]:

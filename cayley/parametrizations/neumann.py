@@ -10,6 +10,7 @@ from cayley.parametrizations import small
 from cayley.parametrizations.cayley import (
     count_signs,
     differentiated,
+    of_inverse,
     place_signs_,
     pulled_back,
     scaled_cayley,
@@ -20,7 +21,6 @@ from cayley.parametrizations.parametrization import (
     check_square,
     full_precision,
 )
-from cayley.parametrizations.polar import refine
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
@@ -192,7 +192,7 @@ class NeumannCayley(Parametrization):
         with full_precision(A, self.inverse):
             training = self.training and torch.is_grad_enabled() and A.requires_grad
             inverse = self._inverse(A, _follow if training else None, _foresee)
-            return self._orthogonal(_inverse_of(self.skew(A), inverse), self.D)
+            return of_inverse(_inverse_of(self.skew(A), inverse), self.D)
 
     @torch.no_grad()
     def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
@@ -206,7 +206,7 @@ class NeumannCayley(Parametrization):
         with full_precision(A, self.inverse):
             # without the operators, which hide from tracers what nobody traces here
             inverse = self._inverse(A, follow if self.training else None, foresee).clone()
-            W = self._orthogonal(inverse, D)
+            W = of_inverse(inverse, D)
         return W, lambda G: (pulled_back(G, inverse, D, places),)
 
     def records(self, *X: Tensor) -> bool:
@@ -243,10 +243,6 @@ class NeumannCayley(Parametrization):
             return foresee(*state, A.detach(), *rule)
         follow(*state, self.refreshes, A.detach(), *rule)
         return self.inverse
-
-    def _orthogonal(self, X: Tensor, D: Tensor) -> Tensor:
-        eye = torch.eye(self.n, device=X.device, dtype=X.dtype)
-        return refine(2 * X - eye) * D
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""

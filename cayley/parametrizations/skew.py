@@ -57,6 +57,21 @@ def _kept_positions(n: int, last: int, device: torch.device) -> Tensor:
         return (row * n + column).to(device)
 
 
+def skew_blocks(s: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
+    """The free entries of a skew-symmetric (n, n) matrix of blocks [[0, s], [−s, 0]].
+
+    Example:
+        >>> skew_symmetric(skew_blocks(torch.tensor([2.0]), 3), 3)
+        tensor([[ 0.,  2.,  0.],
+                [-2.,  0.,  0.],
+                [ 0.,  0.,  0.]])
+    """
+    x = s.new_zeros(diagonal_entries(n, 1, last_diagonal(n, bandwidth)))
+    # on the diagonal next to the main one, every second entry begins a block
+    x[: n - 1 : 2] = s
+    return x
+
+
 def skew_symmetric(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
     r"""Skew-symmetric matrix :math:`A = -A^\top` from the entries above its diagonal.
 
@@ -176,11 +191,8 @@ class Skew(Banded):
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
         """Blocks [[0, s], [−s, 0]] with s = tan(t/2), t ~ U[0, π/2), whose Cayley is e^{±it}."""
-        entries = diagonal_entries(self.n, 1, last_diagonal(self.n, self.bandwidth))
-        x = torch.zeros(entries, device=device, dtype=dtype)
-        # on the diagonal next to the main one, every second entry begins a block
-        x[: self.n - 1 : 2] = (rotation_angles(self.n, device=device, dtype=dtype) / 2).tan()
-        return (x,)
+        s = (rotation_angles(self.n, device=device, dtype=dtype) / 2).tan()
+        return (skew_blocks(s, self.n, self.bandwidth),)
 
 
 class SkewHermitian(Banded):
