@@ -245,7 +245,8 @@ class Recurrent(nn.Module, ABC):
 
     def _check_kind(self, what: str, tensor: Tensor) -> None:
         """Raise unless a tensor has the device and the dtype of the weights."""
-        device, dtype = self.weight_ih_l0.device, self.weight_ih_l0.dtype
+        weight = self.weight_ih_l0
+        device, dtype = weight.device, weight.dtype
         if tensor.device != device:
             raise ValueError(
                 f"{type(self).__name__}: expected {what} on {device}, where the weights are, got "
