@@ -12,7 +12,7 @@ from cayley.parametrizations.pencil import served
 from cayley.parametrizations.rank_two import rank_two_on_device
 from cayley.parametrizations.stage import Following, memory_size
 from cayley.parametrizations.tracker import Tracker
-from cayley.tracing import transforms_active
+from cayley.tracing import has_tangent, transforms_active
 
 __all__ = ["EigenvalueNormalization", "spectral_radius"]
 
@@ -151,7 +151,8 @@ class EigenvalueNormalization(Parametrization):
     def forward(self, T: Tensor) -> Tensor:
         """The matrix of ``T``, normalised if the latch is closed or ρ(T) > 1."""
         with full_precision(T):
-            if transforms_active():
+            # the operator has a gradient only
+            if transforms_active() or has_tangent(T):
                 return self._normalise(T, torch.linalg.eigvals(T).abs().max())[0]
             rho, _, _, _, right, left, event = dominant_eigenpair(
                 T, self.right, self.left, self.counts, ~self.latched

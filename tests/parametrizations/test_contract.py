@@ -77,11 +77,6 @@ ALL = {**ONTO, **PARTIAL, **ONE_WAY}
 # those that any optimiser keeps on a set that rounding can leave
 KEPT = {name: make for name, make in ALL.items() if not name.startswith(("skew", "stiefel"))}
 
-# those with derivatives in forward mode: the operator that follows an eigenpair has none
-FORWARD = {
-    name: make for name, make in ALL.items() if not name.startswith(("eigenvalue", "long-short"))
-}
-
 every = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 sizes = pytest.mark.parametrize("n", [1, 2, 5, 8])
 
@@ -141,7 +136,7 @@ def test_gradients(make: Factory, n: int) -> None:
     assert gradgradcheck(map, X)
 
 
-@pytest.mark.parametrize("make", FORWARD.values(), ids=FORWARD)
+@every
 @pytest.mark.parametrize("trained", [True, False])
 def test_tangents_pass_through_a_matrix(make: Factory, trained: bool) -> None:
     matrix = StructuredMatrix(make(4))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from cayley.parametrizations import StructuredMatrix
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization, spectral_radius
@@ -302,6 +302,15 @@ def test_start_is_uniform_in_modulus_and_angle() -> None:
     assert float(z.abs().square().mean()) == pytest.approx(1 / 3, abs=0.03)
     assert float(t.mean()) == pytest.approx(torch.pi / 4, abs=0.04)
     assert ((t >= 0) & (t <= torch.pi / 2)).all()
+
+
+def test_tangent_of_the_radius() -> None:
+    normalise, T, v = EigenvalueNormalization(5), 2 * torch.randn(5, 5), torch.randn(5, 5)
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(normalise(forward_ad.make_dual(T, v))).tangent
+    difference = (normalise(T + 1e-6 * v) - normalise(T - 1e-6 * v)) / 2e-6
+    assert tangent is not None
+    torch.testing.assert_close(tangent, difference, atol=1e-8, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-14)])
