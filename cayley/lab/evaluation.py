@@ -20,6 +20,7 @@ def score(
     model: nn.Module,
     split: Split,
     *,
+    seed: int,
     device: torch.device,
     dtype: torch.dtype,
     metrics: tuple[Metric, ...] | None = None,
@@ -32,6 +33,7 @@ def score(
         task: Has the examples and the metrics.
         model: Is put into evaluation for this.
         split: Which part of the data.
+        seed: Of the run: what it was trained on depends on it, the other splits do not.
         device: Where to put the batches.
         dtype: Of floating numbers.
         metrics: Which; None for those of the task.
@@ -49,8 +51,11 @@ def score(
     training = model.training
     model.eval()
     B = recipe.evaluation.batch or recipe.training.batch
+    seed = seed if split == "train" else 0
     try:
-        scores = evaluate(task, predict, split, B, device=device, dtype=dtype, metrics=metrics)
+        scores = evaluate(
+            task, predict, split, B, seed=seed, device=device, dtype=dtype, metrics=metrics
+        )
     except OverflowError:
         raise NotFinite(f"a metric of the split {split} is infinite") from None
     finally:

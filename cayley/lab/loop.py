@@ -193,6 +193,7 @@ class Loop:
                 self.task,
                 self.learner.forward,
                 split,
+                seed=self.seed,
                 device=self.device,
                 dtype=self.dtype,
                 metrics=metrics,

@@ -147,6 +147,7 @@ def evaluate(
         task,
         fabric.setup_module(model),
         split,
+        seed=description["seed"],
         device=fabric.device,
         dtype=settings.machine.dtype,
         metrics=audio_metrics(task) if audio else None,
