@@ -110,6 +110,42 @@ def test_reproduce_does_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "expected a table of" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [("train", "--seeds", 1), ("reproduce",)])
+def test_another_run_is_not_taken_for_the_one_that_is_asked_for(
+    command: tuple[object, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *seeds = command
+    arguments = (name, "quickstart", *seeds, "-o", tmp_path, "-q", *QUICK)
+    assert run(*arguments) == 0
+    (folder,) = find_runs(tmp_path)
+    # what cannot change the numbers may differ
+    assert run(*arguments, "--threads", 2, "--data", tmp_path) == 0
+    assert run(*arguments, "--precision", "64-true") == 4
+    assert f"in {folder}, got one with precision 32-true, not 64-true" in capsys.readouterr().err
+    arguments = tuple(word for word in arguments if word != "--tiny")
+    assert run(*arguments) == 4
+    assert "a few made-up examples: choose another --output" in capsys.readouterr().err
+
+
+def test_a_run_of_an_edited_recipe_or_of_other_data_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("task.corpus=own", "training.batch=4", "training.epochs=1", "model.hidden=6")
+    assert run("show", "lstm/characters-350", "--set", *settings, "model.embedding=5") == 0
+    mine = tmp_path / "mine.toml"
+    mine.write_text(capsys.readouterr().out)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("In Ulm, um Ulm, und um Ulm herum. " * 20)
+    arguments = ("train", mine, "--seeds", 1, "-q", "--device", "cpu", "-o", tmp_path / "runs")
+    assert run(*arguments, "--data", tmp_path / "a.txt") == 0
+    assert run(*arguments) == 0
+    assert run(*arguments, "--data", tmp_path / "b.txt") == 4
+    assert f"data from {tmp_path / 'a.txt'}, not {tmp_path / 'b.txt'}" in capsys.readouterr().err
+    mine.write_text(mine.read_text().replace("hidden = 6", "hidden = 7"))
+    assert run(*arguments) == 4
+    assert "got one with model.hidden = 6, not 7: choose" in capsys.readouterr().err
+
+
 def test_one_that_fails_does_not_stop_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

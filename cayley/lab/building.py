@@ -20,7 +20,15 @@ from cayley.lab.models import build, count_parameters
 from cayley.lab.schema import Recipe, TaskSettings
 from cayley.lab.tasks import SPLITS, Task, make, task_class
 
-__all__ = ["Settings", "build_model", "build_task", "describe", "recall", "run_folder"]
+__all__ = [
+    "Settings",
+    "build_model",
+    "build_task",
+    "describe",
+    "reads_files",
+    "recall",
+    "run_folder",
+]
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,15 @@ def run_folder(output: Path, recipe: Recipe, seed: int, overrides: Sequence[str]
     return output / recipe.name / name
 
 
+def reads_files(task: TaskSettings) -> bool:
+    """Whether a task takes the user's data."""
+    return "source" in signature(task_class(task.name)).parameters
+
+
 def build_task(task: TaskSettings, settings: Settings) -> Task:
     """The task of a recipe, with the user's data."""
     place = {}
-    if "source" in signature(task_class(task.name)).parameters:
+    if reads_files(task):
         place["source"] = Source(settings.data, settings.download, settings.check)
     try:
         made = make(task.name, **task.settings, **place)

@@ -6,13 +6,17 @@ from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cayley.lab.catalogue import facts
 from cayley.lab.data import DataError
-from cayley.lab.errors import Interrupted, LabError, RecipeError
+from cayley.lab.errors import Interrupted, LabError, RecipeError, RunError
 from cayley.lab.recipes import find, tables
+from cayley.lab.report.changes import differences
 from cayley.lab.schema import Recipe
+
+if TYPE_CHECKING:
+    from cayley.lab.building import Settings
 
 __all__ = ["evaluate", "reproduce", "resume", "train"]
 
@@ -119,8 +123,18 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
         for job in jobs:
             folder = training.run_folder(options.output, job.recipe, job.seed, job.overrides)
             reporter = choose_reporter(options.quiet, options.json)
+            settings = training.Settings(
+                machine,
+                data=options.data,
+                download=options.download,
+                check=not options.unchecked,
+                tiny=options.tiny,
+                overrides=job.overrides,
+                checkpoint_seconds=options.checkpoint_every,
+            )
             try:
                 if again and (folder / "run.json").exists():
+                    check_same(folder, job.recipe, settings)
                     result = training.resume(
                         folder,
                         data=options.data,
@@ -129,15 +143,6 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
                         checkpoint_seconds=options.checkpoint_every,
                     )
                 else:
-                    settings = training.Settings(
-                        machine,
-                        data=options.data,
-                        download=options.download,
-                        check=not options.unchecked,
-                        tiny=options.tiny,
-                        overrides=job.overrides,
-                        checkpoint_seconds=options.checkpoint_every,
-                    )
                     result = training.train(
                         job.recipe,
                         folder,
@@ -160,6 +165,36 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
             if len(several) > 1:
                 print(f"{name}, {len(several)} seeds: {spread(several)}")
     return code
+
+
+def check_same(folder: Path, recipe: Recipe, settings: "Settings") -> None:
+    """Raise unless the run in a folder is one of this recipe, with these settings.
+
+    Threads and devices may be others, which change last digits only.
+    """
+    from cayley.lab.building import reads_files
+    from cayley.lab.runs import read_run
+
+    description, found = read_run(folder)
+    differ = differences(found, recipe)
+    if description["tiny"] != settings.tiny:
+        differ.append("a few made-up examples" if description["tiny"] else "the data, not --tiny")
+    precision = description["machine"]["precision"]
+    if precision != settings.machine.precision:
+        differ.append(f"precision {precision}, not {settings.machine.precision}")
+    if reads_files(recipe.task) and not settings.tiny:
+        data, wanted = description["data"], settings.data
+        # without --data the run's own place is meant, as in resume
+        if wanted is not None and data["folder"] != str(wanted.resolve()):
+            differ.append(f"data from {data['folder']}, not {wanted.resolve()}")
+        if settings.check and not data["check"]:
+            differ.append("unchecked data")
+    if differ:
+        raise RunError(
+            f"expected the run that is asked for in {folder}, got one with {'; '.join(differ)}: "
+            f"choose another --output, or delete the folder. To go on with the run that is there, "
+            f"wherever its data are now: cayley resume {folder}"
+        )
 
 
 def tell(folder: Path, result: dict[str, Any]) -> None:

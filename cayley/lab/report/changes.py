@@ -9,7 +9,7 @@ from cayley.lab.recipes import tables
 from cayley.lab.report.accounts import Account
 from cayley.lab.schema import Recipe
 
-__all__ = ["find_changes", "flatten", "tell_apart"]
+__all__ = ["differences", "find_changes", "flatten", "tell_apart"]
 
 PARTS = ("task", "model", "optim", "bnp", "training", "evaluation")
 
@@ -26,18 +26,23 @@ def find_changes(account: Account) -> tuple[str, ...]:
     if entry is None or recipe.variant not in entry.variants:
         changes = list(description.overrides)
     else:
-        ours, theirs = flatten(recipe), flatten(entry.recipe(recipe.variant))
-        changes = [
-            f"{key} = {_words(ours.get(key))}, not {_words(theirs.get(key))}"
-            for key in dict.fromkeys((*ours, *theirs))
-            if ours.get(key) != theirs.get(key)
-        ]
+        changes = differences(recipe, entry.recipe(recipe.variant))
     if description.tiny:
         changes.append("a few made-up examples")
     precision = description.machine.get("precision", "32-true")
     if precision != "32-true":
         changes.append(f"precision {precision}")
     return tuple(changes)
+
+
+def differences(one: Recipe, other: Recipe) -> list[str]:
+    """The settings of a recipe that are not those of another, in words."""
+    ours, theirs = flatten(one), flatten(other)
+    return [
+        f"{key} = {_words(ours.get(key))}, not {_words(theirs.get(key))}"
+        for key in dict.fromkeys((*ours, *theirs))
+        if ours.get(key) != theirs.get(key)
+    ]
 
 
 def tell_apart(recipes: Sequence[Recipe]) -> list[tuple[str, ...]]:
