@@ -158,6 +158,22 @@ def test_one_that_fails_does_not_stop_the_others(
     assert capsys.readouterr().err.startswith("cayley: the loss of step")
 
 
+def test_a_damaged_run_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("train", "quickstart", "-o", tmp_path, *QUICK, "--seeds", 3)
+    assert run(*arguments, "-q") == 0
+    first, second, _ = find_runs(tmp_path)
+    (first / "result.json").write_text("{")
+    (second / "result.json").unlink()
+    (second / "checkpoint.pt").write_bytes(b"garbage")
+    assert run(*arguments) == 4
+    out, err = capsys.readouterr()
+    assert "seed 5546: done" in out
+    assert f"quickstart, seed 5544: could not use {first / 'result.json'}" in err
+    assert f"quickstart, seed 5545: could not use {second / 'checkpoint.pt'}" in err
+
+
 def test_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("train", "quickstart", "-o", tmp_path, "-q", *QUICK)
     (folder,) = find_runs(tmp_path)

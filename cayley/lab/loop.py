@@ -13,7 +13,7 @@ from cayley.lab.evaluation import audio_metrics, deciding_metric, evaluated_spli
 from cayley.lab.interrupts import Interrupts
 from cayley.lab.learner import Learner
 from cayley.lab.progress import Reporter
-from cayley.lab.runs import Run, load
+from cayley.lab.runs import Run, load, usable
 from cayley.lab.schema import Recipe
 from cayley.lab.selection import Evaluation, Scores, Selection
 from cayley.lab.state import Progress
@@ -225,11 +225,12 @@ class Loop:
 
     def restore(self) -> None:
         """Go back to the checkpoint, in the metrics too."""
-        state = load(self.run.folder, "checkpoint.pt")
-        self.learner.load_state_dict(state["learner"])
-        self.progress.load_state_dict(state["progress"])
-        self.selection.load_state_dict(state["selection"])
-        self.run.rewind(state["mark"])
+        with usable(self.run.folder, "checkpoint.pt"):
+            state = load(self.run.folder, "checkpoint.pt")
+            self.learner.load_state_dict(state["learner"])
+            self.progress.load_state_dict(state["progress"])
+            self.selection.load_state_dict(state["selection"])
+            self.run.rewind(state["mark"])
 
     def heed(self) -> None:
         """Leave, if that is wished; there is a checkpoint of this step."""
@@ -279,6 +280,7 @@ class Loop:
         metrics = audio_metrics(self.task)
         chosen = self.selection.selected()["test"]["chosen_by"]
         if chosen != "last":
-            weights = load(self.run.folder, f"best-{chosen}.pt")["model"]
-            self.learner.model.load_state_dict(weights)
+            best = f"best-{chosen}.pt"
+            with usable(self.run.folder, best):
+                self.learner.model.load_state_dict(load(self.run.folder, best)["model"])
         return self.score("test", metrics)

@@ -8,6 +8,7 @@ import os
 import socket
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,13 @@ import torch
 from cayley.lab.errors import RunError
 from cayley.lab.schema import Recipe, read_recipe, write_recipe
 
-__all__ = ["Run", "find_runs", "load", "read_metrics", "read_run"]
+__all__ = ["Run", "find_runs", "load", "read_metrics", "read_run", "usable"]
+
+# of files that cannot be used
+REMEDIES = {
+    "checkpoint.pt": "delete it, and cayley resume starts over",
+    "result.json": "delete it, and cayley resume ends the run once more",
+}
 
 
 class Run:
@@ -111,7 +118,8 @@ class Run:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """What :meth:`write_json` wrote."""
-        return json.loads((self.folder / name).read_text())
+        with usable(self.folder, name):
+            return json.loads((self.folder / name).read_text())
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -155,10 +163,32 @@ def _unwritable(path: Path, error: OSError) -> RunError:
 
 def load(folder: Path, name: str) -> dict[str, Any]:
     """What :meth:`Run.save` wrote, on the CPU."""
-    try:
+    with usable(folder, name):
         return torch.load(folder / name, map_location="cpu", weights_only=True)
+
+
+@contextmanager
+def usable(folder: Path, name: str) -> Iterator[None]:
+    """Turn what goes wrong with a file's content into an error that names the file.
+
+    Arguments:
+        folder: Of the run.
+        name: Of the file.
+    """
+    try:
+        yield
+    except RunError:
+        raise
     except OSError as error:
         raise RunError(f"expected {name} in {folder}, got none: {error.strerror}") from error
+    # torch has no error of its own for a file that is cut off, garbage, or of another model
+    except Exception as error:
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        remedy = REMEDIES.get(name, "delete the folder, and train once more")
+        raise RunError(
+            f"could not use {folder / name}, which is damaged or of another run "
+            f"({type(error).__name__}: {reason}): {remedy}"
+        ) from error
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], Recipe]:

@@ -11,7 +11,7 @@ from cayley.lab.interrupts import Interrupts
 from cayley.lab.learner import Learner
 from cayley.lab.loop import Loop
 from cayley.lab.progress import Quiet, Reporter
-from cayley.lab.runs import Run, load, read_run
+from cayley.lab.runs import Run, load, read_run, usable
 from cayley.lab.schema import Recipe
 from cayley.lab.tasks import Split, Task
 
@@ -104,6 +104,9 @@ def resume(
         loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)
         if run.has("checkpoint.pt"):
             loop.restore()
+        else:
+            # whoever deletes it starts over: what was recorded before does not count
+            run.rewind(0)
         return _go(loop, description)
 
 
@@ -137,10 +140,10 @@ def evaluate(
     if weights == "selected":
         select = recipe.evaluation.select
         weights = ("valid" if split == "train" else split) if select == "each" else select
-    if weights == "last":
-        model.load_state_dict(load(folder, "checkpoint.pt")["learner"]["model"])
-    else:
-        model.load_state_dict(load(folder, f"best-{weights}.pt")["model"])
+    name = "checkpoint.pt" if weights == "last" else f"best-{weights}.pt"
+    with usable(folder, name):
+        state = load(folder, name)
+        model.load_state_dict((state["learner"] if weights == "last" else state)["model"])
     fabric = settings.machine.fabric()
     return score(
         recipe,

@@ -73,6 +73,25 @@ def test_half_a_line_is_no_record(tmp_path: Path) -> None:
     assert list(read_metrics(tmp_path / "nowhere")) == []
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x02.", b"PK\x03\x04"])
+def test_damaged_files_are_named(content: bytes, tmp_path: Path) -> None:
+    with Run(tmp_path) as run:
+        run.write("checkpoint.pt", content)
+        run.write("result.json", content)
+        with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*: delete it, and"):
+            load(tmp_path, "checkpoint.pt")
+        with pytest.raises(RunError, match=r"could not use .*result.json, .*: delete it, and"):
+            run.read_json("result.json")
+
+
+def test_half_a_file_is_named(tmp_path: Path) -> None:
+    with Run(tmp_path) as run:
+        run.save("best-valid.pt", {"model": torch.ones(1000)})
+        run.write("best-valid.pt", (tmp_path / "best-valid.pt").read_bytes()[:2000])
+    with pytest.raises(RunError, match=r"could not use .*best-valid.pt, .*: delete the folder"):
+        load(tmp_path, "best-valid.pt")
+
+
 def test_numbers_must_be_finite(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         with pytest.raises(ValueError, match="not JSON compliant"):

@@ -162,6 +162,27 @@ def test_a_run_is_not_overwritten_and_a_finished_one_not_repeated(
     assert resume(tmp_path / "run") == result
 
 
+def test_a_checkpoint_of_another_run_is_named_and_without_it_the_run_starts_over(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    train(recipe, tmp_path / "run", settings=TINY)
+    losses = [r.get("loss") for r in read_metrics(tmp_path / "run")]
+    larger = read_recipe(ADDING | {"model": {"name": "ENRNN", "hidden": [6, 4]}})
+    train(larger, tmp_path / "other", settings=TINY)
+    for name in ("checkpoint.pt", "best-valid.pt"):
+        (tmp_path / "other" / name).replace(tmp_path / "run" / name)
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(RunError, match=r"could not use .*best-valid.pt, .*or of another run"):
+        evaluate(tmp_path / "run", "test")
+    with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*or of another run"):
+        evaluate(tmp_path / "run", "test", weights="last")
+    with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*cayley resume starts"):
+        resume(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    resume(tmp_path / "run")
+    assert [r.get("loss") for r in read_metrics(tmp_path / "run")] == losses
+
+
 def test_what_cannot_work_leaves_nothing_behind(tmp_path: Path) -> None:
     recipe = find("quickstart").recipe(overrides=["task.TT=3"])
     with pytest.raises(RecipeError, match="did you mean 'T'"):
