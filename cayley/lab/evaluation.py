@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from cayley.lab.errors import NotFinite, RecipeError
 from cayley.lab.schema import Recipe
 from cayley.lab.tasks import Batch, Metric, Speech, Split, Task, evaluate
+from cayley.lab.tasks.perception import PACKAGES, RATES
 
-__all__ = ["audio_metrics", "deciding_metric", "evaluated_splits", "score"]
+__all__ = ["audio_metrics", "check_scores", "deciding_metric", "evaluated_splits", "score"]
 
 
 def score(
@@ -66,6 +68,20 @@ def score(
     return scores
 
 
+def check_scores(recipe: Recipe, task: Task) -> None:
+    """Raise unless all that a run is to score can be."""
+    splits = evaluated_splits(recipe, task)
+    deciding_metric(recipe, task)
+    if recipe.evaluation.audio:
+        audio_metrics(task)
+        if "test" not in splits:
+            raise RecipeError(
+                "evaluation.audio: expected the split test among those that are evaluated, as its "
+                f"sound is scored, got {', '.join(splits)}: add it to evaluation.splits, or set "
+                "evaluation.audio=false"
+            )
+
+
 def evaluated_splits(recipe: Recipe, task: Task) -> list[Split]:
     """The splits that are evaluated: those that have examples."""
     evaluation = recipe.evaluation
@@ -91,4 +107,15 @@ def audio_metrics(task: Task) -> tuple[Metric, ...]:
     """Scores of the sound that predictions make."""
     if not isinstance(task, Speech):
         raise RecipeError(f"evaluation.audio: expected a task of speech, got {type(task).__name__}")
+    missing = [package for package in PACKAGES if find_spec(package) is None]
+    if missing:
+        raise RecipeError(
+            f"evaluation.audio: expected the package {missing[0]}, got none: pip install "
+            "'cayley[speech]', or set evaluation.audio=false"
+        )
+    if task.rate not in RATES:
+        raise RecipeError(
+            f"evaluation.audio: expected a rate of {' or '.join(map(str, RATES))} Hz, got "
+            f"{task.rate}: change task.rate, or set evaluation.audio=false"
+        )
     return task.audio_metrics

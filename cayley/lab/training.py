@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from cayley.lab.building import Settings, build_model, build_task, describe, recall, run_folder
 from cayley.lab.errors import RunError
-from cayley.lab.evaluation import audio_metrics, score
+from cayley.lab.evaluation import audio_metrics, check_scores, score
 from cayley.lab.interrupts import Interrupts
 from cayley.lab.learner import Learner
 from cayley.lab.loop import Loop
@@ -57,6 +57,7 @@ def train(
     # before there is a folder: what cannot work leaves nothing behind
     model = build_model(recipe, task, seed, settings.machine)
     task.steps("train", recipe.training.batch, seed=seed)
+    check_scores(recipe, task)
     learner = Learner(recipe, task, model, settings.machine.fabric())
     with Run(folder) as run:
         if run.has("run.json"):

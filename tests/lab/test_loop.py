@@ -141,6 +141,7 @@ def test_splits_without_examples_are_left_out(tmp_path: Path) -> None:
     assert set(train(chosen, tmp_path / "a", settings=settings)["selected"]) == {"test"}
     with pytest.raises(RecipeError, match="expected examples in the split 'valid'"):
         train(recipe(task=task), tmp_path / "b", settings=settings)
+    assert not (tmp_path / "b").exists()
 
 
 def test_the_metric_that_decides(tmp_path: Path) -> None:

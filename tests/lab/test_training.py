@@ -58,6 +58,12 @@ GRAPH = {
     "bnp": {"eps": 0.1, "momentum": 0.9},
     "training": {"batch": 1, "epochs": 40},
 }
+SPEECH = ADDING | {
+    "task": {"name": "speech"},
+    "model": {"name": "ScoRNN", "hidden": 6},
+    "training": {"batch": 3, "steps": 2},
+    "evaluation": {"audio": True},
+}
 
 
 def test_killed_at_random_moments_the_numbers_are_the_same(tmp_path: Path) -> None:
@@ -196,9 +202,9 @@ def test_what_cannot_work_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def write_sounds(folder: Path) -> None:
-    """Two seconds of noise that swells and fades."""
-    t = torch.arange(16_000) / 8000
+def write_sounds(folder: Path, seconds: float = 2.0) -> None:
+    """Noise that swells and fades."""
+    t = torch.arange(int(8000 * seconds)) / 8000
     for number in range(3):
         samples = (torch.sin(8 * t + number).square() * torch.randn(len(t)) * 3000).short()
         with wave.open(str(folder / f"{number}.wav"), "wb") as file:
@@ -210,16 +216,42 @@ def test_speech_is_heard_at_the_end(tmp_path: Path) -> None:
     pytest.importorskip("pystoi")
     pytest.importorskip("pesq")
     write_sounds(tmp_path)
-    content = ADDING | {
-        "task": {"name": "speech", "corpus": "own"},
-        "model": {"name": "ScoRNN", "hidden": 6},
-        "training": {"batch": 3, "steps": 2},
-        "evaluation": {"audio": True},
-    }
+    content = SPEECH | {"task": {"name": "speech", "corpus": "own"}}
     settings = Settings(Machine("cpu", "64-true", 1), data=tmp_path)
     result = train(read_recipe(content), tmp_path / "run", settings=settings)
     assert set(result["audio"]) == {"segsnr_db", "stoi", "pesq"}
     assert evaluate(tmp_path / "run", "test", audio=True) == result["audio"]
+
+
+def test_speech_that_cannot_be_heard_ends_the_run_all_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("pystoi")
+    pytest.importorskip("pesq")
+    write_sounds(tmp_path, seconds=0.2)
+    content = SPEECH | {"task": {"name": "speech", "corpus": "own"}}
+    settings = Settings(Machine("cpu", "64-true", 1), data=tmp_path)
+    with (
+        pytest.warns(UserWarning, match="stoi: 1 of 1 recordings are left out"),
+        pytest.warns(UserWarning, match="pesq: 1 of 1 recordings are left out"),
+    ):
+        result = train(read_recipe(content), tmp_path / "run", settings=settings)
+    assert set(result["audio"]) == {"segsnr_db"}
+
+
+def test_sound_that_cannot_be_scored_is_refused_before_there_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cayley.lab.evaluation.find_spec", lambda name: True)
+    for changes, message in (
+        ({"task": {"name": "adding"}}, "expected a task of speech, got Adding"),
+        ({"evaluation": {"audio": True, "splits": ["valid"]}}, "expected the split test"),
+        ({"task": {"name": "speech", "rate": 10_000}}, "expected a rate of 8000 or 16000 Hz"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            train(read_recipe(SPEECH | changes), tmp_path / "run", settings=TINY)
+    monkeypatch.setattr("cayley.lab.evaluation.find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match="expected the package pystoi, got none"):
+        train(read_recipe(SPEECH), tmp_path / "run", settings=TINY)
+    assert not (tmp_path / "run").exists()
 
 
 def test_checkpoints_hold_tensors_and_numbers_only(recipe: Recipe, tmp_path: Path) -> None:

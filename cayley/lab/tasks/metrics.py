@@ -36,13 +36,13 @@ class Metric:
         better: Which values are.
         partial: From an output and its batch, rows to be pooled, (R, ·), without a wait for the
             device.
-        pool: From the rows of all batches, the value.
+        pool: From the rows of all batches, the value; None if nothing could be scored.
     """
 
     name: str
     better: Literal["lower", "higher"]
     partial: Callable[[Tensor, "Batch"], Tensor]
-    pool: Callable[[Tensor], float]
+    pool: Callable[[Tensor], float | None]
 
 
 def mean(rows: Tensor) -> float:

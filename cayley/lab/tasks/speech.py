@@ -11,7 +11,7 @@ from cayley.lab.data import NOWHERE, Resource, Source
 from cayley.lab.tasks.audio import BINS, overlap_add, spectrum
 from cayley.lab.tasks.examples import ExampleTask
 from cayley.lab.tasks.metrics import Metric, mean
-from cayley.lab.tasks.perception import SCORES, Score, perceive
+from cayley.lab.tasks.perception import SCORES, audio_metric
 from cayley.lab.tasks.recordings import (
     FILES,
     Utterances,
@@ -159,18 +159,7 @@ class Speech(ExampleTask):
     @property
     def audio_metrics(self) -> tuple[Metric, ...]:
         """Scores of the sound that predictions make: slow, so they are computed on request."""
-
-        def score(name: Score) -> Metric:
-            def partial(output: Tensor, batch: Batch) -> Tensor:
-                scores = [
-                    perceive(name, true, guessed, self.rate)
-                    for true, guessed in self.sound(output, batch)
-                ]
-                return torch.tensor([[sum(scores), len(scores)]], dtype=torch.float64)
-
-            return Metric(name, "higher", partial, mean)
-
-        return tuple(score(name) for name in SCORES)
+        return tuple(audio_metric(name, self.sound, self.rate) for name in SCORES)
 
     def size(self, split: Split) -> int:
         """The number of recordings."""

@@ -222,7 +222,7 @@ def evaluate(
         metrics: Which; None for those of the task.
 
     Returns:
-        The value of each metric by name.
+        The value of each metric that has one, by name.
 
     Example:
         >>> from cayley.lab.tasks import make
@@ -240,7 +240,8 @@ def evaluate(
         output, state = predict(batch, None if batch.fresh else state)
         for metric, rows in zip(chosen, partials, strict=True):
             rows.append(metric.partial(output, batch))
-    return {
-        metric.name: metric.pool(torch.cat(rows))
+    pooled = (
+        (metric.name, metric.pool(torch.cat(rows)))
         for metric, rows in zip(chosen, partials, strict=True)
-    }
+    )
+    return {name: value for name, value in pooled if value is not None}

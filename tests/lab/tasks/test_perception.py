@@ -1,9 +1,10 @@
 import sys
+from typing import Any
 
 import pytest
 import torch
 
-from cayley.lab.tasks.perception import SCORES, perceive
+from cayley.lab.tasks.perception import SCORES, Unscored, audio_metric, perceive
 
 
 def speech() -> torch.Tensor:
@@ -29,6 +30,22 @@ def test_a_missing_package_is_told(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"takes the package {package}.*cayley\[speech\]"):
         perceive(score, torch.zeros(10), torch.zeros(10), 8000)
+
+
+@pytest.mark.parametrize("score", ["stoi", "pesq"])
+def test_a_recording_without_a_score_does_not_lose_the_others(score: str) -> None:
+    pytest.importorskip("pystoi" if score == "stoi" else "pesq")
+    x, short = speech(), speech()[:1600]
+    with pytest.raises(Unscored, match=f"^{score}: "):
+        perceive(score, short, short, 8000)
+    nobody: Any = None
+    metric = audio_metric(score, lambda output, batch: [(x, x), (short, short)], 8000)
+    with pytest.warns(UserWarning, match=f"{score}: 2 of 4 recordings are left out"):
+        got = metric.pool(torch.cat([metric.partial(x, nobody)] * 2))
+    assert got == perceive(score, x, x, 8000)
+    metric = audio_metric(score, lambda output, batch: [(short, short)], 8000)
+    with pytest.warns(UserWarning, match=f"{score}: 1 of 1 recordings are left out"):
+        assert metric.pool(metric.partial(x, nobody)) is None
 
 
 def test_names() -> None:
