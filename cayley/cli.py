@@ -179,6 +179,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected at least 0, got {text}")
+    return number
+
+
 def _device(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
         raise argparse.ArgumentTypeError(f"expected auto, cpu, cuda or cuda:1, got {text!r}")
@@ -237,7 +244,10 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
     )
     # more gain little on steps this small, lose much on a busy machine, and change last digits
     sub.add_argument(
-        "--threads", type=int, default=1, help="of torch; 0 for its own choice (%(default)s)"
+        "--threads",
+        type=_not_negative,
+        default=1,
+        help="of torch; 0 for its own choice (%(default)s)",
     )
     _add_place(sub, "auto")
     _add_telling(sub)

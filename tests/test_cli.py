@@ -194,6 +194,12 @@ def test_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["train", "quickstart", "--set", "model.hiden=3"], 2, "did you mean model.hidden"),
         (["train", "quickstart", "--task", "mnist"], 1, "give one with Source(folder) or"),
         (["train", "quickstart", "--variant", "code"], 2, "expected a variant of"),
+        (["train", "quickstart", "--set", "optim.lr=-1"], 2, "expected a finite lr of at least 0"),
+        (["train", "quickstart", "--set", "task.train=0"], 2, "expected examples to train on"),
+        (["train", "quickstart", "--task", "os"], 2, "task: expected a task of adding"),
+        (["train", "quickstart", "--task", "os:Foo"], 2, "expected Foo in os to be a subclass"),
+        (["train", "quickstart", "--task", "nobody:Foo"], 2, "expected a module that Python"),
+        (["train", "quickstart", "--set", "model.name=os:Foo"], 2, "model.name: expected os:Foo"),
         (["resume", "nowhere"], 4, "expected a run in nowhere"),
         (["evaluate", "nowhere"], 4, "expected a run in nowhere"),
     ],
@@ -223,6 +229,7 @@ def test_errors_have_codes(
         (["train", "quickstart", "--device", "gpu"], "expected auto, cpu, cuda or cuda:1, got"),
         (["resume", "runs", "--device", "cuda:x"], "expected auto, cpu, cuda or cuda:1, got"),
         (["train", "quickstart", "--precision", "16"], "choose from"),
+        (["train", "quickstart", "--threads", "-2"], "expected at least 0, got -2"),
     ],
 )
 def test_wrong_arguments_are_code_2(

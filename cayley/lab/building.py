@@ -73,7 +73,10 @@ def run_folder(output: Path, recipe: Recipe, seed: int, overrides: Sequence[str]
 
 def reads_files(task: TaskSettings) -> bool:
     """Whether a task takes the user's data."""
-    return "source" in signature(task_class(task.name)).parameters
+    try:
+        return "source" in signature(task_class(task.name)).parameters
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"task: {error}") from error
 
 
 def build_task(task: TaskSettings, settings: Settings) -> Task:

@@ -13,7 +13,7 @@ from cayley.lab.schema import Recipe
 from cayley.lab.tasks import Batch, Metric, Speech, Split, Task, evaluate
 from cayley.lab.tasks.perception import PACKAGES, RATES
 
-__all__ = ["audio_metrics", "check_scores", "deciding_metric", "evaluated_splits", "score"]
+__all__ = ["audio_metrics", "check_work", "deciding_metric", "evaluated_splits", "score"]
 
 
 def score(
@@ -52,7 +52,7 @@ def score(
 
     training = model.training
     model.eval()
-    B = recipe.evaluation.batch or recipe.training.batch
+    B = _batch(recipe)
     seed = seed if split == "train" else 0
     try:
         scores = evaluate(
@@ -68,10 +68,20 @@ def score(
     return scores
 
 
-def check_scores(recipe: Recipe, task: Task) -> None:
-    """Raise unless all that a run is to score can be."""
+def check_work(recipe: Recipe, task: Task) -> None:
+    """Raise unless there is something to train on, and all that is to be scored can be."""
+    if not task.size("train"):
+        raise RecipeError(f"task: expected examples to train on, got none in {recipe.task.name}")
     splits = evaluated_splits(recipe, task)
     deciding_metric(recipe, task)
+    first: tuple[Split, int] = ("train", recipe.training.batch)
+    for split, B in (first, *((split, _batch(recipe)) for split in splits)):
+        try:
+            task.steps(split, B)
+        except ValueError as error:
+            raise RecipeError(
+                f"split {split}: {error}: change training.batch or evaluation.batch"
+            ) from error
     if recipe.evaluation.audio:
         audio_metrics(task)
         if "test" not in splits:
@@ -80,6 +90,10 @@ def check_scores(recipe: Recipe, task: Task) -> None:
                 f"sound is scored, got {', '.join(splits)}: add it to evaluation.splits, or set "
                 "evaluation.audio=false"
             )
+
+
+def _batch(recipe: Recipe) -> int:
+    return recipe.evaluation.batch or recipe.training.batch
 
 
 def evaluated_splits(recipe: Recipe, task: Task) -> list[Split]:

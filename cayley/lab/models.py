@@ -1,7 +1,6 @@
 """From the settings of a model and the sizes of a task to a network."""
 
 import difflib
-import importlib
 from dataclasses import fields
 from inspect import Parameter, signature
 from typing import cast
@@ -11,6 +10,7 @@ from torch import nn
 import cayley
 from cayley.lab.errors import RecipeError
 from cayley.lab.feedforward import CONVOLUTIONS, MLP, GraphNetwork, convolution
+from cayley.lab.importing import import_class
 from cayley.lab.reading import check_keys
 from cayley.lab.schema import ModelSettings
 from cayley.lab.sequences import SequenceModel, features_of
@@ -153,15 +153,17 @@ def layer_class(name: str) -> type[nn.Module]:
     """The class of a layer by its name in ``LAYERS``, or as ``module:Class``."""
     if name in LAYERS:
         return LAYERS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         valid = (*LAYERS, "MLP", *CONVOLUTIONS)
         near = difflib.get_close_matches(name, valid, 1)
         raise RecipeError(
             f"model.name: expected one of {', '.join(valid)}, or module:Class, got {name!r}"
             + (f": did you mean {near[0]}?" if near else "")
         )
-    return getattr(importlib.import_module(module), attribute)
+    found = import_class(name)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise RecipeError(f"model.name: expected {name} to be a class of nn.Module, got {found!r}")
+    return found
 
 
 def check_unused(settings: ModelSettings, reads: str) -> None:

@@ -24,13 +24,16 @@ def build_optimizer(settings: OptimSettings, model: nn.Module) -> Optimizer:
         >>> [(type(each).__name__, each.param_groups[0]["lr"]) for each in optimizer.optimizers]
         [('Adam', 0.001), ('RMSpropTF', 0.0001)]
     """
-    groups = cayley.parameter_groups(
-        model,
-        settings.lr,
-        recurrent_lr=settings.recurrent_lr,
-        phase_lr=settings.phase_lr,
-        weight_decay=settings.weight_decay or None,
-    )
+    try:
+        groups = cayley.parameter_groups(
+            model,
+            settings.lr,
+            recurrent_lr=settings.recurrent_lr,
+            phase_lr=settings.phase_lr,
+            weight_decay=settings.weight_decay or None,
+        )
+    except ValueError as error:
+        raise RecipeError(f"optim: {error}") from error
     rest = (settings.name, settings.options)
     chosen = {
         "rest": rest,

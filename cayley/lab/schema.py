@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 Variant = Literal["paper", "code"]
+LEAST_ZERO = ("epochs", "steps", "clip_norm", "clip_value", "patience", "log")
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,14 @@ def check(recipe: Recipe) -> None:
             "training: expected either epochs or steps to be positive, got "
             f"epochs={training.epochs} and steps={training.steps}: set the other one to 0"
         )
+    limits = {
+        **{f"training.{key}": getattr(training, key) for key in LEAST_ZERO},
+        "evaluation.batch": evaluation.batch,
+    }
+    for key, value in limits.items():
+        # not <: NaN is no number of anything
+        if not value >= 0:
+            raise RecipeError(f"{key}: expected at least 0, got {value}")
     if training.batch < 1:
         raise RecipeError(f"training.batch: expected at least 1, got {training.batch}")
     if isinstance(evaluation.every, int) and evaluation.every < 1:

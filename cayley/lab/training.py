@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cayley.lab.building import Settings, build_model, build_task, describe, recall, run_folder
-from cayley.lab.errors import RunError
-from cayley.lab.evaluation import audio_metrics, check_scores, score
+from cayley.lab.errors import RecipeError, RunError
+from cayley.lab.evaluation import audio_metrics, check_work, score
 from cayley.lab.interrupts import Interrupts
 from cayley.lab.learner import Learner
 from cayley.lab.loop import Loop
@@ -56,8 +56,7 @@ def train(
     task = build_task(recipe.task, settings)
     # before there is a folder: what cannot work leaves nothing behind
     model = build_model(recipe, task, seed, settings.machine)
-    task.steps("train", recipe.training.batch, seed=seed)
-    check_scores(recipe, task)
+    check_work(recipe, task)
     learner = Learner(recipe, task, model, settings.machine.fabric())
     with Run(folder) as run:
         if run.has("run.json"):
@@ -137,6 +136,10 @@ def evaluate(
     description, recipe = read_run(folder)
     settings = recall(description, device, data)
     task = build_task(recipe.task, settings)
+    if not task.size(split):
+        raise RecipeError(
+            f"expected examples in the split {split}, got none: choose another with --split"
+        )
     model = build_model(recipe, task, description["seed"], settings.machine)
     if weights == "selected":
         select = recipe.evaluation.select

@@ -15,7 +15,7 @@ from cayley.lab.machine import Machine
 from cayley.lab.progress import Quiet
 from cayley.lab.runs import load, read_metrics
 from cayley.lab.schema import Recipe, read_recipe
-from cayley.lab.training import Settings, resume, train
+from cayley.lab.training import Settings, evaluate, resume, train
 
 TINY = Settings(Machine("cpu", "64-true", 1), tiny=True)
 
@@ -139,6 +139,8 @@ def test_splits_without_examples_are_left_out(tmp_path: Path) -> None:
     settings = Settings(Machine("cpu", "64-true", 1))
     chosen = recipe(task=task, evaluation={"select": "last"})
     assert set(train(chosen, tmp_path / "a", settings=settings)["selected"]) == {"test"}
+    with pytest.raises(RecipeError, match="expected examples in the split valid, got none"):
+        evaluate(tmp_path / "a", "valid", weights="last")
     with pytest.raises(RecipeError, match="expected examples in the split 'valid'"):
         train(recipe(task=task), tmp_path / "b", settings=settings)
     assert not (tmp_path / "b").exists()

@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -66,6 +67,8 @@ def test_unitary_matrices_move_along_their_manifold() -> None:
         ({"name": "Adm"}, "did you mean Adam?"),
         ({"recurrent": "RMSPropTF"}, "did you mean RMSpropTF?"),
         ({"options": {"alfa": 1}}, "Adam refuses these settings"),
+        ({"lr": -1.0}, "optim: .* expected a finite lr of at least 0, got -1"),
+        ({"recurrent_lr": math.nan}, "optim: .* expected a finite recurrent_lr"),
         ({"name": "SGD", "options": {"momentum": -1.0}}, "SGD refuses these settings"),
     ],
 )

@@ -1,3 +1,4 @@
+import math
 import tomllib
 from typing import Any
 
@@ -42,6 +43,9 @@ def test_written_and_read_again_it_is_the_same() -> None:
         ("training", {"epochs": 3}, "either epochs or steps"),
         ("training", {"steps": 0}, "either epochs or steps"),
         ("training", {"batch": 0}, "training.batch"),
+        ("training", {"epochs": -1}, "training.epochs: expected at least 0, got -1"),
+        ("training", {"clip_norm": math.nan}, "training.clip_norm: expected at least 0, got nan"),
+        ("evaluation", {"batch": -3}, "evaluation.batch: expected at least 0, got -3"),
         ("evaluation", {"every": 0}, "evaluation.every"),
         ("evaluation", {"select": "valid"}, "evaluation.select"),
         ("optim", {"learning_rate": 1.0}, "unknown key optim.learning_rate"),

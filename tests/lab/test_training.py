@@ -199,6 +199,12 @@ def test_what_cannot_work_leaves_nothing_behind(tmp_path: Path) -> None:
     mnist = read_recipe(ADDING | {"task": {"name": "mnist"}})
     with pytest.raises(DataError, match="--data"):
         train(mnist, tmp_path / "run", settings=Settings())
+    for changes, message in (
+        ({"evaluation": {"batch": 200}}, "split valid: expected a batch of 1 to 99 streams"),
+        ({"training": {"batch": 500, "steps": 1}}, "split train: expected a batch of 1 to 499"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            train(read_recipe(CHARACTERS | changes), tmp_path / "run", settings=TINY)
     assert not (tmp_path / "run").exists()
 
 

@@ -1,11 +1,11 @@
 """Tasks: what networks are trained on, generated or read, with loss, metrics and baselines."""
 
 import difflib
-import importlib
 from inspect import signature
 from typing import Any
 
 from cayley.lab.data import DataError, Resource, Source
+from cayley.lab.importing import import_class
 from cayley.lab.tasks.adding import Adding
 from cayley.lab.tasks.cifar10 import CIFAR10
 from cayley.lab.tasks.copying import Copying
@@ -76,7 +76,7 @@ def _find(name: str) -> tuple[type[Task], dict[str, Any]]:
             f"expected a task of {', '.join(TASKS)}, or module:Class, got {name!r}"
             + (f": did you mean {near[0]!r}?" if near else "")
         )
-    found = getattr(importlib.import_module(module), attribute, None)
+    found = import_class(name)
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise TypeError(
             f"expected {attribute} in {module} to be a subclass of cayley.lab.tasks.Task, got "

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cayley.lab.data import NOWHERE, Resource, Source
+from cayley.lab.data import NOWHERE, DataError, Resource, Source
 from cayley.lab.tasks.corpora import PTB_FILES, Level, encode, read_own, read_ptb, tokenize
 from cayley.lab.tasks.counter import integers, key, normal, uniform
 from cayley.lab.tasks.frequencies import count_classes, frequency_logits, frequency_scores
@@ -21,7 +21,6 @@ from cayley.lab.tasks.metrics import (
 )
 from cayley.lab.tasks.resident import Resident
 from cayley.lab.tasks.task import SPLITS, Answers, Batch, Position, Reads, Split, Task, following
-from cayley.layers.recurrent import check_positive
 
 __all__ = ["Text", "segments", "streams"]
 
@@ -47,13 +46,17 @@ def streams(tokens: Tensor, B: int) -> tuple[Tensor, Tensor]:
         ([[0, 1, 2], [3, 4, 0]], [[1, 2, 3], [4, 5, -100]])
     """
     count = len(tokens) - 1
-    if not 1 <= B <= count:
-        raise ValueError(f"expected a batch of 1 to {count} streams for this text, got {B}")
+    _check_streams(B, count)
     length = -(-count // B)
     rest = B * length - count
     x = torch.nn.functional.pad(tokens[:-1], (0, rest))
     y = torch.nn.functional.pad(tokens[1:], (0, rest), value=IGNORED)
     return x.view(B, length).t().contiguous(), y.view(B, length).t().contiguous()
+
+
+def _check_streams(B: int, count: int) -> None:
+    if not 1 <= B <= count:
+        raise ValueError(f"expected a batch of 1 to {count} streams for this text, got {B}")
 
 
 def segments(length: int, K: int, *, stream: int | None = None) -> list[int]:
@@ -148,6 +151,11 @@ class Text(Task):
         else:
             texts = read_own(self.source)
         tokens = {split: tokenize(text, self.level) for split, text in texts.items()}
+        if len(tokens["train"]) < 2:
+            raise DataError(
+                f"expected a text of at least two {self.level} to train on in "
+                f"{self.source.folder}, got {len(tokens['train'])}: choose another with --data"
+            )
         vocabulary, numbers = encode(tokens, self.vocabulary)
         return len(vocabulary), numbers
 
@@ -164,7 +172,7 @@ class Text(Task):
 
     def cuts(self, split: Split, B: int, seed: int, epoch: int) -> list[int]:
         """Where the streams are cut into batches."""
-        check_positive("B", B)
+        _check_streams(B, self.size(split))
         length = -(-self.size(split) // B)
         stream = key("text", seed, epoch) if self.jitter and split == "train" else None
         return _segments(length, self.K, stream=stream)
@@ -188,7 +196,7 @@ class Text(Task):
 
     def size(self, split: Split) -> int:
         """The number of predictions: of tokens but the first."""
-        return len(self.encoded[1][split]) - 1
+        return max(0, len(self.encoded[1][split]) - 1)
 
     def steps(self, split: Split, B: int, *, seed: int = 0, epoch: int = 0) -> int:
         """The number of batches of an epoch, which varies with it if lengths jitter."""

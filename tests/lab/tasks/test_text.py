@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cayley.lab.data import Source
-from cayley.lab.tasks import Position, Text, evaluate
+from cayley.lab.data import DataError, Source
+from cayley.lab.tasks import SPLITS, Position, Text, evaluate
 from cayley.lab.tasks.counter import key
 from cayley.lab.tasks.text import segments, streams
 
@@ -110,3 +110,17 @@ def test_the_real_treebank(source: Source, level: str) -> None:
         n * math.log((counts["train"][token] + 1) / total) for token, n in counts["test"].items()
     ) / sum(counts["test"].values())
     assert task.baseline("test")["cross_entropy"] == pytest.approx(entropy, rel=1e-4)
+
+
+def test_texts_that_are_too_small(tmp_path: Path) -> None:
+    for split, text in (("train", "hello world"), ("valid", ""), ("test", "hello")):
+        (tmp_path / f"{split}.txt").write_text(text)
+    task = Text(corpus="own", source=Source(tmp_path))
+    assert [task.size(split) for split in SPLITS] == [10, 0, 4]
+    assert not list(task.batches("valid", 1))
+    for B in (0, 5):
+        with pytest.raises(ValueError, match=f"expected a batch of 1 to 4 streams .* got {B}"):
+            task.steps("test", B)
+    (tmp_path / "train.txt").write_text("")
+    with pytest.raises(DataError, match=r"at least two characters to train on in .*, got 0"):
+        Text(corpus="own", source=Source(tmp_path)).size("train")
