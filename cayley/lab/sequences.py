@@ -60,7 +60,8 @@ class SequenceModel(nn.Module):
                     f"last layer, and as many tokens as outputs, got embedding="
                     f"{settings.embedding}, {vocabulary} tokens and {outputs} outputs"
                 )
-            self.output.weight = self.embedding.weight
+            # not the other way round: an embedding's N(0, 1) makes logits of size √features
+            self.embedding.weight = self.output.weight
 
     def forward(
         self, input: Tensor, state: tuple[Any, ...] | None = None

@@ -60,6 +60,16 @@ def test_output_is_glorot_or_torchs_own() -> None:
     assert 0.95 / 20 < plain.weight.abs().max() <= 1 / 20
 
 
+@pytest.mark.parametrize("output_init", ["glorot", "torch"])
+def test_tied_weights_start_as_the_output_does(output_init: str) -> None:
+    """Not as an embedding, whose first answers would be sure of themselves, and wrong."""
+    settings = model_settings("torch.GRU", 400, embedding=400, tied=True, output_init=output_init)
+    model = build(settings, CHARACTERS)
+    assert model.output.weight is model.embedding.weight
+    bound = (6 / 450) ** 0.5 if output_init == "glorot" else 1 / 20
+    assert 0.95 * bound < model.output.weight.abs().max() <= bound
+
+
 def test_dropouts_are_where_they_belong() -> None:
     settings = model_settings(
         "ScoRNN", [4, 4], dropout=0.5, embedding=4, embedding_dropout=0.25, output_dropout=0.75
