@@ -110,6 +110,13 @@ def test_names_differ_and_papers_are_known() -> None:
         assert recipe.table == "quickstart" or recipe.table.startswith(recipe.paper)
 
 
+def test_a_tenth_of_the_scornn_on_timit_is_negative() -> None:
+    """All tables print the same settings of it: 22, 32 and, rounded up, 43."""
+    recipes = [entry.recipe() for name, entry in ENTRIES.items() if name.startswith("scornn/timit")]
+    signs = {(recipe.model.hidden, recipe.model.options["negative_ones"]) for recipe in recipes}
+    assert signs == {(224, 22), (322, 32), (425, 43)}
+
+
 @pytest.mark.parametrize(("name", "id"), LINKED)
 def test_a_recipe_gives_the_number_that_it_is_linked_to(name: str, id: str) -> None:
     recipe, one = ENTRIES[name].recipe(), published.result(id)
