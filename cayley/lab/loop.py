@@ -174,7 +174,8 @@ class Loop:
         progress.evaluated = progress.step
         loss = progress.end_interval()
         for split in self.selection.add(Evaluation(progress.step, self.times.epoch, scores)):
-            if split != "train":
+            # papers choose by it only where each split has its own choice
+            if split != "train" or self.selection.select == "each":
                 self.save_best(split, scores)
         self.record(
             "eval",

@@ -35,7 +35,7 @@ class Run:
     ``recipe.toml``      the recipe with all settings
     ``metrics.jsonl``    a record a line
     ``checkpoint.pt``    everything to go on from
-    ``best-valid.pt``    weights of the best evaluation; likewise ``best-test.pt``
+    ``best-valid.pt``    weights of the best evaluation by a split; likewise ``best-test.pt``
     ``result.json``      the numbers; there once the run is finished
     ``lock``             locked by the process that writes
     ==================== ==========================================================

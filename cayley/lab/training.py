@@ -124,8 +124,9 @@ def evaluate(
     Arguments:
         folder: Of the run.
         split: What to score them on.
-        weights: ``"selected"``, which give the run's numbers, the best by ``"valid"`` or
-            ``"test"``, or the ``"last"`` that were saved.
+        weights: ``"selected"``, which give the run's numbers (where each split has its own choice
+            and this one none, the best by ``"valid"``), the best by ``"valid"`` or ``"test"``, or
+            the ``"last"`` that were saved.
         device: Another one than that of the run; empty for the same.
         data: Where the data are now; None for the same place.
         audio: Whether to score sound instead.
@@ -141,13 +142,15 @@ def evaluate(
             f"expected examples in the split {split}, got none: choose another with --split"
         )
     model = build_model(recipe, task, description["seed"], settings.machine)
+    chosen: str = weights
     if weights == "selected":
-        select = recipe.evaluation.select
-        weights = ("valid" if split == "train" else split) if select == "each" else select
-    name = "checkpoint.pt" if weights == "last" else f"best-{weights}.pt"
+        chosen = recipe.evaluation.select
+    if chosen == "each":
+        chosen = split if split in recipe.evaluation.splits else "valid"
+    name = "checkpoint.pt" if chosen == "last" else f"best-{chosen}.pt"
     with usable(folder, name):
         state = load(folder, name)
-        model.load_state_dict((state["learner"] if weights == "last" else state)["model"])
+        model.load_state_dict((state["learner"] if chosen == "last" else state)["model"])
     fabric = settings.machine.fabric()
     return score(
         recipe,

@@ -151,6 +151,20 @@ def test_evaluate_gives_the_numbers_of_the_run(recipe: Recipe, tmp_path: Path) -
         evaluate(tmp_path / "run", "test", audio=True)
 
 
+def test_each_split_has_the_numbers_of_its_own_best(tmp_path: Path) -> None:
+    content = ADDING | {
+        "training": {"batch": 16, "steps": 30},
+        "evaluation": {"every": 3, "splits": ["train", "valid"], "select": "each"},
+    }
+    result = train(read_recipe(content), tmp_path, settings=TINY)
+    steps = {selected["step"] for selected in result["selected"].values()}
+    assert len(steps) == 2, "choose settings with which the splits choose differently"
+    for split in ("train", "valid"):
+        assert evaluate(tmp_path, split) == result["selected"][split]["scores"]
+    # a split that the run did not look at goes by validation
+    assert evaluate(tmp_path, "test") == evaluate(tmp_path, "test", weights="valid")
+
+
 def test_seeds_differ_and_repeat(recipe: Recipe, tmp_path: Path) -> None:
     a, b, c = (
         train(recipe, tmp_path / name, seed=seed, settings=TINY)["last"]
