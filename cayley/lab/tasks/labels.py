@@ -1,5 +1,7 @@
 """Labels that are yes or no, several a node: their loss and their score."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,10 +32,11 @@ def label_loss(output: Tensor, target: Tensor) -> Tensor:
 def mean_roc_auc(rows: Tensor) -> float:
     """The area under the receiver operating characteristic, mean over labels.
 
-    A label of which only one value occurs is left out, as the Open Graph Benchmark does.
+    A label of which only one value occurs is left out, as the Open Graph Benchmark does. A score
+    that is NaN where there is a value makes the area NaN.
 
     Arguments:
-        rows: Scores of p labels and then their values 0 or 1, or NaN, (N, 2p).
+        rows: Scores of p labels and then their values 0 or 1, or NaN where there is none, (N, 2p).
 
     Example:
         >>> mean_roc_auc(torch.tensor([[0.1, 0.0], [0.7, 1.0], [0.3, 0.0], [0.2, 1.0]]))
@@ -41,11 +44,14 @@ def mean_roc_auc(rows: Tensor) -> float:
     """
     from torchmetrics.functional.classification import binary_auroc
 
-    scores, values = rows[~rows.isnan().any(1)].double().chunk(2, 1)
+    scores, values = rows.double().chunk(2, 1)
+    wanted = ~values.isnan()
+    if scores[wanted].isnan().any():
+        return math.nan
     areas = [
-        binary_auroc(score, value.long())
-        for score, value in zip(scores.t(), values.t(), strict=True)
-        if value.min() != value.max()
+        binary_auroc(score[known], value[known].long())
+        for score, value, known in zip(scores.t(), values.t(), wanted.t(), strict=True)
+        if (value == 0).any() and (value == 1).any()
     ]
     if not areas:
         raise ValueError("expected a label with both values, got none: the area is not defined")

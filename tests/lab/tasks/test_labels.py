@@ -37,3 +37,18 @@ def test_area_is_the_share_of_pairs_in_order() -> None:
     rows[:, 2] = 0.0
     with pytest.raises(ValueError, match="expected a label with both values"):
         mean_roc_auc(rows)
+
+
+def test_each_label_has_its_own_nodes() -> None:
+    """A node of which one label is not known counts for the others."""
+    rows = torch.tensor([[0.1, 0.2, 0, 1], [0.9, 0.3, 1, math.nan], [0.3, 0.1, 0, 0]])
+    rows = torch.cat((rows, torch.tensor([[0.2, 0.5, 1, 1]])))
+    assert mean_roc_auc(rows) == pytest.approx((0.75 + 1) / 2)
+
+
+def test_answers_that_are_no_numbers_have_no_area() -> None:
+    rows = torch.tensor([[math.nan, 0.0], [0.2, 1.0], [0.1, 0.0]])
+    assert math.isnan(mean_roc_auc(rows))
+    # where no answer is wanted, none is looked at
+    rows[0, 1] = math.nan
+    assert mean_roc_auc(rows) == 1.0
