@@ -33,6 +33,16 @@ def test_list_shows_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
     assert (facts["recipe"], facts["hidden"], facts["data"]) == ("quickstart", 170, "none")
 
 
+@pytest.mark.parametrize("columns", [20, 80])
+def test_listed_names_are_whole(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert run("list") == 0
+    words = set(capsys.readouterr().out.split())
+    assert {entry.name for table in tables().values() for entry in table.entries} <= words
+
+
 def test_what_was_published_and_what_data_it_takes_is_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

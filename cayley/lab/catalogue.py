@@ -15,9 +15,11 @@ def list_recipes(options: Namespace) -> int:
     """List the recipes: what is trained on what, the data that it needs, what was published."""
     from rich.console import Console
     from rich.padding import Padding
+    from rich.table import Column
     from rich.table import Table as Grid
 
     console = Console(highlight=False)
+    console.width = max(console.width, 80)
     for table in tables().values():
         chosen = [
             recipe
@@ -30,7 +32,9 @@ def list_recipes(options: Namespace) -> int:
             for recipe in chosen:
                 print(json.dumps(facts(recipe)))
             continue
-        grid = Grid.grid("recipe", "model", "task", "data", "published", padding=(0, 2))
+        # names are for copying: they are never cut
+        names = Column("recipe", min_width=max((len(r.name) for r in chosen), default=0))
+        grid = Grid.grid(names, "model", "task", "data", "published", padding=(0, 2))
         for recipe in chosen:
             known = facts(recipe)
             # several papers print the same number
