@@ -50,7 +50,7 @@ def example_numbers(
     if fresh:
         return torch.arange(position.epoch * size + first, position.epoch * size + last)
     if shuffle:
-        return _order(size, seed, position.epoch)[first:last]
+        return _order(size, seed, position.epoch)[first:last].clone()
     return torch.arange(first, last)
 
 

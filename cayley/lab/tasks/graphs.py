@@ -205,7 +205,12 @@ class Nodes(Task):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Batch:
-        """The graph, or a sample of it around B nodes; B means nothing without ``neighbours``."""
+        """The graph, or a sample of it around B nodes; B means nothing without ``neighbours``.
+
+        Note:
+            A whole graph is the task's own, as a copy at every step would take longer than a step
+            of a small network: it must not be written into.
+        """
         after = following(position, self.steps(split, B))
         data = self.data.on(device)
         dtype = torch.get_default_dtype() if dtype is None else dtype

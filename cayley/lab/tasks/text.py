@@ -217,8 +217,9 @@ class Text(Task):
         cuts = self.cuts(split, B, seed, position.epoch)
         after = following(position, len(cuts) - 1)
         part = slice(cuts[position.batch], cuts[position.batch + 1])
-        fresh = position.batch == 0
-        return Batch(data["x"][part], data["y"][part], split, position, after, fresh=fresh)
+        # copies: whoever writes into a batch does not change the text
+        x, y = data["x"][part].clone(), data["y"][part].clone()
+        return Batch(x, y, split, position, after, fresh=position.batch == 0)
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Cross entropy in nats, mean over the predictions."""

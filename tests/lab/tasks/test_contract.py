@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cayley.lab.tasks import SPLITS, TASKS, Batch, Graph, Position, Task, evaluate, make
+from cayley.lab.tasks import SPLITS, TASKS, Batch, Graph, Nodes, Position, Task, evaluate, make
 from cayley.lab.tasks.examples import ExampleTask
 
 VARIANTS = {
@@ -111,6 +111,16 @@ def test_seed_determines_everything(task: Task) -> None:
     if isinstance(task, ExampleTask):
         x = next(task.batches("train", 4, seed=3)).input
         assert not torch.equal(x, next(task.batches("train", 4, seed=4)).input)
+
+
+def test_who_writes_into_a_batch_does_not_change_the_next(task: Task) -> None:
+    if isinstance(task, Nodes) and not task.neighbours:
+        pytest.skip("a whole graph is not copied")
+    before = [x.clone() for x in tensors(task.batch("train", 4, Position()))]
+    for x in tensors(task.batch("train", 4, Position())):
+        x.zero_()
+    for x, expected in zip(tensors(task.batch("train", 4, Position())), before, strict=True):
+        torch.testing.assert_close(x, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_resumes_anywhere(task: Task) -> None:
