@@ -6,6 +6,7 @@ FOLDER holds ind.cora.* of github.com/kimiyoung/planetoid (data). 1208 nodes tra
 
 import argparse
 import platform
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,15 +45,20 @@ def train(method: str, data: Any, seed: int, lr: float, epochs: int = 250) -> tu
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder")
+    parser.add_argument("folder", type=Path, help="where the files of Cora are")
     parser.add_argument("--lr", type=float, default=1.0, help="of SGD (%(default)s)")
     options = parser.parse_args()
+    if not (options.folder / "ind.cora.x").exists():
+        raise SystemExit(
+            f"{options.folder}: expected ind.cora.x and its like, got none. The files are at "
+            "https://github.com/kimiyoung/planetoid/tree/master/data"
+        )
     torch.set_num_threads(1)
     print(f"python examples/cora.py FOLDER --lr {options.lr:g} (250 epochs, seeds 0 to 9, float32,")
     print(f"one thread), torch {torch.__version__}, torch_geometric {torch_geometric.__version__},")
     print(f"Python {platform.python_version()}, {platform.platform()}\n")
     print("| | epochs to 85 %: median (range) | test accuracy, % |\n|---|---|---|")
-    data = read_planetoid_data(options.folder, "cora")
+    data = read_planetoid_data(str(options.folder), "cora")
     for name in ("Adam", "SGD", "SGD, W₁ × 10", "SGD+BNP"):
         e, test = torch.tensor([train(name, data, seed, options.lr) for seed in range(10)]).T
         test = f"{100 * test.mean():.2f} ± {100 * test.std():.2f}"

@@ -203,6 +203,7 @@ def test_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["train", "quikstart"], 2, "did you mean quickstart?"),
         (["train", "quickstart", "--set", "model.hiden=3"], 2, "did you mean model.hidden"),
         (["train", "quickstart", "--task", "mnist"], 1, "give one with Source(folder) or"),
+        (["train", "quickstart", "--task", "words", "--data", "my.txt"], 1, "task.corpus=own"),
         (["train", "quickstart", "--variant", "code"], 2, "expected a variant of"),
         (["train", "quickstart", "--set", "optim.lr=-1"], 2, "expected a finite lr of at least 0"),
         (["train", "quickstart", "--set", "task.train=0"], 2, "expected examples to train on"),

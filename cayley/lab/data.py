@@ -49,7 +49,8 @@ class Resource:
         if self.sha256 and found != self.sha256:
             raise DataError(
                 f"{where}: expected the sha256 {self.sha256}, got {found}: the file is damaged or "
-                "another version. Fetch it again, or use it as it is with check=False"
+                "another version. Fetch it again, or use it as it is with check=False or "
+                "--unchecked"
             )
 
 

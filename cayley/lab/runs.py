@@ -60,7 +60,10 @@ class Run:
             # without O_TRUNC: another process may have written its name
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            raise RunError(
+                f"could not write {folder}: {error.strerror}. Nothing was written: make room or "
+                "get the permission, or choose another --output"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -45,7 +45,7 @@ def test_a_record_that_does_not_fit(tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="Not a directory"):
+    with pytest.raises(RunError, match=r"Not a directory\. Nothing was written: .*--output$"):
         Run(tmp_path / "file" / "run")
 
 

@@ -100,7 +100,7 @@ class CIFAR10(Images):
                 raise DataError(
                     f"expected {expected // CLASSES} images of each class in {names}, got "
                     f"{count_classes(labels, CLASSES).tolist()}: fetch the files again, or use "
-                    "them as they are with check=False"
+                    "them as they are with check=False or --unchecked"
                 )
             tensors += images, labels
         return tensors[0], tensors[1], tensors[2], tensors[3]

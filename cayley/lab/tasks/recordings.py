@@ -86,7 +86,7 @@ def find_recordings(source: Source, corpus: Corpus) -> dict[Split, dict[str, Cal
         raise DataError(
             f"expected recordings of {corpus!r} for every split in {source.folder}"
             f"{'' if complete is None else f', {complete}'}, got {sizes}. {remedy} What is there "
-            "for every split is used as it is with check=False"
+            "for every split is used as it is with check=False or --unchecked"
         )
     return {split: {name: found[name] for name in part} for split, part in parts.items()}
 

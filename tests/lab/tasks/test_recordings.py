@@ -52,7 +52,7 @@ def test_download_of_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "test": ["recordings/0_ann_1.wav"],
     }
     assert (folder / "digits.zip").exists()
-    with pytest.raises(DataError, match=r"'train': 2400.*got \{'train': 1.*check=False"):
+    with pytest.raises(DataError, match=r"'train': 2400.*got \{'train': 1.*--unchecked"):
         find_recordings(Source(folder), "fsdd")
 
 
