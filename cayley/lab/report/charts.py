@@ -106,7 +106,9 @@ def _colors(curves: Curves) -> tuple["alt.Color", "alt.StrokeDash"]:
         title=None,
         orient="bottom",
         columns=2 if max(map(len, rows)) < 20 else 1,
-        labelLimit=240,
+        # cut labels can be the same: long ones are broken at commas instead
+        labelExpr=r"split(replace(datum.label, /(.{40,}?,) /g, '$1\n'), '\n')",
+        labelLimit=0,
         symbolType="stroke",
         symbolStrokeWidth=2.5,
     )

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,21 @@ def test_no_two_rows_look_the_same(tmp_path: Path) -> None:
     assert colors["domain"] == dashes["domain"] == names
     looks = zip(colors["range"], map(tuple, dashes["range"]), strict=True)
     assert len(set(looks)) == len(names)
+
+
+def test_long_labels_are_not_cut(tmp_path: Path) -> None:
+    """What tells rows apart may be at their ends."""
+    for weight_decay in (0.1, 0.2):
+        recipe = make_recipe("a-name-that-is-not-short", "mine", {"name": "LSTM", "hidden": 8})
+        options = {"momentum": weight_decay, "weight_of_nothing": weight_decay}
+        optim = replace(recipe.optim, weight_decay=weight_decay, options=options)
+        recipe = replace(recipe, optim=optim)
+        scores = {"scores": {"mse": 0.1}, "start": {"mse": 1.0}, "baseline": {"mse": 1.0}}
+        write_run(tmp_path, recipe, suffix=f"-{weight_decay}", **scores)
+    (figure,) = draw(tmp_path).values()
+    svg = figure.svg()
+    for value in ("0.1", "0.2"):
+        assert f"optim.options.weight_of_nothing = {value})<" in svg
 
 
 def test_a_run_without_evaluations_has_no_curve(tmp_path: Path) -> None:
