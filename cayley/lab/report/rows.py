@@ -35,7 +35,7 @@ class Line:
     Attributes:
         quantity: What is measured.
         higher: Whether higher values are better.
-        values: One for each finished run.
+        values: One for each seed with a finished run, the mean of its runs.
         published: None if nothing was.
         baseline: What the naive predictor gets; None if that is not known.
         chosen_by: The split that chose the evaluations; ``"last"``; or empty.
@@ -50,12 +50,12 @@ class Line:
 
     @property
     def mean(self) -> float | None:
-        """Over runs."""
+        """Over seeds."""
         return mean(self.values) if self.values else None
 
     @property
     def spread(self) -> float | None:
-        """The sample standard deviation over runs; None for a single one."""
+        """The sample standard deviation over seeds; None for a single one."""
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from statistics import mean
 
 from cayley.lab import published
 from cayley.lab.recipes import Table, tables
@@ -88,12 +89,16 @@ def _own(accounts: Sequence[Account]) -> list[Quantity]:
 
 
 def _line(accounts: Sequence[Account], quantity: Quantity, printed: Published | None) -> Line:
-    values = [value for one in accounts if (value := measure(one, quantity)) is not None]
+    # runs of one seed are one: what they differ in is not what seeds do
+    seeds: dict[int, list[float]] = {}
+    for one in accounts:
+        if (value := measure(one, quantity)) is not None:
+            seeds.setdefault(one.description.seed, []).append(value)
     choices = dict.fromkeys(filter(None, (chosen_by(one, quantity) for one in accounts)))
     return Line(
         quantity,
         is_higher_better(accounts[0], quantity),
-        tuple(values),
+        tuple(map(mean, seeds.values())),
         printed,
         find_baseline(accounts[0], quantity),
         next(iter(choices), ""),

@@ -101,7 +101,14 @@ def test_one_seed_twice_is_said(tmp_path: Path) -> None:
     recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8})
     write_run(tmp_path, recipe, **SCORES)
     write_run(tmp_path, recipe, suffix="-copy", **SCORES)
-    assert rows(summary(tmp_path))["mine"].seeds == "1 in 2 runs"
+    row = rows(summary(tmp_path))["mine"]
+    assert row.seeds == "1 in 2 runs"
+    # and is no spread, nor more than one seed in the mean
+    assert (row.lines[0].mean, row.lines[0].spread) == (0.5, None)
+    write_run(tmp_path, recipe, 7, **SCORES | {"scores": {"accuracy": 0.8, "cross_entropy": 1.0}})
+    row = rows(summary(tmp_path))["mine"]
+    assert row.seeds == "2 in 3 runs"
+    assert row.lines[0].values == (0.8, 0.5)
 
 
 def test_recipes_that_changed_in_between_are_not_averaged(tmp_path: Path) -> None:
