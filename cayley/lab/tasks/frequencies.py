@@ -35,8 +35,11 @@ def frequency_logits(counts: Tensor) -> Tensor:
         >>> frequency_logits(torch.tensor([1, 0, 2])).exp()
         tensor([0.3333, 0.1667, 0.5000])
     """
-    p = (counts.double() + 1) / (counts.sum() + len(counts))
-    return p.log().to(torch.get_default_dtype())
+    return _frequencies(counts).log().to(torch.get_default_dtype())
+
+
+def _frequencies(counts: Tensor) -> Tensor:
+    return (counts.double() + 1) / (counts.sum() + len(counts))
 
 
 def frequency_scores(training: Tensor, counts: Tensor) -> dict[str, float]:
@@ -57,7 +60,7 @@ def frequency_scores(training: Tensor, counts: Tensor) -> dict[str, float]:
         >>> round(scores["cross_entropy"], 4), scores["accuracy"]
         (0.9163, 0.5)
     """
-    p = (training.double() + 1) / (training.sum() + len(training))
+    p = _frequencies(training)
     q = counts.double() / counts.sum()
     entropy = -float((q * p.log()).sum())
     return {
