@@ -137,6 +137,19 @@ def test_another_run_is_not_taken_for_the_one_that_is_asked_for(
     assert "a few made-up examples: choose another --output" in capsys.readouterr().err
 
 
+def test_a_run_goes_on_on_the_device_that_is_asked_for(tmp_path: Path) -> None:
+    arguments = ("train", "quickstart", "--seeds", 1, "-o", tmp_path, "-q", *QUICK)
+    assert run(*arguments) == 0
+    (folder,) = find_runs(tmp_path)
+    description = json.loads((folder / "run.json").read_text())
+    description["machine"]["accelerator"] = "cuda:99"
+    (folder / "run.json").write_text(json.dumps(description))
+    (folder / "result.json").unlink()
+    assert run(*arguments) == 0
+    (event,) = (record for record in read_metrics(folder) if record["kind"] == "event")
+    assert event["message"] == "on cpu"
+
+
 def test_a_run_of_an_edited_recipe_or_of_other_data_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,6 +137,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
                     check_same(folder, job.recipe, settings)
                     result = training.resume(
                         folder,
+                        device="" if options.device == "auto" else options.device,
                         data=options.data,
                         reporter=reporter,
                         interrupts=interrupts,
