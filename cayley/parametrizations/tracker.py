@@ -52,8 +52,9 @@ class Tracker:
     it is a CUDA graph. Whether its answer was good is known afterwards:
 
     - the first answers, ``CALM`` good ones in a row, are waited for and looked at at once. From one
-      that is not good, T is followed once more; after ``TRIES`` of them it gives way to
-      :func:`~cayley.parametrizations.dominant.dominant_eigenpair`;
+      that is not good, or from a larger eigenvalue that the small space knows, T is followed once
+      more; after ``TRIES`` of them
+      :func:`~cayley.parametrizations.dominant.dominant_eigenpair` takes over;
     - after them, the residuals of an answer are looked at in the next call, when they have long
       arrived, and the eigenvalues of the small space after every ``CHECK`` calls. If an answer was
       not good, or another eigenvalue has become larger, it is counted as ``Event.LATE``, and all
