@@ -2,6 +2,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import torch
 import cayley
 from cayley import cli
 from cayley.lab import published
+from cayley.lab.building import Settings
+from cayley.lab.commands import check_same
+from cayley.lab.errors import RunError
 from cayley.lab.recipes import find, tables
 from cayley.lab.runs import find_runs, load, read_metrics
 
@@ -396,3 +400,18 @@ def test_a_task_and_a_text_of_the_users_own(tmp_path: Path) -> None:
     assert description["data"]["folder"] == str(tmp_path / "text.txt")
     (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
     assert run("evaluate", folder, "--data", tmp_path / "moved.txt") == 0
+
+
+@pytest.mark.parametrize(("overrides", "code"), [((), 0), (("task.corpus=own",), 4)])
+def test_known_data_are_the_same_anywhere(
+    overrides: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = find("lstm/characters-350").recipe(overrides=[*overrides])
+    description = {
+        "tiny": False,
+        "machine": {"precision": "32-true"},
+        "data": {"folder": "/elsewhere", "check": True},
+    }
+    monkeypatch.setattr("cayley.lab.runs.read_run", lambda _: (description, recipe))
+    with nullcontext() if code == 0 else pytest.raises(RunError, match="data from /elsewhere"):
+        check_same(tmp_path, recipe, Settings(data=tmp_path))

@@ -231,7 +231,8 @@ class Loop:
             self.learner.load_state_dict(state["learner"])
             self.progress.load_state_dict(state["progress"])
             self.selection.load_state_dict(state["selection"])
-            self.run.rewind(state["mark"])
+            mark = state["mark"]
+        self.run.rewind(mark)
 
     def heed(self) -> None:
         """Leave, if that is wished; there is a checkpoint of this step."""

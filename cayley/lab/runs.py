@@ -186,6 +186,9 @@ def usable(folder: Path, name: str) -> Iterator[None]:
         raise RunError(f"expected {name} in {folder}, got none: {error.strerror}") from error
     # torch has no error of its own for a file that is cut off, garbage, or of another model
     except Exception as error:
+        # to have too little memory says nothing about the file
+        if isinstance(error, MemoryError) or "allocate" in str(error):
+            raise
         reason = str(error).partition("\n")[0].partition(". ")[0]
         remedy = REMEDIES.get(name, "delete the folder, and train once more")
         raise RunError(

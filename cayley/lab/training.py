@@ -146,7 +146,8 @@ def evaluate(
     if weights == "selected":
         chosen = recipe.evaluation.select
     if chosen == "each":
-        chosen = split if split in recipe.evaluation.splits else "valid"
+        # earlier versions kept no best by train
+        chosen = split if (folder / f"best-{split}.pt").exists() else "valid"
     name = "checkpoint.pt" if chosen == "last" else f"best-{chosen}.pt"
     with usable(folder, name):
         state = load(folder, name)

@@ -23,7 +23,7 @@ def rank_two_on_device(G: Tensor, W: Tensor, answer: Tensor) -> Tensor:
             gives them, (4s + 1).
     """
     s, device = len(W), W.device.index
-    G = G if G.stride(1) == 1 else G.contiguous()
+    G, W = G if G.stride(1) == 1 else G.contiguous(), W.contiguous()
     parts, result = W.new_empty(BLOCKS), W.new_empty(s, s)
     _kernel("inner", device)(BLOCKS, G, W, parts, s, G.stride(0))
     _kernel("rank_two", device)(BLOCKS, G, parts, answer, result, s, G.stride(0))

@@ -126,7 +126,7 @@ class Tracker:
                 streak = 0
         if status.eigenvalue and cmath.isfinite(status.eigenvalue) and not due:
             right, left, latched, counts = (buffer.clone() for buffer in state[:-1])
-            for work in (status.next_work, *[MOST] * (TRIES - 1)):
+            for tries, work in enumerate((status.next_work, *[MOST] * (TRIES - 1))):
                 # a call is counted once, and closes the latch by its last answer
                 state.latched.copy_(latched)
                 state.counts.copy_(counts)
@@ -137,7 +137,8 @@ class Tracker:
                     continue
                 largest, other = self._look(found, state.memory)
                 if largest and found.good:
-                    write(state.memory, streak=streak + 1 if found.calm else 0)
+                    # a second try starts at T itself: it does not tell how T changes
+                    write(state.memory, streak=streak + 1 if found.calm and tries == 0 else 0)
                     self._post(state.memory, found.seen, stage.pinned)
                     return stage.answer.clone()
                 if other is not None:

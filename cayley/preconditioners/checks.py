@@ -8,7 +8,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cayley.optim.optimizer import check_number
 
-__all__ = ["check_model", "check_settings"]
+__all__ = ["COPIES_REFUSED", "check_model", "check_settings"]
+
+COPIES_REFUSED = (
+    "BNP: expected a model without nn.DataParallel, whose copies run in threads: use "
+    "DistributedDataParallel"
+)
 
 
 def check_settings(
@@ -32,10 +37,7 @@ def check_model(model: nn.Module, sync: bool) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"BNP: expected an nn.Module, got {type(model).__name__}")
     if any(isinstance(module, DataParallel) for module in model.modules()):
-        raise ValueError(
-            "BNP: expected a model without nn.DataParallel, whose copies run in threads: use "
-            "DistributedDataParallel"
-        )
+        raise ValueError(COPIES_REFUSED)
     if not sync and isinstance(model, DistributedDataParallel):
         raise ValueError(
             "BNP: expected sync=True with DistributedDataParallel, got False: processes with "

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from cayley.preconditioners.checks import COPIES_REFUSED
 from cayley.preconditioners.joint import Block
 from cayley.tracing import computes_now
 
@@ -117,7 +118,10 @@ class Rule(ABC):
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
         ) -> None:
             # those of now: a module made on the meta device gets others
-            if recording(next(module.parameters())):
+            weight = next(module.parameters(), None)
+            if weight is None:
+                raise ValueError(COPIES_REFUSED)
+            if recording(weight):
                 observation = self.observe(module, args, kwargs, output)
                 if observation is not None:
                     record(observation)

@@ -8,7 +8,7 @@ from disk import full_disk
 
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import find
-from cayley.lab.runs import Run, find_runs, load, read_metrics, read_run
+from cayley.lab.runs import Run, find_runs, load, read_metrics, read_run, usable
 
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
@@ -71,6 +71,14 @@ def test_half_a_line_is_no_record(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"ste')
     assert list(read_metrics(tmp_path)) == [{"step": 1}]
     assert list(read_metrics(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("Tried to allocate 2 GiB")]
+)
+def test_too_little_memory_is_nothing_about_a_file(error: Exception, tmp_path: Path) -> None:
+    with pytest.raises(type(error)), usable(tmp_path, "checkpoint.pt"):
+        raise error
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x02.", b"PK\x03\x04"])

@@ -161,8 +161,10 @@ def test_each_split_has_the_numbers_of_its_own_best(tmp_path: Path) -> None:
     assert len(steps) == 2, "choose settings with which the splits choose differently"
     for split in ("train", "valid"):
         assert evaluate(tmp_path, split) == result["selected"][split]["scores"]
-    # a split that the run did not look at goes by validation
+    # a split that the run did not look at goes by validation, and so did training once
     assert evaluate(tmp_path, "test") == evaluate(tmp_path, "test", weights="valid")
+    (tmp_path / "best-train.pt").unlink()
+    assert evaluate(tmp_path, "train") == evaluate(tmp_path, "train", weights="valid")
 
 
 def test_seeds_differ_and_repeat(recipe: Recipe, tmp_path: Path) -> None:

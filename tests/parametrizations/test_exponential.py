@@ -129,6 +129,17 @@ def test_closed_form_is_right_in_float32() -> None:
     assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
+@pytest.mark.parametrize("n", [2, 10, 64])
+@pytest.mark.parametrize("scale", [0.1, 0.4, 1.0, 12.0])
+def test_blocks_are_right_in_float32(n: int, scale: float) -> None:
+    """Those that a network begins with, and longer ones."""
+    map = MatrixExponential(n)
+    x = (scale * map.sample()[0]).float()
+    expected = torch.matrix_exp(skew_symmetric(x.double(), n))
+    W, _ = map.float().formed(x)
+    assert (W - expected).abs().max() <= 2e-7 * (1 + 4 * scale)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e200])
 def test_numbers_that_are_none(value: float) -> None:
     W, pullback = MatrixExponential(4).formed(torch.full((6,), value))

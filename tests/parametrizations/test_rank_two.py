@@ -29,7 +29,7 @@ def test_formula(device: str, s: int, layout: str) -> None:
     shapes = ((s + 3, s + 5), (s, s), (4 * s + 1,))
     G, W, answer = (torch.randn(shape).float().to(device) for shape in shapes)
     G = {"whole": G[:s, :s].contiguous(), "block": G[3:, 5:], "transposed": G[:s, :s].mT}[layout]
-    found = rank_two_on_device(G, W, answer).double()
+    found = rank_two_on_device(G, W.mT.contiguous().mT, answer).double()
     G, W, answer = (tensor.double() for tensor in (G, W, answer))
     f_1, f_2, u_1, u_2 = answer[:-1].view(4, s)
     outer = torch.outer(f_1, u_1) + torch.outer(f_2, u_2)

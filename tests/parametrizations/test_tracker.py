@@ -306,6 +306,16 @@ def test_large_steps_are_followed_in_several_tries(device: str, waited: list[Ten
     assert follow.count(Event.FOLLOWED) + follow.count(Event.LATE) == calls - 1
 
 
+@pytest.mark.parametrize("step", [0.03, 0.1])
+def test_fast_changes_are_waited_for(step: float) -> None:
+    """That a later try, of the same T, was good does not mean that the next answer will be."""
+    follow, T = Follower(), torch.randn(S, S) / S**0.5
+    for _ in range(60):
+        answer = follow(T)
+        assert float(answer[-1]) == pytest.approx(radius(T.float()), rel=1e-5)
+        T = (1 - step**2) ** 0.5 * T + step * torch.randn(S, S) / S**0.5
+
+
 @devices
 def test_another_eigenvalue_that_has_become_larger_is_turned_to(
     device: str, waited: list[Tensor]

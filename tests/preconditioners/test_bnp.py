@@ -814,6 +814,14 @@ def test_models_that_cannot_be_served() -> None:
         BNP([nn.Linear(2, 2)])
     with pytest.raises(ValueError, match="use DistributedDataParallel"):
         BNP(nn.DataParallel(nn.Linear(2, 2)))
+    model = nn.Linear(2, 2)
+    bnp = BNP(model)
+    # what nn.DataParallel calls
+    replica = model._replicate_for_data_parallel()
+    replica.weight, replica.bias = model.weight.detach(), model.bias.detach()
+    with pytest.raises(ValueError, match="use DistributedDataParallel"):
+        replica(torch.randn(3, 2))
+    bnp.remove()
     with pytest.raises(ValueError, match="got none"):
         BNP(nn.Sequential(nn.LayerNorm(3)))
     with pytest.raises(ValueError, match="got none: ReLU has no parameters"):
