@@ -87,10 +87,6 @@ class PopulationStatistics(nn.Module):
                 self.mean = torch.cat((self.mean, self.mean[-1:].expand(missing, -1)))
                 self.var = torch.cat((self.var, self.var[-1:].expand(missing, -1)))
                 self.batches = torch.cat((self.batches, self.batches.new_zeros(missing)))
-        if self.mean.is_inference() and not torch.is_inference_mode_enabled():
-            # made by compiled code, which does not leave inference mode
-            for name, buffer in self.named_buffers(recurse=False):
-                setattr(self, name, buffer.clone())
         steps = slice(start, start + T)
         self.batches[steps] += 1
         rate = (1 / self.batches[steps]).clamp_min(self.momentum).to(self.mean.dtype)[:, None]
