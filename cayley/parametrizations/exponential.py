@@ -180,12 +180,14 @@ def _series(A: Tensor, norm: float) -> Tensor:
         order += 1
         size *= norm / order
     length = max(1, math.isqrt(order))
-    powers = [torch.eye(len(A), device=A.device, dtype=A.dtype)]
-    for _ in range(length):
+    powers = [torch.eye(len(A), device=A.device, dtype=A.dtype), A]
+    for _ in range(length - 1):
         powers.append(powers[-1] @ A)
+    firsts = range(0, order + 1, length)
     total = torch.zeros_like(A)
-    for first in reversed(range(0, order + 1, length)):
-        total = powers[length] @ total
+    for first in reversed(firsts):
+        if first != firsts[-1]:
+            total = powers[length] @ total
         for k in range(first, min(first + length, order + 1)):
             total = total + powers[k - first] / math.factorial(k)
     return total
@@ -200,8 +202,9 @@ def _integral(N: Tensor, K: Tensor, powers: Sequence[Tensor], norm: float) -> Te
     Note:
         With :math:`N = G \exp(K)^\top` it is the gradient with respect to K of a function that has
         the gradient G with respect to exp(K). Autograd takes that from the exponential of a matrix
-        of twice the size, whose other block is G: it takes five times as long on a CPU, and in
-        float32 at n = 512, ‖K‖₂ = 3 it is right to 2e-4, this one to 2e-6.
+        of twice the size, whose other block is G: with the exponential itself it takes four times
+        as long on a CPU (``benchmarks/formation.py``), and in float32 at n = 512, ‖K‖₂ = 3 it is
+        right to 2e-4, this one to 2e-6.
 
     Arguments:
         N: A skew-symmetric matrix, (n, n).
