@@ -37,7 +37,7 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first and pinned, so that no other package brings a build of its own.
-$(READY): pyproject.toml setup.py constraints.txt $(wildcard cayley/recurrences/cpu/src/*)
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard cayley/kernels/cpu/src/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,graph,dev]'

@@ -7,9 +7,9 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "cayley.recurrences.cpu._native",
-            ["cayley/recurrences/cpu/src/native.c"],
-            depends=glob("cayley/recurrences/cpu/src/*.h"),
+            "cayley.kernels.cpu._native",
+            ["cayley/kernels/cpu/src/native.c"],
+            depends=glob("cayley/kernels/cpu/src/*.h"),
             extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno", "-ffp-contract=fast"],
             libraries=["m", "pthread"],
             optional=True,

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from cayley.layers.enrnn import ENRNN
-from cayley.parametrizations.dominant import Event, dominant_eigenpair
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization, spectral_radius
+from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair
 from cayley.parametrizations.long_short import LongShort
 
 

@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import cayley
+from cayley.kernels.cuda.elman import elman, elman_backward
+from cayley.kernels.cuda.plans import best_plan, chip
 from cayley.recurrences import NormSite, elman_loop, gru, lstm
-from cayley.recurrences.cuda.elman import elman, elman_backward
-from cayley.recurrences.cuda.plans import best_plan, chip
 
 GATED_SHAPES = {
     "H": (20, 60, 100),

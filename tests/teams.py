@@ -2,9 +2,9 @@
 
 import pytest
 
-from cayley.recurrences.cuda import elman, gru, lstm_kernels, team_kernels
-from cayley.recurrences.cuda.plans import Chip
-from cayley.recurrences.cuda.teams import Kind, Team
+from cayley.kernels.cuda import elman, gru, lstm_kernels, team_kernels
+from cayley.kernels.cuda.plans import Chip
+from cayley.kernels.cuda.teams import Kind, Team
 
 __all__ = ["force_team"]
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from cayley.activations import ACTIVATIONS
+from cayley.kernels.projection import projected_under_autocast
+from cayley.kernels.steps import last_states
 from cayley.layers.recurrent import Recurrent, check_positive
 from cayley.parametrizations import Parametrization, StructuredMatrix
 from cayley.parametrizations.orthogonal import named_map
 from cayley.parametrizations.parametrization import full_precision
 from cayley.recurrences import elman
-from cayley.recurrences.projection import projected_under_autocast
-from cayley.recurrences.steps import last_states
 from cayley.tracing import no_autocast
 
 __all__ = ["RNN", "Options"]

@@ -27,7 +27,7 @@ class ENRNN(RNN):
     Note:
         A full eigendecomposition of T at every step took most of the time in the reference's code;
         here the dominant eigenpair is followed, see
-        :func:`~cayley.parametrizations.dominant.dominant_eigenpair`. ``layer.events`` tells how
+        :func:`~.eigenvalue.dominant.dominant_eigenpair`. ``layer.events`` tells how
         often that was not enough.
 
     References:
@@ -96,7 +96,7 @@ class ENRNN(RNN):
     def events(self) -> dict[str, dict[str, int]]:
         """How the dominant eigenpair of each T was found so far, by the matrix's name.
 
-        The counts are those of :class:`~cayley.parametrizations.dominant.Event`.
+        The counts are those of :class:`~.eigenvalue.dominant.Event`.
         """
         maps = (cast(LongShort, matrix.map).short for matrix in self.matrices())
         return {

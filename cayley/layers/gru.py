@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from cayley.kernels.projection import projected_under_autocast
+from cayley.kernels.steps import last_states
 from cayley.layers.recurrent import Recurrent, check_positive
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
@@ -12,8 +14,6 @@ from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.parametrization import full_precision
 from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
-from cayley.recurrences.projection import projected_under_autocast
-from cayley.recurrences.steps import last_states
 from cayley.tracing import no_autocast
 
 __all__ = ["NCGRU"]

@@ -5,6 +5,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from cayley.kernels.projection import projected_under_autocast
+from cayley.kernels.steps import last_states
 from cayley.layers.lstm_state import StreamState, stream_size
 from cayley.layers.recurrent import Recurrent, State, check_positive
 from cayley.norms.atn import check_over
@@ -13,8 +15,6 @@ from cayley.norms.layouts import turned
 from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
 from cayley.recurrences.lstm_arguments import NormSite
-from cayley.recurrences.projection import projected_under_autocast
-from cayley.recurrences.steps import last_states
 from cayley.tracing import no_autocast
 
 __all__ = ["LSTM"]

@@ -6,7 +6,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from cayley.parametrizations import small
+from cayley.kernels.cpu import cayley as cpu
+from cayley.kernels.cuda import cayley as cuda
+from cayley.kernels.cuda.replay import Replay
 from cayley.parametrizations.parametrization import (
     Parametrization,
     check_orthogonal,
@@ -14,7 +16,6 @@ from cayley.parametrizations.parametrization import (
     full_precision,
 )
 from cayley.parametrizations.polar import refine
-from cayley.parametrizations.replay import Replay
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import (
@@ -24,7 +25,6 @@ from cayley.parametrizations.skew import (
     positions,
     skew_at,
 )
-from cayley.recurrences.cpu import cayley as cpu
 from cayley.tracing import computes_now, has_tangent
 
 __all__ = ["ScaledCayley", "scaled_cayley"]
@@ -122,8 +122,8 @@ class ScaledCayley(Parametrization):
             last = last_diagonal(self.n, self.skew.bandwidth)
             if cpu.serves(A, self.D):
                 return cpu.cayley(A, self.D, last)[0]
-            if small.serves(self.n, A, self.D):
-                return small.cayley(A, self.D, last)[0]
+            if cuda.serves(self.n, A, self.D):
+                return cuda.cayley(A, self.D, last)[0]
         return scaled_cayley(self.skew(A), self.D)
 
     def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
@@ -135,9 +135,9 @@ class ScaledCayley(Parametrization):
             D = D.clone()
             W, inverse = cpu.cayley(A, D, last)
             return W, lambda G: (cpu.cayley_backward(G, inverse, D, last),)
-        if small.serves(n, A, D):
-            W, inverse, D = small.cayley(A, D, last)
-            return W, lambda G: (small.cayley_backward(G, inverse, D, last),)
+        if cuda.serves(n, A, D):
+            W, inverse, D = cuda.cayley(A, D, last)
+            return W, lambda G: (cuda.cayley_backward(G, inverse, D, last),)
         places = positions(n, bandwidth, A)
         with torch.no_grad(), full_precision(A, D):
             if A.is_cuda:
@@ -153,7 +153,7 @@ class ScaledCayley(Parametrization):
 
     def records(self, *X: Tensor) -> bool:
         """Whether :meth:`formed` can be recorded in a CUDA graph: where it is one launch."""
-        return small.serves(self.n, X[0], self.D)
+        return cuda.serves(self.n, X[0], self.D)
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from cayley.parametrizations import small
+from cayley.kernels.cuda import cayley as cuda
 from cayley.parametrizations.cayley import (
     count_signs,
     differentiated,
@@ -201,7 +201,7 @@ class NeumannCayley(Parametrization):
         n = self.n
         if self._is_small(A):
             W, inverse, D = self._formed_small(A, self.refreshes if self.training else None)
-            return W, lambda G: (small.cayley_backward(G, inverse, D, n - 1),)
+            return W, lambda G: (cuda.cayley_backward(G, inverse, D, n - 1),)
         D, places = self.D.clone(), positions(n, None, A)
         with full_precision(A, self.inverse):
             # without the operators, which hide from tracers what nobody traces here
@@ -214,11 +214,11 @@ class NeumannCayley(Parametrization):
         return self._is_small(X[0])
 
     def _is_small(self, A: Tensor) -> bool:
-        return small.serves(self.n, A, self.D, self.inverse, self.point, self.residual)
+        return cuda.serves(self.n, A, self.D, self.inverse, self.point, self.residual)
 
     def _formed_small(self, A: Tensor, refreshes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         state = (self.inverse, self.point, self.residual, self.updates, refreshes)
-        return small.neumann(state, A, self.D, self._rule())
+        return cuda.neumann(state, A, self.D, self._rule())
 
     def _rule(self) -> tuple[int, float, int]:
         """The order, the tolerance and after how many updates to factorise, 0 for never."""
@@ -321,8 +321,8 @@ def follow(
 ) -> None:
     """Bring the buffers to ``entries``."""
     n, rule = len(inverse), (order, tolerance, refresh_every)
-    if small.serves(n, entries, inverse, point, residual):
-        small.renewed(n, (inverse, point, residual, updates, refreshes), entries, rule)
+    if cuda.serves(n, entries, inverse, point, residual):
+        cuda.renewed(n, (inverse, point, residual, updates, refreshes), entries, rule)
         return
     renewed = _renew(inverse, point, residual, updates, entries, *rule)
     if renewed is not None:
@@ -345,8 +345,8 @@ def foresee(
 ) -> Tensor:
     """The inverse to which :func:`follow` would bring the buffers."""
     n, rule = len(inverse), (order, tolerance, refresh_every)
-    if small.serves(n, entries, inverse, point, residual):
-        return small.renewed(n, (inverse, point, residual, updates, None), entries, rule)
+    if cuda.serves(n, entries, inverse, point, residual):
+        return cuda.renewed(n, (inverse, point, residual, updates, None), entries, rule)
     renewed = _renew(inverse, point, residual, updates, entries, *rule)
     return inverse.clone() if renewed is None else renewed[0]
 

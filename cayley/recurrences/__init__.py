@@ -1,6 +1,6 @@
 """The recurrences that the layers run: each the loop that defines it, and an operator."""
 
-from cayley.recurrences.dispatch import backend
+from cayley.kernels.dispatch import backend
 from cayley.recurrences.elman import elman, elman_loop
 from cayley.recurrences.gru import gru, gru_loop
 from cayley.recurrences.lstm import States, lstm, lstm_loop

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
-from cayley.recurrences.at_once import at_once, differentiable_at_once
-from cayley.recurrences.cpu import elman as cpu
-from cayley.recurrences.cpu import native
-from cayley.recurrences.cuda import elman as cuda
-from cayley.recurrences.cuda.project import project_on_cuda
-from cayley.recurrences.dispatch import backend_in_force, runs_on
-from cayley.recurrences.projection import all_gradients, check_projection, project
-from cayley.recurrences.steps import (
+from cayley.kernels.cpu import elman as cpu
+from cayley.kernels.cpu import native
+from cayley.kernels.cuda import elman as cuda
+from cayley.kernels.cuda.project import project_on_cuda
+from cayley.kernels.dispatch import backend_in_force, runs_on
+from cayley.kernels.operator import at_once, differentiable_at_once
+from cayley.kernels.projection import all_gradients, check_projection, project
+from cayley.kernels.steps import (
     check_devices,
     check_sequence,
     empty_gradient,

@@ -6,18 +6,19 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.recurrences.at_once import (
+from cayley.kernels.cpu import lstm as cpu
+from cayley.kernels.cpu import native
+from cayley.kernels.cuda import lstm as cuda
+from cayley.kernels.cuda.lstm_autograd import Run, differentiable_lstm, serves
+from cayley.kernels.cuda.project import project_on_cuda
+from cayley.kernels.dispatch import backend_in_force, runs_on
+from cayley.kernels.operator import (
     at_once,
     differentiable_at_once,
     recorded_gradients,
     separate,
 )
-from cayley.recurrences.cpu import lstm as cpu
-from cayley.recurrences.cpu import native
-from cayley.recurrences.cuda import lstm as cuda
-from cayley.recurrences.cuda.lstm_autograd import Run, differentiable_lstm, serves
-from cayley.recurrences.cuda.project import project_on_cuda
-from cayley.recurrences.dispatch import backend_in_force, runs_on
+from cayley.kernels.steps import empty_gradient
 from cayley.recurrences.lstm_arguments import (
     NormSite,
     check_lstm,
@@ -26,7 +27,6 @@ from cayley.recurrences.lstm_arguments import (
 )
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.lstm_gradient import lstm_gradient, reference_gradient
-from cayley.recurrences.steps import empty_gradient
 from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["States", "lstm", "lstm_loop"]

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cayley.kernels.cuda.nvrtc import refused
+from cayley.kernels.cuda.references import references
+from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.projection import check_projection, project
+from cayley.kernels.steps import check_devices, check_sequence
 from cayley.norms.windows import TimeWindow, coarse
-from cayley.recurrences.cuda.nvrtc import refused
-from cayley.recurrences.cuda.references import references
-from cayley.recurrences.dispatch import backend_in_force
-from cayley.recurrences.projection import check_projection, project
-from cayley.recurrences.steps import check_devices, check_sequence
 from cayley.tracing import traced
 
 __all__ = ["NormSite", "check_lstm", "operator_arguments", "starts_anew"]

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
+from cayley.kernels.dispatch import runs_on
+from cayley.kernels.projection import project
+from cayley.kernels.steps import step_sizes
 from cayley.norms.atn import assorted_time_norm, normalize
 from cayley.norms.layouts import laid_out, there
 from cayley.norms.running import DefinedWindow, RunningWindow
 from cayley.norms.windows import TimeWindow, mean_and_variance
-from cayley.recurrences.dispatch import runs_on
-from cayley.recurrences.projection import project
-from cayley.recurrences.steps import step_sizes
 
 __all__ = ["lstm_forward"]
 

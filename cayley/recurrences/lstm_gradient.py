@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cayley.kernels.projection import projection_gradients
+from cayley.kernels.steps import outer_products, previous_states, step_sizes
 from cayley.norms.layouts import laid_out, there
 from cayley.norms.running import RunningAdjoint, window_counts
-from cayley.recurrences.projection import projection_gradients
-from cayley.recurrences.steps import outer_products, previous_states, step_sizes
 
 __all__ = ["lstm_gradient", "reference_gradient"]
 

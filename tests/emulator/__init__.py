@@ -22,17 +22,17 @@ from unittest.mock import patch
 
 import torch
 
-from cayley.recurrences.cuda.nvrtc import SOURCES
-from cayley.recurrences.cuda.plans import Chip
+from cayley.kernels.cuda.nvrtc import SOURCES
+from cayley.kernels.cuda.plans import Chip
 
 __all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
 
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
 MODULES = (
-    "cayley.recurrences.cuda.",
-    "cayley.parametrizations.rank_two",
-    "cayley.parametrizations.small",
+    "cayley.kernels.cuda.",
+    "cayley.kernels.cuda.rank_two",
+    "cayley.kernels.cuda.cayley",
 )
 SECONDS = 120  # that a launch may take
 OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC")
@@ -63,7 +63,7 @@ def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
 
 
 class Kernel:
-    """That of :mod:`cayley.recurrences.cuda.nvrtc`, on the CPU."""
+    """That of :mod:`cayley.kernels.cuda.nvrtc`, on the CPU."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-// As much of CUDA as the kernels of cayley/recurrences/cuda/src need, on a CPU. A block is a thread
+// As much of CUDA as the kernels of cayley/kernels/cuda/src need, on a CPU. A block is a thread
 // of the system, and a CUDA thread a fiber of it: fibers change places where they wait. Shared
 // memory is NaN at first. What machine.cuh says in PTX is said here in C++.
 #pragma once

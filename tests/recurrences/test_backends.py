@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import cayley
-from cayley.recurrences import dispatch
-from cayley.recurrences.cpu import native
+from cayley.kernels import dispatch
+from cayley.kernels.cpu import native
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 # the widest numbers that a back end computes with

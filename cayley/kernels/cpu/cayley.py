@@ -1,0 +1,109 @@
+"""The scaled Cayley transform and its gradient in C; see :mod:`cayley.parametrizations.cayley`."""
+
+import ctypes
+
+from torch import Tensor
+
+from cayley.kernels.cpu.native import refusal, run
+from cayley.kernels.dispatch import backend_in_force
+
+__all__ = ["LARGEST", "cayley", "cayley_backward", "check_entries", "entries", "serves"]
+
+# Formed and differentiated on one thread, C beside torch, ms in float32 (AVX-512): 0.11 : 0.22 at
+# n = 8, 0.17 : 0.37 at 60, 0.48 : 0.74 at 128, 0.75 : 1.16 at 170, 1.0 : 1.6 at 200, 2.4 : 2.7 at
+# 256. Beyond, torch is as fast, and with several threads faster.
+LARGEST = 200
+
+
+class _Cayley(ctypes.Structure):
+    """``Cayley`` of arguments.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "D", "W", "X")),
+        *((name, ctypes.c_int64) for name in ("n", "bandwidth")),
+        ("grad_W", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("row_stride", "column_stride")),
+        ("grad_x", ctypes.c_void_p),
+    )
+
+
+def serves(x: Tensor, D: Tensor) -> bool:
+    """Whether C forms the matrix of the free entries x and the signs D, rather than torch."""
+    return (
+        x.is_cpu
+        and D.is_cpu
+        and D.shape[0] <= LARGEST
+        and backend_in_force() != "reference"
+        and refusal(x, D) is None
+    )
+
+
+def entries(n: int, bandwidth: int) -> int:
+    """How many entries an (n, n) matrix has on so many diagonals above the main one.
+
+    Example:
+        >>> entries(4, 2)
+        5
+    """
+    return bandwidth * (2 * n - bandwidth - 1) // 2
+
+
+def check_entries(x: Tensor, n: int, bandwidth: int) -> None:
+    """Raise unless x fills a number of diagonals of an (n, n) matrix."""
+    count = entries(n, bandwidth)
+    if x.shape != (count,):
+        raise ValueError(
+            f"expected {count} entries above the diagonal for n = {n} and {bandwidth} diagonals, "
+            f"got x of shape {tuple(x.shape)}"
+        )
+
+
+def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor]:
+    r"""The matrix :math:`W = (2X - I) D` and the inverse :math:`X = (I + A)^{-1}`.
+
+    X is computed in double precision also where x is not.
+
+    Arguments:
+        x: The entries of A above its diagonal, as in
+            :func:`~cayley.parametrizations.skew_symmetric`.
+        D: The diagonal of the scaling matrix, (n).
+        bandwidth: How many diagonals x fills.
+
+    Returns:
+        W and X, (n, n).
+
+    Example:
+        >>> import torch
+        >>> W, X = cayley(torch.tensor([1.0]), torch.ones(2), 1)
+        >>> W
+        tensor([[ 0., -1.],
+                [ 1.,  0.]])
+    """
+    (n,) = D.shape
+    check_entries(x, n, bandwidth)
+    x, D, W, X = x.contiguous(), D.contiguous(), x.new_empty(n, n), x.new_empty(n, n)
+    addresses = (x.data_ptr(), D.data_ptr(), W.data_ptr(), X.data_ptr())
+    run("cayley_form", ctypes.byref(_Cayley(*addresses, n, bandwidth)), dtype=x.dtype)
+    return W, X
+
+
+def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
+    r"""Gradient :math:`2 (Q^\top - Q)` above the diagonal, with :math:`Q = X^\top G D X^\top`.
+
+    Arguments:
+        G: The gradient with respect to W, (n, n), with any strides.
+        X: The inverse that :func:`cayley` returned, (n, n).
+        D: The diagonal of the scaling matrix, (n).
+        bandwidth: How many diagonals x fills.
+
+    Returns:
+        The gradient with respect to x.
+    """
+    (n,) = D.shape
+    grad_x = X.new_empty(entries(n, bandwidth))
+    all = _Cayley(
+        *(None, D.data_ptr(), None, X.data_ptr(), n, bandwidth),
+        *(G.data_ptr(), *G.stride(), grad_x.data_ptr()),
+    )
+    run("cayley_form_back", ctypes.byref(all), dtype=X.dtype)
+    return grad_x

@@ -1,0 +1,165 @@
+"""Cayley transforms that fit into one multiprocessor of a GPU, each formed by one launch."""
+
+import functools
+import struct
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cayley.kernels.cpu.cayley import check_entries, entries
+from cayley.kernels.cuda.nvrtc import Kernel, constants, on, refused
+from cayley.kernels.cuda.plans import RESERVED, chip
+from cayley.kernels.dispatch import backend_in_force
+
+__all__ = ["cayley", "cayley_backward", "neumann", "pitch", "renewed", "serves"]
+
+THREADS = 512
+ROWS, COLUMNS = 16, 32  # the threads as ``src/small.cuh`` has them
+
+Rule = tuple[int, float, int]
+
+
+def serves(n: int, x: Tensor, *others: Tensor) -> bool:
+    """Whether these kernels form the (n, n) matrix of the free entries x, rather than torch.
+
+    Arguments:
+        n: The size of the matrix.
+        x: The free entries.
+        others: What else is read, and what is written.
+    """
+    return (
+        x.is_cuda
+        and all(other.device == x.device and other.is_contiguous() for other in others)
+        and backend_in_force() != "reference"
+        and refused(x, *others) is None
+        and pitch(n, chip(x.device.index).memory) is not None
+    )
+
+
+@functools.cache
+def pitch(n: int, memory: int) -> int | None:
+    """Floats from a row of a matrix in shared memory to the next, None where two do not fit.
+
+    Rows that begin at a multiple of 4 or 2 are read by as many numbers at a time.
+
+    Arguments:
+        n: The size of the matrices.
+        memory: Bytes of shared memory that a block can have.
+
+    Example:
+        >>> [pitch(n, 232448) for n in (33, 169, 170, 171)]
+        [36, 170, 170, None]
+    """
+    for vector in (4, 2, 1):
+        width = -(-n // vector) * vector
+        # the sums of a norm are beside the matrices, in what RESERVED leaves
+        if 4 * (_matrix(n, width) + n * width) <= memory - RESERVED:
+            return width
+    return None
+
+
+def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The matrix :math:`W = (2X - I) D`, the inverse :math:`X = (I + A)^{-1}`, and D once more.
+
+    Arguments:
+        x: The entries of A above its diagonal, as in
+            :func:`~cayley.parametrizations.skew_symmetric`.
+        D: The diagonal of the scaling matrix, (n).
+        bandwidth: How many diagonals x fills.
+
+    Returns:
+        W, (n, n), X, (n, n), and a copy of D, (n).
+    """
+    (n,) = D.shape
+    check_entries(x, n, bandwidth)
+    W, X, signs = x.new_empty(n, n), x.new_empty(n, n), torch.empty_like(D)
+    kernel = _kernel("cayley_forward", x.device.index, n)
+    kernel(1, x.contiguous(), D, X, W, signs, bandwidth)
+    return W, X, signs
+
+
+def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
+    r"""Gradient :math:`2 (Q^\top - Q)` above the diagonal, with :math:`Q = X^\top G D X^\top`.
+
+    Arguments:
+        G: The gradient with respect to W, (n, n).
+        X: The inverse that :func:`cayley` or :func:`neumann` returned, (n, n).
+        D: The diagonal of the scaling matrix that it returned, (n).
+        bandwidth: How many diagonals x fills.
+
+    Returns:
+        The gradient with respect to x.
+    """
+    (n,) = D.shape
+    grad_x = X.new_empty(entries(n, bandwidth))
+    kernel = _kernel("cayley_backward", X.device.index, n)
+    kernel(1, G.contiguous(), X, D, grad_x, bandwidth)
+    return grad_x
+
+
+def neumann(
+    state: Sequence[Tensor | None], x: Tensor, D: Tensor, rule: Rule
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The matrix :math:`W = (2X - I) D`, X that follows :math:`(I + A)^{-1}`, and D once more.
+
+    What is done is decided on the GPU, as :class:`~cayley.parametrizations.NeumannCayley` says.
+
+    Arguments:
+        state: Its buffers ``inverse``, ``point``, ``residual``, ``updates`` and ``refreshes``. They
+            are brought to x, or left alone where the last is None.
+        x: The entries of A above its diagonal.
+        D: The diagonal of the scaling matrix, (n).
+        rule: The order, the tolerance, and ``refresh_every`` or 0.
+
+    Returns:
+        W, (n, n), X, (n, n), and a copy of D, (n).
+    """
+    (n,) = D.shape
+    W, X, signs = x.new_empty(n, n), x.new_empty(n, n), torch.empty_like(D)
+    _follow(n, state, x, D, X, W, signs, rule)
+    return W, X, signs
+
+
+def renewed(n: int, state: Sequence[Tensor | None], x: Tensor, rule: Rule) -> Tensor:
+    """X of :func:`neumann` alone, (n, n)."""
+    X = x.new_empty(n, n)
+    _follow(n, state, x, None, X, None, None, rule)
+    return X
+
+
+def _follow(
+    n: int,
+    state: Sequence[Tensor | None],
+    x: Tensor,
+    D: Tensor | None,
+    X: Tensor,
+    W: Tensor | None,
+    signs: Tensor | None,
+    rule: Rule,
+) -> None:
+    check_entries(x, n, n - 1)
+    order, tolerance, refresh_every = rule
+    # a residual that is not finite is never within the tolerance
+    finite = min(float(tolerance), sys.float_info.max)
+    (bits,) = struct.unpack("Q", struct.pack("d", finite))
+    kernel = _kernel("neumann_forward", x.device.index, n)
+    kernel(1, x.contiguous(), D, *state, X, W, signs, order, refresh_every, bits)
+
+
+def _matrix(n: int, width: int) -> int:
+    """Floats from the first matrix in shared memory to the second."""
+    # in the place of the first, elimination has twice a pivot row and column, of all threads
+    return max(n * width, 2 * (-(-n // ROWS) * ROWS + -(-n // COLUMNS) * COLUMNS))
+
+
+@functools.cache
+def _kernel(source: str, device: int, n: int) -> Kernel:
+    width = pitch(n, chip(device).memory)
+    if width is None:
+        raise NotImplementedError(f"expected a size that serves() lets pass, got {n}")
+    matrix = _matrix(n, width)
+    sizes = constants(N=n, THREADS=THREADS, PITCH=width, MATRIX=matrix)
+    with on(device):
+        return Kernel(source, sizes, THREADS, 1, 4 * (matrix + n * width))

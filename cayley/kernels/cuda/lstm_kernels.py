@@ -1,0 +1,155 @@
+"""The kernels of an LSTM: which there are for a size, and what of an LSTM they compute."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from cayley.kernels.cuda.gates import (
+    DEPTH,
+    Layout,
+    Options,
+    best_layout,
+    gate_kernel,
+    option_lines,
+)
+from cayley.kernels.cuda.nvrtc import Kernel, constants, on
+from cayley.kernels.cuda.plans import chip
+from cayley.kernels.cuda.team_kernels import run_teams
+from cayley.kernels.cuda.teams import GateProduct, Kind, best_team
+
+__all__ = ["LstmKernels", "fits", "lstm_kernels", "team_kind"]
+
+ROLES = 2  # the lanes that a unit has, each with two gates
+THREADS = 256  # of the kernels that take all steps at once
+WARP_UNITS = 200  # up to which a warp has registers for a step of theirs
+STEPS = 64  # that a block of theirs has at least
+
+
+def _room(K: int) -> int:
+    """The steps that there is room for, so that not every length has kernels of its own."""
+    return 1 if K == 1 else -(-K // STEPS) * STEPS
+
+
+class LstmKernels:
+    """Those of one kind of LSTM on one device, compiled when they are first used."""
+
+    def __init__(self, H: int, K: int, normed: tuple[bool, ...], options: Options, device: int):
+        self.H, self.K, self.normed = H, K, normed
+        self.options, self.device = options, device
+        self.length = max(STEPS, K)  # steps that a block takes of those that take all at once
+
+    def forward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
+        """Launch for all rows of h0; the rest are the table of steps and numbers."""
+        if self._forward is None:
+            run_teams("lstm_team_forward", self._team(False), self.options, h0, arrays, *rest)
+        else:
+            self._forward(len(h0), *arrays, *rest)
+
+    def backward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
+        """As :meth:`forward`."""
+        if self._backward is None:
+            run_teams("lstm_team_backward", self._team(True), self.options, h0, arrays, *rest)
+        else:
+            self._backward(len(h0), *arrays, *rest)
+
+    @functools.cached_property
+    def _forward(self) -> Kernel | None:
+        return self._block("lstm_forward", _forward_layout)
+
+    @functools.cached_property
+    def _backward(self) -> Kernel | None:
+        return self._block("lstm_backward", _backward_layout)
+
+    def _block(self, source: str, best: Callable[..., Layout | None]) -> Kernel | None:
+        """One whose blocks have a row each; None where they have no room."""
+        layout = best(self.H, self.K, any(self.normed), self.device)
+        return None if layout is None else gate_kernel(self.device, source, layout, self.options)
+
+    def _team(self, gradient: bool) -> Kind:
+        return team_kind(self.K, any(self.normed), gradient, sum(self.normed[1:]))
+
+    @functools.cached_property
+    def before(self) -> Kernel:
+        """That of the input, before the recurrence."""
+        return self._input("lstm_input_forward", 3 * (self.length + self.K))
+
+    @functools.cached_property
+    def after(self) -> Kernel:
+        """That of the input and the parameters, after the gradient of the recurrence."""
+        floats = max(3 * (self.length + self.K), THREADS // self._step_threads * 4 * self.H)
+        return self._input("lstm_input_backward", floats)
+
+    @property
+    def _step_threads(self) -> int:
+        return 32 if self.H <= WARP_UNITS else THREADS
+
+    def _input(self, source: str, floats: int) -> Kernel:
+        """One that takes all steps at once, with so many floats of shared memory."""
+        numbers = constants(H=self.H, THREADS=THREADS, STEP_THREADS=self._step_threads)
+        sizes = numbers + option_lines(self.options)
+        with on(self.device):
+            return Kernel(source, sizes, THREADS, 1, 4 * floats)
+
+
+def lstm_kernels(
+    H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
+) -> LstmKernels:
+    """Those of an LSTM of H units.
+
+    Arguments:
+        H: The number of units.
+        K: The steps of a window.
+        normed: Whether the input, the recurrent product and the cell are normalised.
+        packed: Whether sequences are packed.
+        eps: The ε of the normalisations.
+        device: The number of the device.
+    """
+    return _kernels(H, _room(K), normed, packed, eps, device)
+
+
+@functools.cache
+def _kernels(
+    H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
+) -> LstmKernels:
+    return LstmKernels(H, K, normed, _options(normed, K > 1, packed, eps), device)
+
+
+@functools.cache
+def fits(H: int, K: int, normed: bool, device: int) -> bool:
+    """Whether the chip has room for H units, and windows of K steps of what is normed."""
+    K = _room(K)
+    return all(
+        layout(H, K, normed, device)
+        or best_team(H, 1, team_kind(K, normed, gradient), chip(device))
+        for layout, gradient in ((_forward_layout, False), (_backward_layout, True))
+    )
+
+
+def _forward_layout(H: int, K: int, normed: bool, device: int) -> Layout | None:
+    spare = 32 + 16 * normed + 16 * (K > 1)
+    return best_layout(H, ((H, 4),), 2, _extra(K), spare, chip(device).memory, ROLES)
+
+
+def _backward_layout(H: int, K: int, normed: bool, device: int) -> Layout | None:
+    spare = 32 + 32 * normed + 8 * (K > 1)
+    return best_layout(H, ((4 * H, 1),), 7, _extra(K), spare, chip(device).memory, ROLES)
+
+
+def team_kind(K: int, normed: bool, gradient: bool, totals: int = 2) -> Kind:
+    """What a team computes, with four numbers of a window's steps for each of N_h and N_c."""
+    spare = 100 + normed * (32 if gradient else 8)
+    return Kind((GateProduct(4, gradient),), totals, 8 * K * normed, spare)
+
+
+def _extra(K: int) -> int:
+    """Floats for statistics, the sums of up to 16 warps, and four numbers of a window's steps."""
+    return 8 * DEPTH + 2 * (4 * 16 + 4 * K)
+
+
+def _options(normed: tuple[bool, ...], windowed: bool, packed: bool, eps: float) -> Options:
+    names = ("NORM_X", "NORM_H", "NORM_C", "WINDOWED", "PACKED")
+    flags = zip(names, (*normed, windowed, packed), strict=True)
+    constants = [(f"bool {name}", str(flag).lower()) for name, flag in flags]
+    return (*constants, ("float EPS", f"{float(eps)!r}f"))

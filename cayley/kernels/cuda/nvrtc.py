@@ -1,0 +1,325 @@
+"""CUDA sources, compiled at run time by the compiler that comes with torch, and their launch."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cayley.kernels.steps import check_devices
+
+__all__ = [
+    "Kernel",
+    "cache_folder",
+    "compile_source",
+    "constants",
+    "launches_together",
+    "on",
+    "refused",
+]
+
+SOURCES = Path(__file__).parent / "src"
+MOST_ARGUMENTS = 64  # of a kernel
+OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
+
+# of the CUDA driver's enumerations
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
+COOPERATIVE_LAUNCH = 95
+CLUSTER_DIMENSION = 4
+RELAXED_CAPTURE = 2
+PORTABLE_CLUSTER = 8
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """NVRTC and the CUDA driver, through the library by which torch itself reaches them."""
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so"))
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: ``$CAYLEY_CACHE``, else in the user's folder for caches."""
+    if folder := os.environ.get("CAYLEY_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cayley"
+
+
+def compile_source(source: str, sizes: str, architecture: str) -> bytes:
+    """Machine code of a source file, from the cache where it has been compiled before.
+
+    Arguments:
+        source: The name of a file in ``src``, without its ending.
+        sizes: The text of the header ``sizes.cuh`` that it includes.
+        architecture: Such as ``"sm_90"``.
+    """
+    headers = {path.name: path.read_bytes() for path in sorted(SOURCES.glob("*.cuh"))}
+    headers["sizes.cuh"] = sizes.encode()
+    text = (SOURCES / f"{source}.cu").read_bytes()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check_nvrtc(library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    options = (f"--gpu-architecture={architecture}", *OPTIONS)
+    everything = (major.value, minor.value, options, text, headers)
+    key = hashlib.sha256(repr(everything).encode()).hexdigest()[:32]
+    path = cache_folder() / f"{source}-{architecture}-{key}.cubin"
+    if path.exists():
+        return path.read_bytes()
+    cubin = _compile(text, f"{source}.cu", headers, options)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(cubin)
+        # other processes see the whole file or none
+        os.replace(file.name, path)
+    except OSError as error:
+        warnings.warn(
+            f"compiled kernels cannot be kept in {path.parent}, so that every process compiles "
+            f"them anew: set CAYLEY_CACHE to a folder that can be written ({error})",
+            stacklevel=2,
+        )
+    return cubin
+
+
+def constants(**values: int) -> str:
+    r"""Lines of a header that give names to numbers.
+
+    Example:
+        >>> constants(H=60)
+        'constexpr int H = 60;\n'
+    """
+    return "".join(f"constexpr int {name} = {value};\n" for name, value in values.items())
+
+
+def _compile(text: bytes, name: str, headers: dict[str, bytes], options: tuple[str, ...]) -> bytes:
+    program = ctypes.c_void_p()
+    names = [header.encode() for header in headers]
+    arguments = [option.encode() for option in options]
+    _check_nvrtc(
+        library().nvrtcCreateProgram(
+            ctypes.byref(program),
+            text,
+            name.encode(),
+            len(headers),
+            (ctypes.c_char_p * len(headers))(*headers.values()),
+            (ctypes.c_char_p * len(headers))(*names),
+        )
+    )
+    try:
+        status = library().nvrtcCompileProgram(
+            program, len(options), (ctypes.c_char_p * len(options))(*arguments)
+        )
+        if status:
+            log = _result(program, "ProgramLog").rstrip(b"\0").decode()
+            raise RuntimeError(f"{name} does not compile with {' '.join(options)}:\n{log}")
+        return _result(program, "CUBIN")
+    finally:
+        library().nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _result(program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check_nvrtc(getattr(library(), f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    result = ctypes.create_string_buffer(size.value)
+    _check_nvrtc(getattr(library(), f"nvrtcGet{what}")(program, result))
+    return result.raw
+
+
+class _Array(Protocol):
+    """A tensor, or what else lies somewhere."""
+
+    def data_ptr(self) -> int: ...
+
+
+Argument = _Array | int | None
+
+
+class Kernel:
+    """A kernel on the current device, ready to be launched.
+
+    Arguments:
+        source: The name of a file in ``src``, without its ending; the kernel is called like it.
+        sizes: The text of its header ``sizes.cuh``.
+        threads: The number of threads of a block.
+        blocks: The number of blocks of a cluster, or of another group of them.
+        memory: The bytes of shared memory of a block.
+        together: Whether blocks that are in no cluster wait for each other, so that all of them
+            have to run at the same time.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        sizes: str,
+        threads: int,
+        blocks: int,
+        memory: int,
+        together: bool = False,
+    ) -> None:
+        self.threads, self.blocks, self.memory, self.together = threads, blocks, memory, together
+        self.device = torch.cuda.current_device()
+        major, minor = torch.cuda.get_device_capability()
+        cubin = compile_source(source, sizes, f"sm_{major}{minor}")
+        self._function = ctypes.c_void_p()
+        module, mode = ctypes.c_void_p(), ctypes.c_int(RELAXED_CAPTURE)
+        # a CUDA graph may be in capture, and loading is no part of it
+        _check(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+        try:
+            _check(library().cuModuleLoadData(ctypes.byref(module), cubin))
+            _check(
+                library().cuModuleGetFunction(ctypes.byref(self._function), module, source.encode())
+            )
+            self._set(MAX_DYNAMIC_SHARED_SIZE_BYTES, memory)
+            if blocks > PORTABLE_CLUSTER and not together:
+                self._set(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
+        finally:
+            _check(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+
+    def _set(self, attribute: int, value: int) -> None:
+        _check(library().cuFuncSetAttribute(self._function, attribute, value))
+
+    def resident_clusters(self) -> int:
+        """How many clusters the device can run at a time."""
+        attribute = _Attribute(CLUSTER_DIMENSION, 0, self.blocks, 1, 1)
+        launch = _Launch(
+            *(self.blocks, 1, 1, self.threads, 1, 1, self.memory),
+            attributes=ctypes.pointer(attribute),
+            count=1,
+        )
+        clusters = ctypes.c_int()
+        _check(
+            library().cuOccupancyMaxActiveClusters(
+                ctypes.byref(clusters), self._function, ctypes.byref(launch)
+            )
+        )
+        return clusters.value
+
+    def __call__(self, clusters: int, *arguments: Argument) -> None:
+        """Launch on the current stream of the kernel's device; None is a null pointer."""
+        if torch.cuda.current_device() != self.device or not _thread.attached:
+            with on(self.device):
+                self._launch(clusters, arguments)
+        else:
+            self._launch(clusters, arguments)
+
+    def _launch(self, clusters: int, arguments: Sequence[Argument]) -> None:
+        # arrays that a thread keeps: making them would take longer than a small kernel
+        _thread.values[: len(arguments)] = [
+            0 if a is None else a if isinstance(a, int) else a.data_ptr() for a in arguments
+        ]
+        launch = (
+            self._function,
+            *(clusters * self.blocks, 1, 1, self.threads, 1, 1, self.memory),
+            # torch.cuda.current_stream makes an object, which takes ten times as long
+            ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device)),
+            _thread.pointers,
+        )
+        if self.together:
+            # an error where they cannot all run, and no blocks of others in between
+            _check(library().cuLaunchCooperativeKernel(*launch))
+        else:
+            _check(library().cuLaunchKernel(*launch, None))
+
+
+def refused(x: Tensor, *others: Tensor | None) -> str | None:
+    """Why no kernel can serve a call, whatever its size; None if one can.
+
+    Arguments:
+        x: A tensor of the call.
+        others: All others.
+    """
+    check_devices(x, *others)
+    for tensor in (x, *others):
+        if tensor is not None and tensor.dtype != torch.float32:
+            return f"the CUDA kernels compute in float32, not {tensor.dtype}"
+    if sys.platform != "linux" or torch.version.cuda is None:
+        return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
+    if _capability(x.device) < (8, 0):
+        return f"the CUDA kernels need compute capability 8.0, and {x.device} has less"
+    return None
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+def launches_together(device: int) -> bool:
+    """Whether the driver can start a kernel with all of its blocks at once."""
+    number, answer = ctypes.c_int(), ctypes.c_int()
+    _check(library().cuDeviceGet(ctypes.byref(number), device))
+    _check(library().cuDeviceGetAttribute(ctypes.byref(answer), COOPERATIVE_LAUNCH, number))
+    return bool(answer.value)
+
+
+class _Thread(threading.local):
+    """Of a thread: whether it has a CUDA context, and room for the arguments of a launch."""
+
+    def __init__(self) -> None:
+        self.attached = False
+        self.values = (ctypes.c_uint64 * MOST_ARGUMENTS)()
+        first = ctypes.addressof(self.values)
+        addresses = range(first, first + 8 * MOST_ARGUMENTS, 8)
+        self.pointers = (ctypes.c_void_p * MOST_ARGUMENTS)(*addresses)
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def on(device: int) -> Iterator[None]:
+    """Context in which a device is the current one, of torch and of the driver."""
+    with torch.cuda.device(device):
+        context, number = ctypes.c_void_p(), ctypes.c_int()
+        _check(library().cuCtxGetCurrent(ctypes.byref(context)))
+        if not context:
+            # torch has done nothing yet on this thread
+            _check(library().cuDeviceGet(ctypes.byref(number), device))
+            _check(library().cuDevicePrimaryCtxRetain(ctypes.byref(context), number))
+            _check(library().cuCtxSetCurrent(context))
+        # from now on the driver follows torch from device to device
+        _thread.attached = True
+        yield
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("x", ctypes.c_uint),
+        ("y", ctypes.c_uint),
+        ("z", ctypes.c_uint),
+        ("rest", ctypes.c_char * 52),
+    )
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        *((f"size_{k}", ctypes.c_uint) for k in range(6)),
+        ("memory", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+def _check_nvrtc(status: int) -> None:
+    if status:
+        describe = library().nvrtcGetErrorString
+        describe.restype = ctypes.c_char_p
+        raise RuntimeError(f"NVRTC: {describe(status).decode()}")
+
+
+def _check(status: int) -> None:
+    if status:
+        message = ctypes.c_char_p()
+        library().cuGetErrorString(status, ctypes.byref(message))
+        raise RuntimeError(f"CUDA: {(message.value or b'unknown error').decode()}")

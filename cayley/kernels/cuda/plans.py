@@ -1,0 +1,224 @@
+"""How the weights of a recurrence are laid out over the threads and blocks of a GPU."""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from cayley.kernels.cuda.nvrtc import constants, launches_together
+
+__all__ = ["RESERVED", "Chip", "Plan", "best_plan", "chip", "no_room", "registers"]
+
+RESERVED = 1024  # bytes of shared memory that the system takes of every block
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What a plan has to know of a device.
+
+    Attributes:
+        processors: The number of multiprocessors.
+        memory: Bytes of shared memory that a block can have.
+        cluster: The number of blocks that can exchange states; 1 where there are no clusters.
+        together: Whether all blocks of a launch can be made to run at the same time.
+    """
+
+    processors: int
+    memory: int
+    cluster: int
+    together: bool = True
+
+    def resident(self, blocks: int) -> int:
+        """How many clusters run at a time, one block on each multiprocessor.
+
+        The multiprocessors come in groups, and a cluster lies in one of them. On an H200, with 132,
+        there is room for 66, 30, 15 and 7 clusters of 2, 4, 8 and 16 blocks.
+        """
+        usable = self.processors if blocks <= 2 else self.processors * 10 // 11
+        return max(1, usable // blocks)
+
+
+@functools.cache
+def chip(device: int) -> Chip:
+    """The device with this number."""
+    properties = torch.cuda.get_device_properties(device)
+    cluster = {9: 16, 10: 16}.get(properties.major, 8 if properties.major > 9 else 1)
+    # pyrefly: ignore[missing-attribute]
+    memory = properties.shared_memory_per_block_optin
+    return Chip(properties.multi_processor_count, memory, cluster, launches_together(device))
+
+
+def no_room(what: str, device: torch.device) -> str:
+    """Why something is refused that is too large for a device."""
+    name = torch.cuda.get_device_name(device)
+    if chip(device.index).together:
+        return f"{what} do not fit on the chip of {name}"
+    return f"{what} do not fit on a multiprocessor of {name}, whose driver has no teams of blocks"
+
+
+def registers(threads: int) -> int:
+    """Those of a thread of a block of so many threads, alone on its multiprocessor.
+
+    A quarter of a multiprocessor has 512 registers a lane, of which a thread can use 255.
+
+    Example:
+        >>> registers(256), registers(512)
+        (255, 128)
+    """
+    return min(255, 512 // -(-threads // 128) // 8 * 8)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layout of H × H weights, as ``src/product.cuh`` and ``src/states.cuh`` describe it.
+
+    Attributes:
+        H: The number of units.
+        blocks: Of a cluster; each computes a part of the units.
+        rows: Of the batch, computed together.
+        passes: Times ``rows`` are the rows of a cluster.
+        outputs: The units that a group of lanes computes.
+        splits: The lanes of a group; each sums over a part of the inputs.
+        vector: The states that a lane reads at a time.
+        kept: How often it does so with weights that are in its registers.
+    """
+
+    H: int
+    blocks: int
+    rows: int
+    passes: int
+    outputs: int
+    splits: int
+    vector: int
+    kept: int
+
+    @property
+    def chunks(self) -> int:
+        """How often a lane reads states."""
+        return -(-self.H // (self.splits * self.vector))
+
+    @property
+    def shared(self) -> int:
+        """How often it does so with weights that are in shared memory."""
+        return self.chunks - self.kept
+
+    @property
+    def threads(self) -> int:
+        """Of a block: whole warps."""
+        groups = -(-self.H // (self.blocks * self.outputs))
+        return -(-groups * self.splits // 32) * 32
+
+    @property
+    def values(self) -> int:
+        """New states that a lane ends with."""
+        return max(1, self.rows * self.outputs // self.splits)
+
+    @property
+    def depth(self) -> int:
+        """Steps between the reading of an input and its use, and 1."""
+        return 8 if self.blocks == 1 else 4
+
+    def memory(self, streams: int) -> int:
+        """Bytes of shared memory with so many input arrays."""
+        states = 2 * self.rows * self.chunks * self.splits * self.vector
+        barriers = 4 if self.blocks > 1 else 0
+        weights = self.shared * self.outputs * self.vector * self.threads
+        ahead = self.depth * streams * self.values * self.threads
+        aside = self.passes * self.values * self.threads
+        return 4 * (self.passes * (states + barriers) + weights + ahead + aside)
+
+    def clusters(self, B: int) -> int:
+        """How many clusters compute B rows."""
+        return -(-B // (self.rows * self.passes))
+
+    def sizes(self, nonlinearity: str, packed: bool = False) -> str:
+        """The header ``sizes.cuh``, for dense or for packed sequences."""
+        names = ("H", "blocks", "rows", "passes", "outputs", "splits", "vector", "shared")
+        numbers = {name.upper(): getattr(self, name) for name in (*names, "threads", "depth")}
+        cluster = f" __cluster_dims__({self.blocks}, 1, 1)" if self.blocks > 1 else ""
+        return (
+            constants(**numbers)
+            + f"constexpr Activation PHI = {nonlinearity.upper()};\n"
+            + f"constexpr bool PACKED = {str(packed).lower()};\n"
+            + f"#define CLUSTER{cluster}\n"
+        )
+
+    def cost(self, B: int, chip: Chip) -> float:
+        """About how many cycles a step takes: fitted to 400 timings on an H200."""
+        warps = self.threads // 32
+        busiest = -(-warps // 4)  # warps of the busiest quarter of a multiprocessor
+        products = busiest * self.rows * self.outputs * self.vector * self.chunks
+        reads = warps * (
+            self.rows * self.chunks * max(1, self.splits * self.vector / 32)
+            + self.shared * self.outputs * self.vector
+        )
+        exchanged = warps * self.rows * self.outputs
+        one = (
+            products * (0.83 + 2.3 / self.outputs)
+            + 0.83 * reads
+            + 1.1 * exchanged
+            + 47 * busiest * self.values
+            + 6 * warps
+            + 130
+        )
+        if busiest == 1:
+            one += 0.25 * products  # nothing else to do while a warp waits
+        if self.blocks > 1:
+            # with several passes, one is computed while the states of another travel
+            one += 120 + (75 if self.passes > 1 else 215) * math.log2(self.blocks)
+        waves = -(-self.clusters(B) // chip.resident(self.blocks))
+        return waves * self.passes * one
+
+
+@functools.cache
+def best_plan(H: int, B: int, chip: Chip) -> Plan | None:
+    """The plan of least cost for B rows, None where the weights do not fit on the chip.
+
+    Clusters of 16 blocks are for weights that do not fit into fewer: not all devices run them.
+
+    Example:
+        >>> best_plan(170, 50, Chip(132, 232448, 16)).blocks
+        1
+        >>> best_plan(512, 50, Chip(132, 232448, 16)).blocks
+        4
+    """
+    for clusters in ((1, 2, 4, 8), (16,)):
+        plans = [
+            plan
+            for blocks in clusters
+            if blocks <= chip.cluster
+            for plan in _plans(H, blocks, -(-B // chip.resident(blocks)), chip.memory)
+        ]
+        if plans:
+            return min(plans, key=lambda plan: plan.cost(B, chip))
+    return None
+
+
+def _plans(H: int, blocks: int, needed: int, memory: int) -> Iterator[Plan]:
+    """All plans whose clusters, if there is memory for it, take the needed number of rows."""
+    for rows, outputs, splits, vector in itertools.product(
+        (1, 2, 4), (4, 8), (4, 8, 16, 32), (2, 4)
+    ):
+        if rows > 1 and rows // 2 >= needed:
+            continue
+        most = min(8, -(-needed // rows)) if blocks > 1 else 1
+        for passes in range(1, most + 1):
+            plan = _filled(Plan(H, blocks, rows, passes, outputs, splits, vector, 0), memory)
+            if plan is not None:
+                yield plan
+
+
+def _filled(plan: Plan, memory: int) -> Plan | None:
+    """The plan with as many weights in registers as there is room for, if the rest fits too."""
+    if plan.threads > 1024:
+        return None
+    for spare in (44, 34, 24):
+        room = registers(plan.threads) - spare - plan.rows * plan.outputs - 4 * plan.values
+        kept = min(plan.chunks, max(0, room // (plan.outputs * plan.vector)))
+        plan = replace(plan, kept=kept)
+        if plan.memory(streams=2) <= memory - RESERVED:
+            return plan
+    return None

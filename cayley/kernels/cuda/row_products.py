@@ -1,0 +1,83 @@
+"""Gradients of parameters as sums over all steps, in one kernel."""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from cayley.kernels.cuda.nvrtc import Kernel, constants, on
+from cayley.kernels.cuda.parts import Part
+from cayley.kernels.cuda.plans import chip
+
+__all__ = ["LITTLE", "RowProduct", "row_products"]
+
+THREADS, SIDE = 256, 32  # as in src/row_products.cu
+BLOCKS = 8  # that share the rows, where blocks can
+MOST = 3  # products of a launch
+
+# Up to so many multiplications one launch of ours takes less time than several of a library.
+LITTLE = 1.2e9
+
+Array = Tensor | Part | int
+
+
+class RowProduct(NamedTuple):
+    r"""The sum :math:`\sum_k a_k b_k^\top` over all rows.
+
+    Attributes:
+        a: An array of rows.
+        b: Another one.
+        sum: Where the sum goes, (F, G).
+        widths: The number of elements from one row to the next, of each.
+        shape: F and G, the number of elements that count, of each.
+        first: Rows to begin b with; as many of its last are left out.
+    """
+
+    a: Array
+    b: Array
+    sum: Array
+    widths: tuple[int, int]
+    shape: tuple[int, int]
+    first: Tensor | None = None
+
+
+def row_products(
+    device: int,
+    rows: int,
+    products: Sequence[RowProduct],
+    summed: Array,
+    total: Tensor,
+    shape: tuple[int, int],
+    B: int,
+) -> None:
+    """Compute up to three products, and the sum over the rows of another array.
+
+    Arguments:
+        device: The number of the device.
+        rows: The number of rows of the products.
+        products: What to compute.
+        summed: The other array.
+        total: Where the sum over its rows goes.
+        shape: The number of its rows, and of its columns.
+        B: The number of rows of ``first``.
+    """
+    arguments: list[Array | None] = []
+    squares = 0
+    for a, b, sum, widths, (F, G), first in products:
+        arguments += [a, b, first, sum, *widths, F, G]
+        squares += -(-F // SIDE) * -(-G // SIDE)
+    arguments += [None, None, None, None, 0, 0, 0, 0] * (MOST - len(products))
+    clusters = squares + -(-shape[1] // SIDE)
+    _kernel(device)(clusters, *arguments, summed, total, *shape, rows, B)
+
+
+@functools.cache
+def _kernel(device: int) -> Kernel:
+    blocks = min(BLOCKS, chip(device).cluster)
+    cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks > 1 else ""
+    sizes = constants(BLOCKS=blocks) + f"#define CLUSTER{cluster}\n"
+    # the sums of all warps, and those of the block
+    memory = 4 * (THREADS // 32 + 1) * SIDE * SIDE
+    with on(device):
+        return Kernel("row_products", sizes, THREADS, blocks, memory)

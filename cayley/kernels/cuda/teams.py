@@ -1,0 +1,251 @@
+"""How the weights of a recurrence are laid out over teams of several blocks."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cayley.kernels.cuda.gates import Options, option_lines
+from cayley.kernels.cuda.nvrtc import constants
+from cayley.kernels.cuda.plans import RESERVED, Chip, registers
+
+__all__ = ["GateProduct", "Kind", "Team", "best_team"]
+
+LANES = 32  # of a warp: the units that a block can have
+BATCH = 16  # numbers that a thread waits for at a time
+
+
+class GateProduct(NamedTuple):
+    """A product of a step, as a block sees it.
+
+    Attributes:
+        gates: Those of every unit of the block; one where there are none.
+        reduced: Whether they are its inputs, and sums over all blocks are wanted for every unit;
+            else they are its outputs, and it has all units as inputs.
+    """
+
+    gates: int
+    reduced: bool
+
+
+class Kind(NamedTuple):
+    """What a team has to compute at every step.
+
+    Attributes:
+        products: Those with matrices.
+        totals: How often its blocks also add up numbers of their own.
+        extra: Floats of shared memory for anything else, for each row.
+        spare: Registers that are better left for anything but weights.
+        together: The units that must not be in different blocks: that many neighbours.
+    """
+
+    products: tuple[GateProduct, ...]
+    totals: int
+    extra: int
+    spare: int
+    together: int = 1
+
+
+class Share(NamedTuple):
+    """How the threads of a block share a product, as ``src/product.cuh`` describes it.
+
+    Attributes:
+        outputs: That a group of lanes computes.
+        splits: The lanes of a group.
+        vector: The inputs that a lane reads at a time.
+        slices: The parts of the inputs, each with groups of its own.
+        chunks: How often a lane reads inputs.
+        shared: How often its weights are in shared memory, not in its registers.
+    """
+
+    outputs: int
+    splits: int
+    vector: int
+    slices: int
+    chunks: int
+    shared: int
+
+    @property
+    def weights(self) -> int:
+        """Those of a lane that belong to a chunk."""
+        return self.outputs * self.vector
+
+
+@dataclass(frozen=True)
+class Team:
+    """Products of a recurrence of H units, as ``src/team.cuh`` describes.
+
+    Attributes:
+        H: The number of units.
+        kind: What there is to compute.
+        blocks: Of a team.
+        rows: Of the batch, computed together.
+        threads: Of a block.
+        outputs: That a group of lanes computes.
+        spare: Registers that are left for anything but weights.
+        widest: The inputs that a lane reads at a time, at most.
+    """
+
+    H: int
+    kind: Kind
+    blocks: int
+    rows: int
+    threads: int
+    outputs: int
+    spare: int
+    widest: int = 4
+
+    @property
+    def units(self) -> int:
+        """Of a block."""
+        return _units(self.H, self.blocks, self.kind.together)
+
+    @functools.cached_property
+    def shares(self) -> tuple[Share, ...]:
+        """Of each product that which takes least time, with registers for the first ones first.
+
+        Fewer of them where there are too few threads for a product.
+        """
+        room = registers(self.threads) - self.spare - self.rows * self.outputs
+        shares = []
+        for product in self.kind.products:
+            choices = list(self._shares(*self._sizes(product), room))
+            if choices:
+                share = min(choices, key=lambda share: self._cycles(share, product))
+                room -= (share.chunks - share.shared) * share.weights
+                shares.append(share)
+        return tuple(shares)
+
+    def _sizes(self, product: GateProduct) -> tuple[int, int]:
+        """Inputs and outputs of a product."""
+        sizes = self.H, product.gates * self.units
+        return sizes[::-1] if product.reduced else sizes
+
+    def _shares(self, inputs: int, outputs: int, room: int) -> Iterator[Share]:
+        groups = -(-outputs // self.outputs)
+        vectors = [vector for vector in (4, 2, 1) if vector <= self.widest]
+        for splits, vector in itertools.product((2, 4, 8, 16, 32), vectors):
+            slices = min(self.threads // (groups * splits), -(-inputs // (splits * vector)))
+            if slices > 0:
+                chunks = -(-inputs // (slices * splits * vector))
+                kept = min(chunks, max(0, room) // (self.outputs * vector))
+                yield Share(self.outputs, splits, vector, slices, chunks, chunks - kept)
+
+    def _cycles(self, share: Share, product: GateProduct) -> float:
+        """About how many a product takes."""
+        warps = self.threads // 32
+        reads = self.rows * share.chunks
+        issued = -(-warps // 4) * (reads * (1 + share.weights) + share.shared * share.outputs)
+        read = warps * (0.5 * reads * share.vector + share.shared * share.weights)
+        exchanged = 1.5 * warps * self.rows * share.outputs
+        added = share.slices * (self._turns * self.rows if product.reduced else product.gates)
+        return 0.8 * issued + read + exchanged + 20 * added
+
+    @property
+    def memory(self) -> int:
+        """Bytes of shared memory."""
+        return 4 * (self._floats + self.rows * self.kind.extra)
+
+    @property
+    def _floats(self) -> int:
+        """Those of the products, in shared memory."""
+        floats = sums = 0
+        for share, product in zip(self.shares, self.kind.products, strict=True):
+            _, outputs = self._sizes(product)
+            width = share.chunks * share.splits * share.vector
+            floats += share.slices * -(-self.rows * width // 4) * 4
+            floats += share.shared * share.weights * self.threads
+            floats += product.reduced * self.threads
+            sums = max(sums, -(-share.slices * self.rows * outputs // 4) * 4)
+        return floats + sums
+
+    @property
+    def words(self) -> int:
+        """Numbers that a team has room for in global memory, to be exchanged, each twice."""
+        reduced = {product.reduced for product in self.kind.products}
+        words = self.rows * self.H * ((False in reduced) + self.blocks * (True in reduced))
+        return 2 * (words + 2 * self.rows * self.blocks * (self.kind.totals > 0))
+
+    def teams(self, B: int, chip: Chip) -> int:
+        """How many of them compute B rows."""
+        return min(chip.processors // self.blocks, -(-B // self.rows))
+
+    @property
+    def _turns(self) -> int:
+        """In which the threads of a block take all units."""
+        return -(-self.H // self.threads)
+
+    def _waiting(self, product: GateProduct) -> float:
+        """About how many cycles pass until a block has what it needs from the others."""
+        if product.reduced:
+            words = -(-self.blocks // (self.threads // (LANES * self.rows)))
+            return 1500 + 90 * words + 100 * self._turns * self.rows
+        at_once = max(1, min(BATCH // self.rows, self._turns))
+        return 1500 * -(-self._turns // at_once) + 85 * self._turns * self.rows
+
+    def cost(self, B: int, chip: Chip) -> float:
+        """About how many cycles a step of B rows takes: fitted to 400 timings on an H200."""
+        step = sum(map(self._cycles, self.shares, self.kind.products))
+        step += (3000 + 12 * self.blocks) * self.kind.totals
+        step += sum(map(self._waiting, self.kind.products))
+        spilled = 1.1 if self.spare < self.kind.spare else 1  # some registers, to memory
+        return -(-B // (self.rows * self.teams(B, chip))) * step * spilled
+
+    def sizes(self, options: Options) -> str:
+        """The header ``sizes.cuh``."""
+        tables = "".join(
+            f"constexpr int {name.upper()}[] = "
+            f"{{{', '.join(str(getattr(share, name)) for share in self.shares)}}};\n"
+            for name in ("outputs", "splits", "vector", "slices", "shared")
+        )
+        numbers = {name.upper(): getattr(self, name) for name in ("blocks", "rows", "threads")}
+        return (
+            constants(H=self.H, UNITS=self.units, BATCH=BATCH, MEMORY=self._floats, **numbers)
+            + tables
+            + option_lines(options)
+        )
+
+
+@functools.cache
+def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
+    """The layout of least cost for B rows, None where the weights do not fit or no team can run.
+
+    Blocks of 512 threads, which have too few registers, are for weights that fit nowhere else.
+
+    Example:
+        >>> H200, kind = Chip(132, 232448, 16), Kind((GateProduct(4, False),), 0, 0, 64)
+        >>> team = best_team(512, 50, kind, H200)
+        >>> team.blocks * team.units >= 512, team.teams(50, H200) * team.rows >= 50
+        (True, True)
+    """
+    for threads in ((128, 256, 384), (512,)) if chip.together else ():
+        if teams := list(_teams(H, B, kind, chip, threads)):
+            return min(teams, key=lambda team: team.cost(B, chip))
+    return None
+
+
+def _units(H: int, blocks: int, together: int) -> int:
+    """Of each of so many blocks."""
+    return -(-H // (blocks * together)) * together
+
+
+def _teams(H: int, B: int, kind: Kind, chip: Chip, numbers: tuple[int, ...]) -> Iterator[Team]:
+    """All layouts that fit, with one of these numbers of threads."""
+    for blocks in range(-(-H // LANES), min(H, chip.processors) + 1):
+        units = _units(H, blocks, kind.together)
+        if units > LANES or -(-H // units) < blocks:
+            continue  # some block would have too much or nothing to do
+        needed = -(-B // (chip.processors // blocks))
+        for rows, threads, outputs, spare in itertools.product(
+            (1, 2, 4, 8), numbers, (4, 8), (kind.spare, kind.spare - 24)
+        ):
+            if threads < LANES * rows or rows // 2 >= needed:
+                continue
+            for widest in (4, 2, 1):
+                team = Team(H, kind, blocks, rows, threads, outputs, spare, widest)
+                if len(team.shares) < len(kind.products):
+                    break  # there are too few threads
+                if team.memory <= chip.memory - RESERVED:
+                    yield team
+                    break

@@ -1,0 +1,127 @@
+"""What the input contributes to every step of a recurrence."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from cayley.kernels.steps import product_of_rows
+from cayley.tracing import autocast_enabled
+
+__all__ = [
+    "all_gradients",
+    "check_projection",
+    "project",
+    "projected_under_autocast",
+    "projection_gradients",
+]
+
+
+def project(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
+    """U x + c of all steps, as ``nn.functional.linear``, with a faster gradient; x without U.
+
+    On a CPU, that is: transposed, U stands on the right of the product, where its gradient has the
+    wide factor on the right too, and a bias is one more column of U, so that its gradient is not a
+    sum of its own.
+
+    Example:
+        >>> x, U, c = torch.randn(5, 3, 2), torch.randn(8, 2), torch.randn(8)
+        >>> torch.testing.assert_close(project(x, U, c), nn.functional.linear(x, U, c))
+    """
+    if U is None:
+        return x
+    if x.is_cuda:
+        return nn.functional.linear(x, U, c)
+    if c is not None:
+        x, U = nn.functional.pad(x, (0, 1), value=1.0), torch.cat((U, c[:, None]), 1)
+    return x @ U.mT.contiguous()
+
+
+def projection_gradients(
+    delta: Tensor, x: Tensor, U: Tensor | None, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients with respect to x, U and c of :func:`project`, from that of its result.
+
+    Arguments:
+        delta: The gradient of the result, (T, B, F) or (N, F).
+        x: The input, (T, B, I) or (N, I); not read without U.
+        U: The matrix, (F, I), or None.
+        wanted: Which of the three are wanted; the others are None.
+
+    Example:
+        >>> x, U, delta = torch.randn(5, 3, 2), torch.randn(8, 2), torch.randn(5, 3, 8)
+        >>> grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (True, True, True))
+        >>> torch.testing.assert_close(grad_c, delta.sum((0, 1)))
+    """
+    if U is None:
+        return delta if wanted[0] else None, None, None
+    rows = delta.flatten(0, -2)
+    return (
+        delta @ U if wanted[0] else None,
+        product_of_rows(rows, x.flatten(0, -2)) if wanted[1] else None,
+        rows.sum(0) if wanted[2] else None,
+    )
+
+
+def all_gradients(
+    delta: Tensor,
+    grad_h0: Tensor,
+    grad_W: Tensor | None,
+    grad_b: Tensor,
+    x: Tensor,
+    U: Tensor | None,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted.
+
+    Arguments:
+        delta: The gradient of what the input contributes, (T, B, F) or (N, F).
+        grad_h0: That of h0.
+        grad_W: That of W; None where it is not wanted.
+        grad_b: That of b; empty where there is none.
+        x: The input; not read without U.
+        U: Its matrix, or None.
+        wanted: Whether the gradients of x, W, U and c are.
+    """
+    of_x, _, of_U, of_c = wanted
+    grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (of_x, of_U, of_c))
+    return (
+        delta.new_empty(0) if grad_x is None else grad_x,
+        grad_h0,
+        delta.new_empty(0, 0) if grad_W is None else grad_W,
+        grad_b,
+        delta.new_empty(0, 0) if grad_U is None else grad_U,
+        delta.new_empty(0) if grad_c is None else grad_c,
+    )
+
+
+def check_projection(x: Tensor, U: Tensor | None, c: Tensor | None, F: int) -> None:
+    """Raise unless U and c make F features of x.
+
+    Example:
+        >>> check_projection(torch.zeros(5, 3, 2), torch.zeros(8, 2), None, 8)
+    """
+    if U is None:
+        if c is not None:
+            raise ValueError("expected c with U only, got U=None: add c to x")
+    elif U.shape != (F, x.shape[-1]) or (c is not None and c.shape != (F,)):
+        raise ValueError(
+            f"expected U of shape ({F}, {x.shape[-1]}) and c of shape ({F},) or none, got "
+            f"{tuple(U.shape)} and {None if c is None else tuple(c.shape)}"
+        )
+
+
+def projected_under_autocast(
+    x: Tensor, U: Tensor, c: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """x, U and c for a recurrence; under autocast the projected x alone, rounded as autocast does.
+
+    Example:
+        >>> x, U = torch.randn(5, 3, 2), torch.randn(8, 2)
+        >>> with torch.autocast("cpu"):
+        ...     projected_under_autocast(x, U, None)[0].shape
+        torch.Size([5, 3, 8])
+    """
+    if autocast_enabled(x.device):
+        return project(x, U, c).to(U.dtype), None, None
+    return x, U, c

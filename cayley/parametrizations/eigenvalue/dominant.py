@@ -1,0 +1,250 @@
+"""The dominant eigenpair of a matrix that changes a little from call to call."""
+
+import warnings
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from cayley.parametrizations.eigenvalue.subspace import follow, order_of, sharpen
+
+__all__ = ["Event", "dominant_eigenpair", "followed_columns"]
+
+# Vectors followed on each side; the last of them, the scouts, get a random part of this norm.
+COLUMNS = 32
+SCOUTS = 4
+NOISE = 0.1
+# Matrices up to this size are decomposed at every call, others once in so many calls.
+SMALL = 96
+AUDIT = 128
+
+
+class Event(IntEnum):
+    """How an eigenpair was found; all but ``FOLLOWED`` and ``LATE`` took a full decomposition.
+
+    Attributes:
+        FOLLOWED: From the subspaces of the call before.
+        DIRECT: There was nothing to follow, or the matrix is so small that this is faster.
+        AUDIT: It was time to look at all eigenvalues.
+        RESIDUAL: The iteration did not converge, or its two sides did not agree.
+        TIE: Another eigenvalue is, as far as the iteration can tell, as large in modulus.
+        MULTIPLE: The eigenvalue is (nearly) multiple; its derivative is taken as 0.
+        NONFINITE: The matrix has entries that are no numbers; so has the answer.
+        LATE: Followed on a GPU without waiting for it, and found in a later call to have been too
+            rough, or not the largest any more.
+    """
+
+    FOLLOWED = 0
+    DIRECT = 1
+    AUDIT = 2
+    RESIDUAL = 3
+    TIE = 4
+    MULTIPLE = 5
+    NONFINITE = 6
+    LATE = 7
+
+
+def followed_columns(s: int) -> int:
+    """How many vectors are kept on each side for an (s, s) matrix; none if it is small."""
+    return 0 if s <= SMALL else COLUMNS
+
+
+def dominant_eigenpair(
+    T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    r"""Spectral radius, an eigenvalue of that modulus and its two eigenvectors.
+
+    .. math:: T u = \lambda u, \qquad v^* T = \lambda v^*, \qquad \rho(T) = |\lambda|
+
+    Subspace iteration on :math:`T` and on :math:`T^\top`, each from the k vectors that the call
+    before left, see :func:`~.eigenvalue.subspace.follow`: some products with T, some
+    Rayleigh–Ritz steps, and a correction of the first pair alone. An answer is trusted when its two
+    residuals are small against the distance to the other Ritz values, and each of these, with its
+    own error, is smaller than :math:`|\lambda|`; otherwise all eigenvalues are computed.
+
+    The vectors stand for the k largest eigenvalues, so that one that grows is there long before it
+    is the largest; when it crosses, the order of the Ritz values changes and nothing else. One that
+    leaps ahead from outside in a single step comes in by the products, and mixes with what is there
+    before it stands alone: mixtures are known by their residuals, and no answer is given while
+    there are any. If it has no part at all in the subspace, it takes root in the last vectors,
+    which get a random part at every call, and grows from call to call. And every ``AUDIT`` calls
+    all eigenvalues are computed.
+
+    Note:
+        T decides how much work this is, so the GPU is waited for: at the start, at every
+        Rayleigh–Ritz step, mostly one, and at the end. The vectors stay on T's device; the k × k
+        eigenproblems are solved on the CPU. The second derivative of ρ is right; it costs a full
+        decomposition.
+
+    Arguments:
+        T: The matrix, real, (s, s).
+        right: The vectors that the call before returned, (s, k); zeros if there was none, and k = 0
+            to have all eigenvalues computed.
+        left: The same for :math:`T^\top`.
+        counts: How often each :class:`Event` happened so far, (8), int64. It dates the audits,
+            seeds the random parts, and tells whether to warn of a multiple eigenvalue.
+        lax: Whether nobody needs the derivative of a ρ ≤ 1, bool, (). Such a ρ is then right to
+            1e-6, u and v are rough, and a multiple eigenvalue is nothing to warn of.
+
+    Returns:
+        ρ, differentiable in T; λ, complex, with a nonnegative imaginary part; u and v, complex, of
+        norm one, (s) each; ``right`` and ``left`` for the next call; the event, int64.
+
+    Example:
+        >>> T = torch.tensor([[0.0, -2.0], [2.0, 0.0]])
+        >>> nothing, counts = torch.zeros(2, 0), torch.zeros(len(Event), dtype=torch.int64)
+        >>> rho, eigenvalue, *_ = dominant_eigenpair(
+        ...     T, nothing, nothing, counts, torch.tensor(False)
+        ... )
+        >>> rho, eigenvalue
+        (tensor(2.), tensor(0.+2.j))
+    """
+    return _dominant(T, right, left, counts, lax)
+
+
+def _forward(
+    T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    # all that must be known beforehand, at once; the extremes of T are NaN where an entry is
+    finite = torch.stack(T.aminmax()).isfinite().all()
+    seen, finite, started, lenient, warned = torch.stack(
+        (counts.sum(), finite, right.any(), lax, counts[Event.MULTIPLE])
+    ).tolist()
+    if finite:
+        answer, event = None, Event.DIRECT
+        if started:
+            answer, event = _follow(T, right, left, seen, bool(lenient))
+        if answer is None:
+            answer, multiple = _decompose(T, right.shape[1])
+            if multiple:
+                event = Event.MULTIPLE
+                if not warned and not (lenient and abs(answer[0]) <= 1):
+                    _warn(answer[0])
+    else:
+        nan = T.new_full((len(T),), torch.nan, dtype=T.dtype.to_complex())
+        answer, event = (complex(torch.nan, torch.nan), nan, nan, right, left), Event.NONFINITE
+    eigenvalue, u, v, right, left = answer
+    # an operator may not return what it was given
+    return (
+        T.new_tensor(abs(eigenvalue)),
+        u.new_tensor(eigenvalue, dtype=T.dtype.to_complex()),
+        u.to(T.dtype.to_complex(), copy=True),
+        v.to(T.dtype.to_complex(), copy=True),
+        right.to(T.dtype, copy=True),
+        left.to(T.dtype, copy=True),
+        torch.tensor(int(event), device=T.device),
+    )
+
+
+Answer = tuple[complex, Tensor, Tensor, Tensor, Tensor]
+
+
+def _follow(
+    T: Tensor, right: Tensor, left: Tensor, seen: int, lax: bool
+) -> tuple[Answer | None, Event]:
+    """The eigenpair by iteration, or the reason why it is not to be trusted."""
+    if seen % AUDIT == 0:
+        return None, Event.AUDIT
+    # an accelerator may round float32 products to fewer digits than the residuals need
+    A = T if T.device.type == "cpu" else T.to(torch.float64)
+    generator = torch.Generator().manual_seed(seen)
+    scale = NOISE / len(T) ** 0.5
+    noise = scale * torch.randn(2, len(T), SCOUTS, generator=generator, dtype=A.dtype)
+    V, W = (
+        torch.cat((X[:, :-SCOUTS], X[:, -SCOUTS:] + part), 1)
+        for X, part in zip((right.to(A), left.to(A)), noise.to(A.device), strict=True)
+    )
+    pair, V, W, tied = follow(A, V, W, eps=torch.finfo(T.dtype).eps, lax=lax)
+    if pair is None:
+        return None, Event.TIE if tied else Event.RESIDUAL
+    return (pair.eigenvalue, pair.u, pair.v, V, W), Event.FOLLOWED
+
+
+def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
+    """The eigenpair from all eigenvalues, and whether it is (nearly) multiple."""
+    A = T.to(torch.float64)
+    if k == 0:
+        theta = torch.linalg.eigvals(A)
+        theta = theta[order_of(theta)]
+        right = left = A[:, :0]
+    else:
+        theta, E = torch.linalg.eig(A)
+        order = order_of(theta)
+        theta, E = theta[order], E[:, order]
+        right = torch.linalg.qr(torch.where(theta.imag < 0, E.imag, E.real)[:, :k]).Q
+        # rows of the inverse are left eigenvectors; if there is none, any start must do
+        rows = torch.linalg.solve_ex(E.mT, torch.eye(len(E), k).to(E)).result
+        left = torch.where(theta[:k].imag < 0, rows.imag, rows.real)
+        left = torch.linalg.qr(left).Q if left.isfinite().all() else right
+    eigenvalue = complex(theta[0])
+    generator = torch.Generator().manual_seed(len(A))
+    start = torch.randn(len(A), generator=generator, dtype=A.dtype).to(A.device)
+    pair = sharpen(A, eigenvalue, start, start)
+    small = least_overlap(T.dtype)
+    distance = float((theta[1:] - theta[0]).abs().min()) if len(theta) > 1 else torch.inf
+    # at 0 the modulus has no derivative either; written so that NaN is multiple too
+    simple = pair.c > small and distance > small * abs(eigenvalue) and eigenvalue != 0
+    return (eigenvalue, pair.u, pair.v, right, left), not simple
+
+
+def least_overlap(dtype: torch.dtype) -> float:
+    """The |v*u| of unit vectors below which an eigenvalue counts as multiple: √eps."""
+    return torch.finfo(dtype).eps ** 0.5
+
+
+def _warn(eigenvalue: complex) -> None:
+    warnings.warn(
+        f"the dominant eigenvalue {eigenvalue:.6g} is (nearly) multiple and has no "
+        "derivative: this step is a plain one, which takes the spectral radius as constant. It is "
+        "counted under Event.MULTIPLE; if it happens often, draw the matrix anew",
+        stacklevel=2,
+    )
+
+
+_dominant = torch.library.custom_op("cayley::dominant_eigenpair", _forward, mutates_args=())
+
+
+@_dominant.register_fake
+def _(T, right, left, counts, lax):
+    vector = T.new_empty(len(T), dtype=T.dtype.to_complex())
+    return (
+        T.new_empty(()),
+        vector.new_empty(()),
+        vector,
+        torch.empty_like(vector),
+        torch.empty_like(right),
+        torch.empty_like(left),
+        counts.new_empty(()),
+    )
+
+
+def _save(ctx, inputs, output):
+    rho, eigenvalue, u, v, _, _, event = output
+    ctx.save_for_backward(inputs[0], rho, eigenvalue, u, v, event)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, grad_rho, *_):
+    T, rho, eigenvalue, u, v, event = ctx.saved_tensors
+    if grad_rho is None:
+        return None, None, None, None, None
+    if torch.is_grad_enabled() and T.requires_grad:
+        # the gradient will be differentiated itself: torch's own decomposition can be
+        theta = torch.linalg.eigvals(T)
+        radius = theta.abs()[theta.detach().abs().argmax()]
+        (C,) = torch.autograd.grad(radius, T, create_graph=True)
+    else:
+        C = _gradient(rho, eigenvalue, u, v)
+    C = torch.where(event == int(Event.MULTIPLE), torch.zeros_like(C), C)
+    return grad_rho * C, None, None, None, None
+
+
+def _gradient(rho: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """∂ρ/∂T = Re(λ̄ S) / ρ = (α Re S + β Im S) / ρ with S = v̄uᵀ / v*u, λ = α + iβ."""
+    factor = eigenvalue.conj() / (rho * torch.vdot(v, u))
+    left, right = v.conj() * factor, u
+    return torch.outer(left.real, right.real) - torch.outer(left.imag, right.imag)
+
+
+_dominant.register_autograd(_differentiate, setup_context=_save)

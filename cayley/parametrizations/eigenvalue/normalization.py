@@ -1,0 +1,245 @@
+"""Matrices whose spectral radius does not pass one, by eigenvalue normalisation."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from cayley.initializers import rotation_angles
+from cayley.kernels.cuda.eigenpair import served
+from cayley.kernels.cuda.rank_two import rank_two_on_device
+from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair, followed_columns
+from cayley.parametrizations.eigenvalue.stage import Following, memory_size
+from cayley.parametrizations.eigenvalue.tracker import Tracker
+from cayley.parametrizations.parametrization import Parametrization, check_square, full_precision
+from cayley.tracing import has_tangent, transforms_active
+
+__all__ = ["EigenvalueNormalization", "spectral_radius"]
+
+
+def spectral_radius(T: Tensor) -> Tensor:
+    r"""Largest modulus of the eigenvalues of a real matrix, with its gradient.
+
+    .. math::
+        \rho(T) = |\lambda|, \qquad
+        \frac{\partial \rho}{\partial T} = \frac{\alpha\, \mathrm{Re}\, S + \beta\, \mathrm{Im}\, S}
+        {\rho}, \qquad S = \frac{\bar v u^\top}{v^* u}
+
+    for a simple eigenvalue :math:`\lambda = \alpha + i \beta` with :math:`T u = \lambda u` and
+    :math:`v^* T = \lambda v^*`.
+
+    Note:
+        Where the dominant eigenvalue is (nearly) multiple the gradient does not exist; it is then
+        taken as 0, with a warning. Where different eigenvalues tie for the largest modulus the
+        gradient jumps; it is that of one of them.
+
+    References:
+        Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
+        (dissertation), Helfrich, 2020, proposition 2.7.1.
+
+    Arguments:
+        T: A real matrix, (s, s).
+
+    Returns:
+        ρ, ().
+
+    Example:
+        >>> T = torch.tensor([[2.0, 1.0], [0.0, 1.0]], requires_grad=True)
+        >>> rho = spectral_radius(T)
+        >>> rho.item(), torch.autograd.grad(rho, T)[0].round(decimals=6)
+        (2.0, tensor([[1., 0.],
+                [1., 0.]]))
+    """
+    with full_precision(T):
+        nothing = T.new_zeros(len(T), 0)
+        counts = torch.zeros(len(Event), dtype=torch.int64, device=T.device)
+        lax = torch.zeros((), dtype=torch.bool, device=T.device)
+        return dominant_eigenpair(T, nothing, nothing, counts, lax)[0]
+
+
+class EigenvalueNormalization(Parametrization):
+    r"""Matrices :math:`W = T / (\rho(T) + \epsilon)`, once ρ(T) has passed 1.
+
+    At first W = T. The first T with ρ(T) > 1 that training meets closes a latch, and from then on
+    W is normalised, also where ρ(T) falls below 1 again. With
+    :math:`G = \partial L / \partial W`, the gradient then is
+
+    .. math::
+        \frac{\partial L}{\partial T} = \frac{1}{\rho + \epsilon} \Big[ G -
+        \frac{1}{\rho} \langle G, W \rangle\, C \Big], \qquad
+        C = \alpha\, \mathrm{Re}\, S + \beta\, \mathrm{Im}\, S,
+
+    with S as in :func:`spectral_radius`. For ε = 0 it is orthogonal to T.
+
+    Note:
+        The reference prints 1/(ρ + ε) before the inner product; its own proof has the 1/ρ that
+        stands here, and the two agree for ε = 0 only. With ε = 0, the reference's choice, the
+        spectral radius of W is 1, not less.
+
+        Where the dominant eigenvalue is (nearly) multiple there is no gradient, and the reference
+        takes a plain step, without normalisation. So does this map, as far as the gradient is
+        concerned: ρ counts as a constant, :math:`\partial L/\partial T = G / (\rho + \epsilon)`.
+        W itself stays normalised, since T may have grown far beyond ρ = 1 by then, and a
+        recurrence with such a matrix overflows. The first such step warns.
+
+        What the map remembers changes only in training mode and where a gradient is recorded. Any
+        other call uses a ρ(T) > 1 as a closed latch would, and forgets it: evaluation leaves no
+        trace in training.
+
+        On an NVIDIA GPU, :meth:`formed`, by which a layer's training calls the map, follows the
+        eigenpair of a float32 matrix with a :class:`~.eigenvalue.tracker.Tracker`,
+        which waits for the GPU no more once the training has become calm, and says what that
+        means. :meth:`forward` waits.
+
+    References:
+        Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
+        (dissertation), Helfrich, 2020, section 2.7.
+        Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory, Helfrich, Ye, 2020.
+
+    Arguments:
+        s: The size of W.
+        eps: The ε above, at least 0.
+
+    Attributes:
+        latched: Whether the latch has closed, a bool tensor.
+        right, left: The vectors from which the next call finds the dominant eigenpair.
+        counts: How often each :class:`~.eigenvalue.dominant.Event` has happened.
+        memory: What else a tracker knows.
+
+    Shapes:
+        T (s, s) ↦ W (s, s).
+
+    Example:
+        >>> normalise = EigenvalueNormalization(2)
+        >>> T = torch.tensor([[0.0, -2.0], [2.0, 0.0]], requires_grad=True)
+        >>> normalise(T).detach()
+        tensor([[ 0., -1.],
+                [ 1.,  0.]])
+        >>> normalise.latched, normalise.events["DIRECT"]
+        (tensor(True), 1)
+    """
+
+    names = ("T",)
+    latched: Tensor
+    right: Tensor
+    left: Tensor
+    counts: Tensor
+    memory: Tensor
+
+    def __init__(self, s: int, *, eps: float = 0.0) -> None:
+        super().__init__(s)
+        if not 0 <= eps < float("inf"):
+            raise ValueError(f"expected a finite eps of at least 0, got {eps}")
+        self.eps = eps
+        self.register_buffer("latched", torch.empty((), dtype=torch.bool))
+        self.register_buffer("right", torch.empty(s, followed_columns(s)))
+        self.register_buffer("left", torch.empty(s, followed_columns(s)))
+        self.register_buffer("counts", torch.empty(len(Event), dtype=torch.int64))
+        size = memory_size(followed_columns(s))
+        self.register_buffer("memory", torch.empty(size, dtype=torch.int64))
+        self._tracker = Tracker()
+        self._forget()
+
+    def _forget(self) -> None:
+        for buffer in self._following:
+            buffer.zero_()
+
+    @property
+    def _following(self) -> Following:
+        return Following(self.right, self.left, self.latched, self.counts, self.memory)
+
+    def forward(self, T: Tensor) -> Tensor:
+        """The matrix of ``T``, normalised if the latch is closed or ρ(T) > 1."""
+        with full_precision(T):
+            # the operator has a gradient only
+            if transforms_active() or has_tangent(T):
+                return self._normalise(T, torch.linalg.eigvals(T).abs().max())[0]
+            rho, _, _, _, right, left, event = dominant_eigenpair(
+                T, self.right, self.left, self.counts, ~self.latched
+            )
+            W, latched = self._normalise(T, rho)
+        if self.training and torch.is_grad_enabled() and T.requires_grad:
+            with torch.no_grad():
+                self.latched.copy_(latched)
+                self.right.copy_(right)
+                self.left.copy_(left)
+                kinds = torch.arange(len(Event), device=event.device)
+                self.counts.add_(kinds == event)
+                # it belongs to other vectors
+                self.memory.zero_()
+        return W
+
+    @torch.no_grad()
+    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+        """The matrix, apart from any graph, and the closed form of its gradient."""
+        (T,) = X
+        if not (self.training and len(self.memory) and served(T)):
+            return super().formed(T)
+        with full_precision(T):
+            answer = self._tracker(T, self._following, self.eps)
+            W = T / answer[-1]
+        return W, lambda G: (rank_two_on_device(G, W, answer),)
+
+    def _normalise(self, T: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
+        """W, and whether the latch is closed now; there is no way to normalise ρ = 0."""
+        latched = self.latched | (rho.detach() > 1)
+        return T / torch.where(latched & (rho.detach() != 0), rho + self.eps, 1.0), latched
+
+    @property
+    def events(self) -> dict[str, int]:
+        """How often each :class:`~.eigenvalue.dominant.Event` has happened."""
+        return {event.name: int(self.counts[event]) for event in Event}
+
+    def right_inverse(self, W: Tensor) -> Tensor:
+        """``W`` itself up to rounding, where ρ(W) ≤ 1; opens the latch, so that W = T again."""
+        self.check(W)
+        self._forget()
+        if self.eps == 0:
+            return W.clone()
+        # a ρ that rounding takes above 1 would close the latch, and W be divided by 1 + ε
+        limit = 1 - 16 * torch.finfo(W.dtype).eps
+        return W / (torch.linalg.eigvals(W).abs().max() / limit).clamp(min=1)
+
+    def check(self, W: Tensor) -> None:
+        """Raise unless W is a matrix of the right size with ρ(W) ≤ 1, up to rounding."""
+        check_square(W, self.n, is_complex=False)
+        defect, tolerance = self.defect(W), 1e3 * torch.finfo(W.dtype).eps * self.n**0.5
+        # written so that NaN fails too
+        if not defect <= tolerance:
+            raise ValueError(
+                f"expected a spectral radius of at most 1, got one that is larger by "
+                f"{float(defect):.3g}: project(W) divides by it"
+            )
+
+    def sample(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Sequence[Tensor]:
+        """Blocks γ [[cos t, −sin t], [sin t, cos t]], t ~ U[0, π/2), γ ~ U[−1, 1).
+
+        An odd size leaves one block γ. The latch is open and nothing is followed yet.
+        """
+        self._forget()
+        s = self.n
+        t = rotation_angles(s, device=device, dtype=dtype)
+        gamma = 2 * torch.rand((s + 1) // 2, device=device, dtype=dtype) - 1
+        T = gamma.repeat_interleave(2, output_size=len(gamma) * 2)[:s].diag()
+        i = torch.arange(0, s - 1, 2, device=device)
+        pair = gamma[: s // 2]
+        T[i, i] = T[i + 1, i + 1] = pair * t.cos()
+        T[i, i + 1], T[i + 1, i] = -pair * t.sin(), pair * t.sin()
+        return (T,)
+
+    def project(self, W: Tensor) -> Tensor:
+        """W divided by its spectral radius where that is above 1."""
+        return W / torch.linalg.eigvals(W).abs().max().clamp(min=1)
+
+    def defect(self, W: Tensor) -> Tensor:
+        """By how much the spectral radius is above 1."""
+        W = W.detach().to(torch.float64)
+        if not W.isfinite().all():
+            return W.new_tensor(torch.nan)
+        return (torch.linalg.eigvals(W).abs().max() - 1).clamp(min=0)
+
+    def extra_repr(self) -> str:
+        """The size and ε."""
+        return f"{self.n}" + (f", eps={self.eps}" if self.eps else "")

@@ -1,0 +1,66 @@
+"""The C code under the address, undefined-behaviour and thread sanitizers."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cayley
+
+SOURCE = Path(cayley.__file__).parent / "kernels/cpu/src/native.c"
+SCRIPT = Path(__file__).with_name("sanitized.py")
+FLAGS = ["-g", "-O1", "-std=gnu11", "-ffp-contract=fast", "-fno-sanitize-recover=all"]
+
+gcc = pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("gcc"), reason="no gcc on Linux"
+)
+
+
+def run_sanitized(
+    folder: Path, sanitizers: str, runtime: str, *options: str, launcher: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Compile the library with sanitizers, and run every function."""
+    library = folder / "native.so"
+    flags = [*FLAGS, f"-fsanitize={sanitizers}", "-fPIC", "-shared"]
+    subprocess.run(["gcc", *flags, SOURCE, "-o", library, "-lm", "-lpthread"], check=True)
+    found = subprocess.run(
+        ["gcc", f"-print-file-name={runtime}"], check=True, capture_output=True, text=True
+    )
+    return subprocess.run(
+        [*launcher, sys.executable, SCRIPT, library, *options],
+        env={
+            **os.environ,
+            "LD_PRELOAD": found.stdout.strip(),
+            # Python and torch keep what they allocate until they end
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[2]), str(SOURCE.parents[4])]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+@gcc
+def test_no_bad_access_and_nothing_undefined(tmp_path: Path) -> None:
+    done = run_sanitized(tmp_path, "address,undefined", "libasan.so")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "runs" in done.stdout
+
+
+@gcc
+@pytest.mark.skipif(not shutil.which("setarch"), reason="no setarch, which thread sanitizers need")
+def test_no_data_race(tmp_path: Path) -> None:
+    # at addresses that are not drawn at random, or the sanitizer may not start
+    done = run_sanitized(
+        tmp_path, "thread", "libtsan.so", "threads", launcher=("setarch", "--addr-no-randomize")
+    )
+    if "unexpected memory mapping" in done.stderr or done.stderr.startswith("setarch:"):
+        pytest.skip(f"the thread sanitizer cannot run here: {done.stderr[:200]}")
+    assert "runs" in done.stdout, done.stderr[-4000:]
+    # torch's own threads are reported too, since its library has no such checks
+    ours = [report for report in done.stderr.split("=" * 18) if "kernels/cpu/src" in report]
+    assert not ours, ours[0]

@@ -1,0 +1,64 @@
+"""Small matrices by kernels that are emulated on the CPU, against double precision."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from emulator import COMPILER, emulated
+from torch import Tensor
+
+from cayley.kernels.cuda.cayley import cayley, cayley_backward, neumann
+from cayley.parametrizations import NeumannCayley, skew_symmetric
+from cayley.parametrizations.neumann import follow
+from cayley.parametrizations.polar import refine
+from cayley.parametrizations.skew import diagonal_entries, last_diagonal
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu() -> Iterator[None]:
+    with emulated():
+        yield
+
+
+def entries(n: int, bandwidth: int | None = None) -> Tensor:
+    return (0.5 * torch.randn(diagonal_entries(n, 1, last_diagonal(n, bandwidth)))).float()
+
+
+def signs(n: int) -> Tensor:
+    return (2 * torch.randint(2, (n,)) - 1).float()
+
+
+@pytest.mark.parametrize(("n", "bandwidth"), [(2, None), (19, None), (33, 3)])
+def test_transform_and_its_gradient(n: int, bandwidth: int | None) -> None:
+    x, D, G = entries(n, bandwidth), signs(n), torch.randn(n, n)
+    exact = x.double().requires_grad_()
+    inverse = torch.linalg.inv(torch.eye(n) + skew_symmetric(exact, n, bandwidth))
+    expected = (2 * inverse - torch.eye(n)) * D.double()
+    (gradient,) = torch.autograd.grad(expected, exact, G.double())
+    diagonals = last_diagonal(n, bandwidth)
+    W, X, copied = cayley(x, D, diagonals)
+    torch.testing.assert_close(W.double(), expected.detach(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(X.double(), inverse.detach(), rtol=0, atol=1e-6)
+    assert torch.equal(copied, D)
+    found = cayley_backward(G.float(), X, D, diagonals)
+    torch.testing.assert_close(found.double(), gradient, rtol=0, atol=1e-5 * n)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_an_inverse_that_is_followed(order: int) -> None:
+    """Anew, by the series, and anew after a step that is too long for it."""
+    n, tolerance = 19, 1e-2
+    map, D, x, eye = NeumannCayley(n).float(), signs(n), entries(n), torch.eye(n)
+    state = [map.inverse, map.point, map.residual, map.updates, map.refreshes]
+    exact = [v.double() if v.is_floating_point() else v.clone() for v in state]
+    for step in (0.0, 1e-4, 1.0):
+        x = (x + step * torch.randn(len(x))).float()
+        follow(*exact, x.double(), order, tolerance, 0)
+        W, X, _ = neumann(state, x, D, (order, tolerance, 0))
+        assert (int(state[3]), int(state[4])) == (int(exact[3]), int(exact[4]))
+        torch.testing.assert_close(X.double(), exact[0], rtol=0, atol=2e-6)
+        expected = refine(2 * exact[0] - eye) * D.double()
+        torch.testing.assert_close(W.double(), expected, rtol=0, atol=1e-5)
+    assert (int(state[3]), int(state[4])) == (3, 2)

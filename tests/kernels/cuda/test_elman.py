@@ -1,0 +1,447 @@
+"""The kernels against the loop in double precision: outputs and every gradient."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from cayley.activations import ACTIVATIONS
+from cayley.kernels.cuda import elman as cuda
+from cayley.kernels.cuda.elman import elman, elman_backward, refusal
+from cayley.kernels.cuda.plans import Plan, chip
+from cayley.kernels.steps import previous_states
+from cayley.recurrences import elman_loop
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+activations = pytest.mark.parametrize("nonlinearity", ACTIVATIONS)
+
+# T, B, H: one block, then clusters of 2 to 16, with odd sizes and all numbers of rows and passes
+SIZES = [(1, 1, 1), (1, 3, 2), (5, 1, 3), (9, 2, 17), (4, 5, 64), (12, 7, 170), (3, 132, 190)]
+SIZES += [(4, 300, 190), (2, 1, 256), (3, 128, 257), (7, 28, 425), (5, 50, 512), (3, 128, 512)]
+SIZES += [(3, 64, 700), (2, 9, 850), (4, 32, 1030), (2, 8, 1150), (2, 33, 1149)]
+# teams of blocks, in one turn and in several
+SIZES += [(3, 20, 1200), (2, 100, 1301)]
+
+# all ways in which values end up in lanes, at small sizes
+PLANS = [
+    Plan(H, blocks, rows, passes, outputs, splits, vector, kept)
+    for H, blocks, rows, passes, outputs, splits, vector, kept in [
+        (37, 1, 1, 1, 4, 4, 2, 5),
+        (38, 1, 1, 1, 4, 32, 4, 1),
+        (38, 1, 2, 1, 8, 8, 2, 2),
+        (38, 1, 8, 1, 8, 4, 4, 1),
+        (37, 2, 1, 1, 4, 8, 4, 2),
+        (38, 2, 1, 3, 8, 32, 2, 0),
+        (38, 4, 4, 2, 4, 8, 2, 1),
+        (38, 4, 8, 1, 8, 4, 4, 3),
+        (70, 8, 2, 8, 8, 16, 2, 3),
+        (70, 8, 8, 2, 8, 32, 4, 1),
+        (70, 16, 1, 1, 4, 16, 2, 2),
+        (102, 16, 4, 3, 4, 32, 2, 1),
+    ]
+]
+
+
+def inputs(T: int, B: int, H: int, nonlinearity: str) -> tuple[Tensor, ...]:
+    """x, h0, W with norm 1, b or None, and a gradient of h, as float32 holds them."""
+    tensors = [torch.randn(T, B, H), torch.randn(B, H), torch.linalg.qr(torch.randn(H, H))[0]]
+    # where b > 0, modReLU jumps at 0, and rounding can take it to the other side
+    b = {"modrelu": -torch.rand(H), "modrelu_stacked": -0.3 * torch.rand(H // 2)}
+    tensors += [b.get(nonlinearity, torch.empty(0)), torch.randn(T, B, H)]
+    return tuple(tensor.float().double() for tensor in tensors)
+
+
+def packed(tensors: tuple[Tensor, ...], batch_sizes: Tensor) -> tuple[Tensor, ...]:
+    """The same with the first ``batch_sizes[t]`` rows of each step of x and of the gradient."""
+    x, h0, W, b, g = tensors
+    x, g = (torch.cat([v[t, :B] for t, B in enumerate(batch_sizes)]) for v in (x, g))
+    return x, h0, W, b, g
+
+
+def expected(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor,
+    g: Tensor,
+    *,
+    nonlinearity: str,
+    reverse: bool,
+    batch_sizes: Tensor | None = None,
+) -> list[Tensor]:
+    """h and the gradients of x, h0, W and b, by the loop under autograd, in double precision."""
+    leaves = [tensor.cuda().requires_grad_() for tensor in (x, h0, W, b)]
+    h = elman_loop(
+        *leaves[:3],
+        leaves[3] if len(b) else None,
+        nonlinearity=nonlinearity,
+        reverse=reverse,
+        batch_sizes=batch_sizes,
+    )
+    used = leaves if len(b) else leaves[:3]
+    return [h, *torch.autograd.grad(h, used, g.cuda())]
+
+
+def found(
+    x: Tensor,
+    h0: Tensor,
+    W: Tensor,
+    b: Tensor,
+    g: Tensor,
+    *,
+    nonlinearity: str,
+    reverse: bool,
+    batch_sizes: Tensor | None = None,
+) -> list[Tensor]:
+    """The same by the kernels."""
+    x, h0, W, b, g = (tensor.cuda().float() for tensor in (x, h0, W, b, g))
+    threshold = b if len(b) else None
+    h, z = elman(x, h0, W, threshold, batch_sizes, reverse, nonlinearity)
+    delta, grad_h0, grad_b = elman_backward(
+        g, None, h, z, h0, W, threshold, batch_sizes, reverse, nonlinearity
+    )
+    before = previous_states(h, h0, batch_sizes, reverse)
+    grad_W = delta.flatten(0, -2).double().mT @ before.flatten(0, -2).double()
+    return [h, delta, grad_h0, grad_W, *([grad_b] if len(b) else [])]
+
+
+def check(
+    T: int,
+    B: int,
+    H: int,
+    nonlinearity: str,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+) -> None:
+    tensors = inputs(T, B, H, nonlinearity)
+    if batch_sizes is not None:
+        tensors = packed(tensors, batch_sizes)
+    options = {"nonlinearity": nonlinearity, "reverse": reverse, "batch_sizes": batch_sizes}
+    pairs = zip(found(*tensors, **options), expected(*tensors, **options), strict=True)
+    for name, (ours, theirs) in zip(("h", "x", "h0", "W", "b"), pairs, strict=False):
+        error = (ours - theirs).norm() / theirs.norm().clamp(min=1)
+        assert error <= 2e-6, f"{name} is off by {error:.1g}"
+
+
+@gpu
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes(size: tuple[int, int, int]) -> None:
+    check(*size, "modrelu", reverse=size[1] % 2 == 1)
+
+
+@gpu
+@activations
+@pytest.mark.parametrize("sizes", [[40] * 3, [40, 40, 7, 3, 1]], ids=["dense", "packed"])
+def test_teams_where_there_are_no_clusters(
+    sizes: list[int], nonlinearity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: None)
+    batch_sizes = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    for reverse in (False, True):
+        check(len(sizes), sizes[0], 426, nonlinearity, reverse, batch_sizes)
+
+
+@gpu
+@activations
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("size", [(6, 3, 38), (5, 4, 426)], ids=str)
+def test_activations(nonlinearity: str, reverse: bool, size: tuple[int, int, int]) -> None:
+    check(*size, nonlinearity, reverse)
+
+
+@gpu
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "modrelu_stacked"])
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("B", [1, 13])
+def test_plans(plan: Plan, B: int, nonlinearity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if plan.blocks > chip(0).cluster:
+        pytest.skip(f"this GPU has no clusters of {plan.blocks} blocks")
+    if nonlinearity == "modrelu_stacked" and plan.H % 2:
+        pytest.skip("complex numbers have two parts")
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
+    for T in (1, 2, 5):
+        check(T, B, plan.H, nonlinearity, reverse=T == 2)
+
+
+@gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "modrelu_stacked"])
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_plans_of_packed_sequences(
+    plan: Plan, nonlinearity: str, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plan.blocks > chip(0).cluster:
+        pytest.skip(f"this GPU has no clusters of {plan.blocks} blocks")
+    if nonlinearity == "modrelu_stacked" and plan.H % 2:
+        pytest.skip("complex numbers have two parts")
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
+    for sizes in ([13, 13, 12, 7, 7, 1], [1, 1, 1], [40], [5, 5], [9, 8, 7, 6, 5, 4, 3, 2, 1]):
+        check(len(sizes), sizes[0], plan.H, nonlinearity, reverse, torch.tensor(sizes))
+
+
+@gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("H", [95, 512])
+def test_many_packed_sequences(H: int, reverse: bool) -> None:
+    """More rows than run at a time, and more steps than are read ahead."""
+    sizes = torch.tensor([300] * 20 + [131] * 3 + [130] * 20 + [7] * 9 + [1] * 12)
+    check(len(sizes), 300, H, "modrelu", reverse, sizes)
+
+
+@gpu
+def test_packed_sequences_of_one_length_are_dense_ones() -> None:
+    tensors = inputs(6, 5, 70, "modrelu")
+    sizes = torch.tensor([5] * 6)
+    options = {"nonlinearity": "modrelu", "reverse": True}
+    dense = found(*tensors, **options)
+    for ours, theirs in zip(
+        found(*packed(tensors, sizes), **options, batch_sizes=sizes), dense, strict=True
+    ):
+        assert torch.equal(ours.view_as(theirs), theirs)
+
+
+@gpu
+@activations
+@pytest.mark.parametrize("H", [38, 258])
+def test_gradients_are_those_of_finite_differences(nonlinearity: str, H: int) -> None:
+    """Along a random direction: ⟨∇L, v⟩ = dL/dε at (x, h0, W, b) + ε v."""
+    tensors = inputs(4, 3, H, nonlinearity)
+    *point, g = tensors
+    _, *gradients = found(*tensors, nonlinearity=nonlinearity, reverse=False)
+    directions = [torch.randn_like(tensor) for tensor in point]
+
+    def loss(epsilon: float) -> Tensor:
+        moved = [p + epsilon * v for p, v in zip(point, directions, strict=True)]
+        h = elman_loop(*moved[:3], moved[3] if len(moved[3]) else None, nonlinearity=nonlinearity)
+        return (h * g).sum()
+
+    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    ours = sum(
+        (gradient.cpu().double() * v).sum()
+        for gradient, v in zip(gradients, directions, strict=False)
+    )
+    scale = sum(gradient.norm() for gradient in gradients).item()
+    assert abs(ours - slope) <= 1e-5 * max(scale, 1)
+
+
+@gpu
+@pytest.mark.parametrize("H", [95, 300])
+def test_drift_over_2000_steps(H: int) -> None:
+    """An orthogonal recurrence keeps every rounding error; it must not add to them."""
+    x, h0, W, b, g = inputs(2000, 2, H, "modrelu")
+    tensors = (0.1 * x, h0, W, torch.zeros_like(b), g)
+    options = {"nonlinearity": "modrelu", "reverse": False}
+    for ours, theirs in zip(found(*tensors, **options), expected(*tensors, **options), strict=True):
+        assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+@gpu
+@pytest.mark.parametrize("size", [(9, 5, 70), (9, 60, 512), (5, 8, 1030)], ids=str)
+def test_repeats_itself_bit_for_bit(size: tuple[int, int, int]) -> None:
+    tensors = inputs(*size, "modrelu")
+    options = {"nonlinearity": "modrelu", "reverse": False}
+    first = found(*tensors, **options)
+    for _ in range(10):
+        for one, other in zip(first, found(*tensors, **options), strict=True):
+            assert torch.equal(one, other)
+
+
+@gpu
+def test_reads_nothing_that_it_has_not_written() -> None:
+    tensors = inputs(4, 5, 70, "modrelu_stacked")
+    options = {"nonlinearity": "modrelu_stacked", "reverse": False}
+    first = found(*tensors, **options)
+    torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+    try:
+        second = found(*tensors, **options)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+
+
+@gpu
+@activations
+@pytest.mark.parametrize("H", [6, 300])
+def test_a_nan_stays_in_its_sequence(nonlinearity: str, H: int) -> None:
+    x, h0, W, b, _ = (t.cuda().float() for t in inputs(4, 3, H, nonlinearity))
+    threshold = b if len(b) else None
+    clean, _ = elman(x, h0, W, threshold, None, False, nonlinearity)
+    x[1, 2, 0] = torch.nan
+    h, _ = elman(x, h0, W, threshold, None, False, nonlinearity)
+    assert torch.equal(h[:, :2], clean[:, :2])
+    assert torch.equal(h[0], clean[0])
+    assert h[2:, 2].isnan().all()
+
+
+@gpu
+@activations
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_nan_stays_in_its_packed_sequence(
+    nonlinearity: str, reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where a block computes all three rows at a time, and two of them have ended."""
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: Plan(38, 1, 8, 1, 8, 4, 4, 1))
+    sizes = torch.tensor([3, 2, 1])
+    x, *others = packed(inputs(3, 3, 38, nonlinearity), sizes)
+    options = {"nonlinearity": nonlinearity, "reverse": reverse, "batch_sizes": sizes}
+    clean = found(x, *others, **options)
+    x[5, 0] = torch.nan
+    h, delta, grad_h0, *_ = found(x, *others, **options)
+    assert h[5].isnan().any()
+    rest = [1, 2, 4]  # the steps of the other two
+    assert torch.equal(h[rest], clean[0][rest])
+    assert torch.equal(delta[rest], clean[1][rest])
+    assert torch.equal(grad_h0[1:], clean[2][1:])
+
+
+@gpu
+def test_modrelu_of_zero_is_zero() -> None:
+    x, W, b = torch.zeros(2, 1, 3), torch.eye(3), torch.ones(3)
+    tensors = (t.cuda().float() for t in (x, x[0], W, b))
+    h, _ = elman(*tensors, None, False, "modrelu")
+    assert torch.equal(h, torch.zeros_like(h))
+
+
+@gpu
+def test_tensors_that_are_not_contiguous() -> None:
+    x, h0, W, b, g = (t.cuda().float() for t in inputs(4, 3, 38, "modrelu"))
+    h, z = elman(x, h0, W, b, None, False, "modrelu")
+    backward = elman_backward(g, None, h, z, h0, W, b, None, False, "modrelu")
+
+    def strided(tensor: Tensor) -> Tensor:
+        return torch.stack((tensor, tensor), -1)[..., 0]
+
+    assert not strided(x).is_contiguous()
+    h2, z2 = elman(*map(strided, (x, h0, W, b)), None, False, "modrelu")
+    assert torch.equal(h2, h)
+    one = g[:1, :1, :1].expand_as(g)  # the gradient of a sum is one number, expanded
+    backward2 = elman_backward(
+        strided(g), None, strided(h), z2, *map(strided, (h0, W, b)), None, False, "modrelu"
+    )
+    for ours, theirs in zip(backward2, backward, strict=True):
+        assert torch.equal(ours, theirs)
+    expanded = elman_backward(one, None, h, z, h0, W, b, None, False, "modrelu")
+    full = elman_backward(one.contiguous(), None, h, z, h0, W, b, None, False, "modrelu")
+    assert torch.equal(expanded[0], full[0])
+
+
+def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    h, z = elman(x, h0, W, b, None, False, "modrelu")
+    return h, *elman_backward(g, None, h, z, h0, W, b, None, False, "modrelu")
+
+
+@gpu
+@pytest.mark.parametrize("H", [38, 300])
+def test_cuda_graphs(H: int) -> None:
+    tensors = [t.cuda().float() for t in inputs(6, 4, H, "modrelu")]
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        both_ways(*tensors)
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph):
+        captured = both_ways(*tensors)
+    for tensor, value in zip(tensors, inputs(6, 4, H, "modrelu"), strict=True):
+        tensor.copy_(value)
+    graph.replay()
+    for ours, theirs in zip(captured, both_ways(*tensors), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@gpu
+def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet() -> None:
+    cuda._kernel.cache_clear()
+    tensors = [t.cuda().float() for t in inputs(3, 2, 22, "modrelu")]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both_ways(*tensors)
+    graph.replay()
+    for ours, theirs in zip(captured, both_ways(*tensors), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def on_a_side_stream(run: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(10_000_000)  # the null stream would overtake this
+        result = run()
+    stream.synchronize()
+    return result
+
+
+def on_a_thread(run: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    results: list[tuple[Tensor, ...]] = []
+    thread = threading.Thread(target=lambda: results.append(run()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@gpu
+@pytest.mark.parametrize("place", [on_a_side_stream, on_a_thread])
+def test_streams_and_threads(place: Callable) -> None:
+    tensors = [t.cuda().float() for t in inputs(6, 4, 38, "modrelu")]
+
+    def run() -> tuple[Tensor, ...]:
+        return both_ways(tensors[0] + 1, *tensors[1:])
+
+    theirs = run()
+    torch.cuda.synchronize()
+    for one, other in zip(place(run), theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+@gpu
+def test_many_clusters_at_a_time() -> None:
+    """More clusters than fit on the chip, on several streams: they take turns, and none waits."""
+    tensors = [t.cuda().float() for t in inputs(20, 500, 512, "modrelu")]
+    theirs = both_ways(*tensors)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    results = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            results.append(both_ways(*tensors))
+    torch.cuda.synchronize()
+    for ours in results:
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other)
+
+
+@gpu
+def test_several_devices() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU only")
+    tensors = [t.float() for t in inputs(6, 4, 300, "modrelu")]
+    results = [both_ways(*(t.to(device) for t in tensors)) for device in ("cuda:0", "cuda:1")]
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one.cpu(), other.cpu())
+
+
+@gpu
+def test_no_rows() -> None:
+    x, W = torch.zeros(3, 0, 5), torch.eye(5)
+    h, z = elman(*(t.cuda().float() for t in (x, x[0], W)), None, None, False, "tanh")
+    assert h.shape == x.shape
+    delta, grad_h0, _ = elman_backward(
+        h, None, h, z, h[0], W.cuda().float(), None, None, False, "tanh"
+    )
+    assert delta.shape == x.shape
+    assert grad_h0.shape == x[0].shape
+
+
+@gpu
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(3, 2, 5, device="cuda", dtype=torch.float32)
+    assert refusal("tanh", x, x[0], None) is None
+    assert refusal("tanh", x.new_zeros(3, 0, 512)) is None
+    assert "float32, not torch.float64" in (refusal("tanh", x, x.double()) or "")
+    assert refusal("tanh", x[:, 0], batch_sizes=torch.tensor([2, 1])) is None
+    assert "first derivatives" in (refusal("tanh", x, grad_z=x) or "")
+    assert "do not fit" in (refusal("tanh", x.new_zeros(1, 1, 6000)) or "")
+    monkeypatch.setattr(cuda, "_clusters", lambda *_: 0)
+    assert refusal("tanh", x.new_zeros(1, 1, 512)) is None  # by a team

@@ -1,0 +1,196 @@
+"""The kernels, emulated on the CPU, against the loop in double precision."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from emulator import COMPILER, emulated
+from teams import force_team
+from torch import Tensor
+
+from cayley.activations import ACTIVATIONS
+from cayley.kernels.cuda import elman, gru, lstm, project
+from cayley.kernels.cuda.plans import Plan
+from cayley.kernels.cuda.references import references
+from cayley.kernels.steps import outer_products
+from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
+
+PACKED = torch.tensor([5, 4, 2, 1])
+# one block, and clusters of blocks with several rows and passes
+PLANS = [
+    Plan(21, 1, 2, 1, 4, 8, 2, 1),
+    Plan(22, 2, 1, 3, 8, 32, 2, 0),
+    Plan(22, 4, 4, 1, 4, 8, 2, 1),
+]
+# a row for each block, and teams of blocks that take their rows in turn
+TEAMS = [None, (2, 2, 128, 4), (3, 1, 128, 8)]
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu() -> Iterator[None]:
+    with emulated():
+        yield
+
+
+def rows_of(sizes: Tensor | None, *features: int) -> list[Tensor]:
+    """Random steps of five sequences, as float32 holds them."""
+    T, B = (4, 5) if sizes is None else (len(sizes), int(sizes[0]))
+    steps = (T, B) if sizes is None else (int(sizes.sum()),)
+    return [torch.randn(*steps, F).float().double() for F in features]
+
+
+def matrices(H: int, count: int) -> Tensor:
+    W = torch.cat([torch.linalg.qr(torch.randn(H, H))[0] for _ in range(count)])
+    return W.float().double()
+
+
+def compare(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        error = (one.double() - other).norm() / other.norm().clamp(min=1)
+        assert error <= 2e-6, f"result {number} is off by {error:.1g}"
+
+
+def expected(h: Tensor, leaves: list[Tensor], g: Tensor) -> list[Tensor]:
+    return [h.detach(), *torch.autograd.grad(h, leaves, g)]
+
+
+elman_cases = pytest.mark.parametrize(
+    ("nonlinearity", "sizes"), [("modrelu", None), ("tanh", PACKED), ("modrelu_stacked", PACKED)]
+)
+
+
+@elman_cases
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_elman(
+    plan: Plan, nonlinearity: str, sizes: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if nonlinearity == "modrelu_stacked" and plan.H % 2 == 1:
+        plan = Plan(20, *list(vars(plan).values())[1:])
+    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    check_elman(plan.H, nonlinearity, sizes)
+
+
+@elman_cases
+@pytest.mark.parametrize("team", TEAMS[1:], ids=str)
+def test_elman_by_teams(
+    team: tuple[int, int, int, int],
+    nonlinearity: str,
+    sizes: Tensor | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    force_team(monkeypatch, team)
+    check_elman(22, nonlinearity, sizes)
+
+
+def check_elman(H: int, nonlinearity: str, sizes: Tensor | None) -> None:
+    reverse = sizes is not None
+    x, g = rows_of(sizes, H, H)
+    h0, W = torch.randn(5, H).float().double(), matrices(H, 1)
+    thresholds = {"modrelu": H, "modrelu_stacked": H // 2}.get(nonlinearity, 0)
+    b = -0.3 * torch.rand(thresholds).float().double() if thresholds else None
+    leaves = [v.requires_grad_() for v in (x, h0, W, b) if v is not None]
+    options: dict[str, Any] = {"batch_sizes": sizes, "reverse": reverse}
+    theirs = expected(elman_loop(x, h0, W, b, nonlinearity=nonlinearity, **options), leaves, g)
+    x, h0, W, g = (v.detach().float() for v in (x, h0, W, g))
+    b = None if b is None else b.detach().float()
+    h, z = elman.elman(x, h0, W, b, sizes, reverse, nonlinearity)
+    found = elman.elman_backward(g, None, h, z, h0, W, b, sizes, reverse, nonlinearity)
+    delta, grad_h0, grad_b = found
+    grad_W = outer_products(delta, h, h0, sizes, reverse)
+    compare([h, delta, grad_h0, grad_W, *([] if b is None else [grad_b])], theirs)
+    assert ACTIVATIONS[nonlinearity].saves_z == (z.numel() > 0)
+
+
+@pytest.mark.parametrize("team", TEAMS, ids=str)
+@pytest.mark.parametrize(("candidate", "sizes"), [("modrelu", None), ("tanh", PACKED)])
+def test_gru(
+    team: tuple[int, int, int, int] | None,
+    candidate: str,
+    sizes: Tensor | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if team is not None:
+        force_team(monkeypatch, team)
+    H, reverse = 21, candidate == "tanh"
+    x, g = rows_of(sizes, 3 * H, H)
+    h0, W = torch.randn(5, H).float().double(), matrices(H, 3)
+    b = -0.3 * torch.rand(H).float().double() if candidate == "modrelu" else None
+    leaves = [v.requires_grad_() for v in (x, h0, W, b) if v is not None]
+    theirs = expected(gru_loop(x, h0, W, b, batch_sizes=sizes, reverse=reverse), leaves, g)
+    x, h0, W, g = (v.detach().float() for v in (x, h0, W, g))
+    b = None if b is None else b.detach().float()
+    h, saved = gru.gru(x, h0, W, b, sizes, reverse)
+    wanted = (True, True, False, False)
+    found = gru.gru_backward(g, h, saved, x, h0, W, b, None, sizes, reverse, wanted)
+    compare([h, *found[: len(leaves)]], theirs)
+
+
+@pytest.mark.parametrize("team", TEAMS, ids=str)
+@pytest.mark.parametrize(("window", "sizes"), [(0, PACKED), (1, None), (3, PACKED)])
+def test_lstm(
+    team: tuple[int, int, int, int] | None,
+    window: int,
+    sizes: Tensor | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A window of 0 steps is none: nothing is normalised."""
+    if team is not None:
+        force_team(monkeypatch, team)
+    H = 21
+    x, g = rows_of(sizes, 4 * H, H)
+    h0, c0 = torch.randn(2, 5, H).float().double()
+    W, b = matrices(H, 4), torch.randn(4 * H).float().double()
+    features = (4 * H, 4 * H, H) if window else ()
+    norms = [torch.rand(2, F).float().double() for F in features]
+    pairs = [tuple(v.clone().requires_grad_() for v in pair) for pair in norms]
+    leaves = [v.requires_grad_() for v in (x, h0, c0, W, b)]
+    sites: dict[str, Any] = {
+        name: NormSite(*pair)
+        for name, pair in zip(("input", "recurrent", "cell"), pairs, strict=False)
+    }
+    K = max(window, 1)
+    states = lstm_loop(x, h0, c0, W, b, **sites, window=K, batch_sizes=sizes)
+    theirs = expected(states.h, [*leaves, *(v for pair in pairs for v in pair)], g)
+    tensors: list[Any] = [v.detach().float() for v in leaves]
+    for pair in norms or [None] * 3:
+        tensors += [None] * 5 if pair is None else [*pair.float(), None, None, None]
+    arguments = (*tensors, None, sizes, K, False, 1e-5)
+    found = lstm.lstm(*arguments, derive=window > 0)
+    if window > 0:
+        # what the means are measured from is an argument of the gradient
+        for k, reference in zip((7, 12, 17), found[6], strict=True):
+            tensors[k] = reference
+        arguments = (*tensors, None, sizes, K, False, 1e-5)
+    wanted = lstm.Wanted(True, True, True, True, True, False, False)
+    gradients = lstm.lstm_backward(
+        *(g.float(), None, None, None, None, *found[:6], *arguments),
+        input=tensors[0],
+        U=None,
+        wanted=wanted,
+    )
+    *of_tensors, gx, bx, _, gh, bh, _, gc, bc, _, _, _ = gradients
+    of_norms = [gx, bx, gh, bh, gc, bc] if window > 0 else []
+    compare([found[0], *of_tensors, *of_norms], theirs)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_product_with_the_input(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project, "refused", lambda *_: None)
+    x, U, c = torch.randn(7, 5, 3), torch.randn(84, 3), torch.randn(84) if bias else None
+    exact = torch.nn.functional.linear(x.double(), U.double(), None if c is None else c.double())
+    found = project.project_on_cuda(x.float(), U.float(), None if c is None else c.float())
+    compare([found], [exact])
+
+
+@pytest.mark.parametrize("H", [21, 150])
+def test_references(H: int) -> None:
+    x, h0, c0 = 1000 + torch.randn(3, 5, 4 * H), torch.randn(5, H), 10 + torch.randn(5, H)
+    W, b = torch.randn(4 * H, H) / H, 50 + torch.randn(4 * H)
+    means = (x[0].mean(1), torch.addmm(b, h0, W.mT).mean(1), c0.mean(1))
+    found = references(*(v.float() for v in (x, h0, c0, W, b)))
+    for ours, mean in zip(found, means, strict=True):
+        # of eight bits
+        torch.testing.assert_close(ours[:, 0].double(), mean.double(), rtol=2**-8 + 1e-5, atol=0)

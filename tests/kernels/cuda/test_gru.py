@@ -1,0 +1,321 @@
+"""The kernels against the loop in double precision: outputs and every gradient."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from teams import force_team
+from torch import Tensor
+
+import cayley
+from cayley.kernels.cuda import gru as cuda
+from cayley.kernels.cuda import plans
+from cayley.kernels.cuda.gates import Layout
+from cayley.kernels.cuda.gru import gru_backward, refusal
+from cayley.kernels.cuda.plans import chip
+from cayley.recurrences import gru, gru_loop
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+candidates = pytest.mark.parametrize("candidate", ["modrelu", "tanh"])
+
+# T, B, H: odd sizes, more rows than multiprocessors, and weights that need shared memory
+SIZES = [(1, 1, 1), (1, 3, 2), (5, 1, 3), (9, 2, 17), (4, 5, 60), (7, 20, 68), (3, 200, 33)]
+SIZES += [(12, 7, 100), (3, 150, 100), (5, 3, 127), (6, 4, 128), (3, 2, 150)]
+# teams of blocks: few rows and more than they take at a time, units that blocks share unevenly
+SIZES += [(1, 1, 161), (7, 1, 200), (4, 20, 257), (5, 130, 300), (3, 128, 512), (2, 33, 1030)]
+
+
+def inputs(T: int, B: int, H: int, candidate: str) -> list[Tensor]:
+    """x, h0, W of three matrices with norm 1, and b, as float32 holds them."""
+    W = torch.cat([torch.linalg.qr(torch.randn(H, H))[0] for _ in range(3)])
+    tensors = [torch.randn(T, B, 3 * H), torch.randn(B, H), W]
+    if candidate == "modrelu":
+        # where b > 0, modReLU jumps at 0, and rounding can take it to the other side
+        tensors.append(-0.3 * torch.rand(H))
+    return [tensor.float().double() for tensor in tensors]
+
+
+def results(
+    function: Callable,
+    tensors: list[Tensor],
+    g: Tensor,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+) -> list[Tensor]:
+    """h and the gradients of all tensors."""
+    leaves = [tensor.cuda().requires_grad_() for tensor in tensors]
+    h = function(*leaves, reverse=reverse, batch_sizes=batch_sizes)
+    return [h.detach(), *torch.autograd.grad(h, leaves, g.cuda().to(h.dtype))]
+
+
+def found(
+    tensors: list[Tensor],
+    g: Tensor,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+) -> list[Tensor]:
+    """The same by the kernels, or an error."""
+    with cayley.backend("cuda"):
+        return results(gru, [tensor.float() for tensor in tensors], g, reverse, batch_sizes)
+
+
+def check(
+    T: int,
+    B: int,
+    H: int,
+    candidate: str,
+    reverse: bool = False,
+    batch_sizes: Tensor | None = None,
+) -> None:
+    tensors, g = inputs(T, B, H, candidate), torch.randn(T, B, H).float().double()
+    if batch_sizes is not None:
+        tensors[0], g = (
+            torch.cat([v[t, :size] for t, size in enumerate(batch_sizes)]) for v in (tensors[0], g)
+        )
+    options = (reverse, batch_sizes)
+    pairs = zip(found(tensors, g, *options), results(gru_loop, tensors, g, *options), strict=True)
+    for name, (ours, theirs) in zip(("h", "x", "h0", "W", "b"), pairs, strict=False):
+        error = (ours - theirs).norm() / theirs.norm().clamp(min=1)
+        assert error <= 2e-6, f"{name} is off by {error:.1g}"
+
+
+def skip_on_small_chips(H: int) -> None:
+    if H > 800 and torch.cuda.get_device_properties(0).multi_processor_count < 100:
+        pytest.skip(f"{H} units need about 100 multiprocessors")
+
+
+@gpu
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes(size: tuple[int, int, int]) -> None:
+    skip_on_small_chips(size[2])
+    check(*size, "modrelu", reverse=size[1] % 2 == 1)
+
+
+@gpu
+@candidates
+@pytest.mark.parametrize("reverse", [False, True])
+def test_candidates(candidate: str, reverse: bool) -> None:
+    check(6, 3, 38, candidate, reverse)
+
+
+@gpu
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("H", [33, 100, 128, 200])
+def test_packed_sequences(H: int, reverse: bool) -> None:
+    """Few and many rows, lengths that repeat and differ, more steps than are read ahead."""
+    for sizes in ([5, 5, 3, 2, 2, 1], [1, 1, 1], [40], [3] * 9, [200] * 3 + [9] * 12 + [2] * 4):
+        check(len(sizes), sizes[0], H, "modrelu", reverse, torch.tensor(sizes))
+
+
+@gpu
+@pytest.mark.parametrize("spare", [60, 120, 255])
+def test_weights_in_shared_memory(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        cuda, "best_layout", lambda H, f, streams, extra, *_: Layout(H, f, streams, extra, spare)
+    )
+    check(4, 3, 70, "modrelu")
+
+
+# blocks, rows, threads and outputs: single rows, warps without one, sums in parts
+TEAMS = [(2, 1, 128, 4), (4, 2, 128, 4), (2, 8, 384, 4), (3, 4, 256, 8)]
+
+
+@gpu
+@candidates
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("sizes", [[11] * 4, [11, 10, 9, 3, 1]], ids=["dense", "packed"])
+@pytest.mark.parametrize("team", TEAMS, ids=str)
+def test_teams_that_take_their_rows_in_turn(
+    team: tuple[int, int, int, int],
+    sizes: list[int],
+    reverse: bool,
+    candidate: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    force_team(monkeypatch, team)
+    packed = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    check(len(sizes), sizes[0], 33, candidate, reverse, packed)
+
+
+@gpu
+@candidates
+def test_gradients_are_those_of_finite_differences(candidate: str) -> None:
+    """Along a random direction: ⟨∇L, v⟩ = dL/dε at (x, h0, W, b) + ε v."""
+    point, g = inputs(4, 3, 38, candidate), torch.randn(4, 3, 38).float().double()
+    _, *gradients = found(point, g)
+    directions = [torch.randn_like(tensor) for tensor in point]
+
+    def loss(epsilon: float) -> Tensor:
+        moved = [p + epsilon * v for p, v in zip(point, directions, strict=True)]
+        return (gru_loop(*moved) * g).sum()
+
+    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    ours = sum(
+        (gradient.cpu().double() * v).sum()
+        for gradient, v in zip(gradients, directions, strict=True)
+    )
+    scale = float(sum(gradient.norm() for gradient in gradients))
+    assert abs(ours - slope) <= 1e-5 * max(scale, 1)
+
+
+@gpu
+@pytest.mark.parametrize("H", [60, 200])
+def test_drift_over_2000_steps(H: int) -> None:
+    tensors, g = inputs(2000, 2, H, "modrelu"), torch.randn(2000, 2, H).float().double()
+    for ours, theirs in zip(found(tensors, g), results(gru_loop, tensors, g), strict=True):
+        assert (ours - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+@gpu
+@pytest.mark.parametrize("H", [100, 300])
+def test_repeats_itself_bit_for_bit_and_reads_only_what_it_has_written(H: int) -> None:
+    tensors, g = inputs(9, 140, H, "modrelu"), torch.randn(9, 140, H)
+    first = found(tensors, g)
+    torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
+    try:
+        for _ in range(5):
+            for one, other in zip(first, found(tensors, g), strict=True):
+                assert torch.equal(one, other)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@gpu
+@candidates
+def test_a_nan_stays_in_its_sequence(candidate: str) -> None:
+    tensors = [tensor.cuda().float() for tensor in inputs(4, 3, 6, candidate)]
+    with cayley.backend("cuda"):
+        clean = gru(*tensors)
+        tensors[0][1, 2, 0] = torch.nan
+        h = gru(*tensors)
+    assert torch.equal(h[:, :2], clean[:, :2])
+    assert torch.equal(h[0], clean[0])
+    assert h[2:, 2].isnan().all()
+
+
+@gpu
+def test_gates_that_are_shut_keep_the_state_exactly() -> None:
+    x, W = torch.zeros(3, 2, 15).cuda().float(), torch.zeros(15, 5).cuda().float()
+    x[..., 5:10] = -200
+    h0 = torch.randn(2, 5).cuda().float()
+    with cayley.backend("cuda"):
+        assert torch.equal(gru(x, h0, W), h0.expand(3, 2, 5))
+
+
+def strided(tensor: Tensor) -> Tensor:
+    return torch.stack((tensor, tensor), -1)[..., 0]
+
+
+def backward_of(
+    g: Tensor, h: Tensor, saved: Tensor, h0: Tensor, W: Tensor, b: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Gradients of x, h0, W and b."""
+    wanted = (True, True, False, False)
+    return gru_backward(g, h, saved, h, h0, W, b, None, None, False, wanted)[:4]
+
+
+@gpu
+def test_tensors_that_are_not_contiguous() -> None:
+    x, h0, W, b = (tensor.cuda().float() for tensor in inputs(4, 3, 38, "modrelu"))
+    g = torch.randn(1).cuda().float().expand(4, 3, 38)
+    h, saved = cuda.gru(x, h0, W, b, None, False)
+    backward = backward_of(g.contiguous(), h, saved, h0, W, b)
+    again, gates = cuda.gru(strided(x), strided(h0), strided(W), strided(b), None, False)
+    assert torch.equal(again, h)
+    assert torch.equal(gates, saved)
+    h, saved, h0, W, b = (strided(tensor) for tensor in (h, saved, h0, W, b))
+    again = backward_of(g, h, saved, h0, W, b)
+    for ours, theirs in zip(again, backward, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    h, saved = cuda.gru(x, h0, W, b, None, False)
+    return h, *backward_of(h, h, saved, h0, W, b)
+
+
+@gpu
+@pytest.mark.parametrize("H", [22, 170])
+def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(H: int) -> None:
+    tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = both_ways(*tensors)
+    for tensor, value in zip(tensors, inputs(6, 4, H, "modrelu"), strict=True):
+        tensor.copy_(value)
+    graph.replay()
+    for ours, theirs in zip(captured, both_ways(*tensors), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@gpu
+@pytest.mark.parametrize("H", [38, 190])
+def test_a_side_stream(H: int) -> None:
+    tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
+    theirs = both_ways(tensors[0] + 1, *tensors[1:])
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(10_000_000)  # the null stream would overtake this
+        ours = both_ways(tensors[0] + 1, *tensors[1:])
+    stream.synchronize()
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+@gpu
+def test_teams_on_two_streams_do_not_wait_for_each_other() -> None:
+    """Two launches that together have more blocks than the device runs at a time."""
+    tensors = [tensor.cuda().float() for tensor in inputs(50, 64, 300, "modrelu")]
+    theirs = both_ways(*tensors)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    found = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(100_000_000)  # until launches are waiting on both
+    for _ in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(both_ways(*tensors))
+    torch.cuda.synchronize()
+    for ours in found:
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other)
+
+
+@gpu
+def test_no_rows() -> None:
+    x, h0, W = (torch.zeros(size).cuda().float() for size in ((3, 0, 15), (0, 5), (15, 5)))
+    h, saved = cuda.gru(x, h0, W, None, None, False)
+    assert h.shape == (3, 0, 5)
+    delta, grad_h0, grad_W, *_ = backward_of(h, h, saved, h0, W, None)
+    assert delta.shape == x.shape
+    assert grad_h0.shape == h0.shape
+    assert torch.equal(grad_W, torch.zeros_like(W))
+    U = torch.zeros(15, 2).cuda().float()
+    wanted = (True, True, True, True)
+    found = gru_backward(h, h, saved, x[..., :2], h0, W, None, U, None, False, wanted)
+    assert [v.shape for v in (found[0], *found[4:])] == [(3, 0, 2), (15, 2), (15,)]
+
+
+@gpu
+def test_refusals() -> None:
+    h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
+    assert refusal(h0, None) is None
+    assert "float32, not torch.float64" in (refusal(h0, h0.double()) or "")
+    assert "first derivatives" in (refusal(h0, grad_saved=h0) or "")
+    assert refusal(h0.new_zeros(1, 600)) is None
+    assert "do not fit" in (refusal(h0.new_zeros(1, 3000)) or "")
+
+
+@gpu
+def test_drivers_without_teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    lone = replace(chip(0), together=False)
+    for module in (cuda, plans):
+        monkeypatch.setattr(module, "chip", lambda _: lone)
+    monkeypatch.setattr(cuda, "_fits", cuda._fits.__wrapped__)
+    h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
+    assert refusal(h0) is None
+    assert "driver has no teams" in (refusal(h0.new_zeros(1, 600)) or "")

@@ -1,0 +1,50 @@
+"""Every layout of weights fits the chip, and covers them."""
+
+import pytest
+
+from cayley.kernels.cuda.plans import Chip, Plan, best_plan
+
+H200 = Chip(processors=132, memory=232448, cluster=16)
+AMPERE = Chip(processors=84, memory=101376, cluster=1)
+
+
+@pytest.mark.parametrize("chip", [H200, AMPERE])
+@pytest.mark.parametrize("B", [1, 7, 50, 128, 1000])
+def test_plans_fit_the_chip(chip: Chip, B: int) -> None:
+    for H in (*range(1, 40), 60, 128, 170, 190, 256, 257, 360, 425, 512, 700, 1030, 1150):
+        plan = best_plan(H, B, chip)
+        if plan is None:
+            assert chip is AMPERE
+            assert H > 200
+            continue
+        assert plan.blocks <= chip.cluster
+        assert plan.threads <= 1024
+        assert plan.memory(2) <= chip.memory
+        # every multiprocessor has 65536 registers
+        kept = plan.kept * plan.outputs * plan.vector
+        assert (kept + plan.rows * plan.outputs) * plan.threads < 65536
+        assert 0 <= plan.kept <= plan.chunks
+        assert plan.chunks * plan.splits * plan.vector >= H
+        assert plan.threads // plan.splits * plan.outputs * plan.blocks >= H
+        assert plan.clusters(B) * plan.rows * plan.passes >= B
+
+
+def test_weights_that_fit_nowhere_have_no_plan() -> None:
+    assert best_plan(2000, 1, H200) is None
+    assert best_plan(512, 1, AMPERE) is None
+
+
+def test_one_wave_of_clusters_where_the_batch_allows() -> None:
+    for H, B in [(170, 128), (190, 20), (425, 28), (512, 50), (512, 120), (1030, 28)]:
+        plan = best_plan(H, B, H200)
+        assert plan is not None
+        assert plan.clusters(B) <= H200.resident(plan.blocks)
+
+
+def test_sizes_are_the_constants_of_the_kernel() -> None:
+    plan = Plan(H=20, blocks=2, rows=1, passes=3, outputs=4, splits=8, vector=2, kept=1)
+    assert (plan.chunks, plan.shared, plan.threads, plan.values) == (2, 1, 32, 1)
+    lines = plan.sizes("tanh").splitlines()
+    assert "constexpr int SHARED = 1;" in lines
+    assert "constexpr Activation PHI = TANH;" in lines
+    assert "#define CLUSTER __cluster_dims__(2, 1, 1)" in lines

@@ -1,0 +1,85 @@
+"""A function that is replayed gives what it gave when it was called."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+
+from cayley.kernels.cuda.replay import Replay
+from cayley.parametrizations import ScaledCayley, StructuredMatrix
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+def affine(x: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
+    return [a * x + b, x - b]
+
+
+def test_is_the_function_on_a_cpu() -> None:
+    x, a, b = torch.randn(3, 4).unbind()
+    for _ in range(3):
+        torch.testing.assert_close(Replay(affine)([x, a], [b]), affine(x, a, b))
+
+
+@gpu
+def test_calls_do_not_change_one_another() -> None:
+    replay, b = Replay(affine), torch.randn(4, device="cuda")
+    inputs = [torch.randn(2, 4, device="cuda").unbind() for _ in range(6)]
+    found = [replay(x, [b]) for x in inputs]
+    for x, y in zip(inputs, found, strict=True):
+        torch.testing.assert_close(y, affine(*x, b))
+    other = torch.randn(2, 7, device="cuda").unbind()
+    torch.testing.assert_close(replay(other, [b[:1]]), affine(*other, b[:1]))
+
+
+@gpu
+def test_streams_have_graphs_of_their_own() -> None:
+    replay, b = Replay(affine), torch.randn(4, device="cuda")
+    x = torch.randn(2, 4, device="cuda").unbind()
+    for _ in range(4):
+        replay(x, [b])
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        found = [replay(x, [b]) for _ in range(4)]
+    torch.cuda.current_stream().wait_stream(stream)
+    for y in found:
+        torch.testing.assert_close(y, affine(*x, b))
+
+
+@gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_matrices_are_replayed_as_they_were_formed() -> None:
+    W = StructuredMatrix(ScaledCayley(200), device="cuda", dtype=torch.float32)
+    G = torch.randn(200, 200, dtype=torch.float32, device="cuda")
+    losses, expected = [], []
+    for step in range(6):
+        if step == 4:
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            losses.append((W() * G).sum())
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        expected.append(torch.autograd.grad((W.map(W.A) * G).sum(), W.A)[0])
+        with torch.no_grad():
+            W.A.mul_(0.9)
+    # each with the matrices of its own forward pass, whatever came after it
+    for loss, gradient in zip(losses, expected, strict=True):
+        found = torch.autograd.grad(loss, W.A)[0]
+        torch.testing.assert_close(found, gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_maps_with_a_replay_are_copied_pickled_and_forgotten() -> None:
+    W = StructuredMatrix(ScaledCayley(5))
+    W().sum().backward()
+    for twin in (copy.deepcopy(W), pickle.loads(pickle.dumps(W))):
+        torch.testing.assert_close(twin(), W())
+    map = weakref.ref(W.map)
+    del W, twin
+    gc.collect()
+    assert map() is None
