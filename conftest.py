@@ -8,6 +8,7 @@ collect_ignore = [] if find_spec("torch_geometric") else ["cayley/preconditioner
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--fast``."""
     parser.addoption(
         "--fast",
         action="store_true",
@@ -16,6 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--fast`` keep the first case of every test that is not slow."""
     if not config.getoption("--fast"):
         return
     seen: set[str] = set()

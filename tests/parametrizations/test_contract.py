@@ -180,6 +180,14 @@ def test_transforms_of_torch_func(make: Factory) -> None:
 
 
 @pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize("size", [1e3, 1e6])
+def test_stays_on_the_set_with_large_free_entries(make: Factory, size: float) -> None:
+    map = make(33).float()
+    W = map(*(size * X.detach() for X in free(map, torch.float32)))
+    assert map.defect(W) <= 1e-6 * map.n**0.5
+
+
+@pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop", "AdamW"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stays_on_the_set_for_a_thousand_steps(
