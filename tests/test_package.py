@@ -28,6 +28,14 @@ def test_public_names_exist_and_are_sorted() -> None:
             assert hasattr(module, name), f"{module.__name__}.{name}"
 
 
+def test_every_network_of_the_registry_is_public() -> None:
+    for name, network in cayley.layers.NETWORKS.items():
+        assert network.__name__ == name
+        assert getattr(cayley, name) is network
+        assert name in cayley.__all__
+        assert name in cayley.layers.__all__
+
+
 def test_import_brings_torch_and_nothing_else() -> None:
     script = (
         "import sys, torch; before = set(sys.modules); rng = torch.get_rng_state()\n"

@@ -1,13 +1,14 @@
 """The gated recurrent layer with orthogonal gates (NC-GRU)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from cayley.checks import check_integer
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
-from cayley.layers.recurrent import Recurrent, check_positive
+from cayley.layers.recurrent import Recurrent
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
 from cayley.parametrizations.neumann import NeumannCayley
@@ -116,7 +117,7 @@ class NCGRU(Recurrent):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_positive("hidden_size", hidden_size)
+        check_integer("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -250,7 +251,8 @@ class NCGRU(Recurrent):
 def check_orthogonal_gates(orthogonal: Sequence[str]) -> None:
     """Raise unless each gate named is one that may be orthogonal."""
     allowed = ("reset", "candidate")
-    if isinstance(orthogonal, str) or not set(orthogonal) <= set(allowed):
+    listed = isinstance(orthogonal, Collection) and not isinstance(orthogonal, str)
+    if not listed or not all(gate in allowed for gate in orthogonal):
         raise ValueError(
             f"expected orthogonal to hold some of {allowed}, as a tuple, got {orthogonal!r}; the "
             "update gate's matrix is free in every variant of the network"

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from cayley.checks import is_integer
 from cayley.parametrizations.cayley_complex import phases_to_diagonal
 from cayley.parametrizations.parametrization import (
     Parametrization,
@@ -181,7 +182,7 @@ class GivensLayers(Parametrization):
 
     def __init__(self, n: int, *, layers: int | Literal["fft"] = 2) -> None:
         super().__init__(n)
-        if layers != "fft" and (not isinstance(layers, int) or layers < 1):
+        if layers != "fft" and (not is_integer(layers) or layers < 1):
             raise ValueError(f'expected a number of layers of at least 1, or "fft", got {layers!r}')
         self.layers: int | Literal["fft"] = layers
         self.pattern = fft_pattern(n) if layers == "fft" else tunable_pattern(n, layers)

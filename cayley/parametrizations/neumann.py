@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from cayley.checks import check_integer, check_number, is_integer
 from cayley.kernels.cuda import cayley as cuda
 from cayley.parametrizations.cayley import (
     count_signs,
@@ -150,14 +151,15 @@ class NeumannCayley(Parametrization):
         refresh_every: int | None = None,
     ) -> None:
         super().__init__(n)
-        if not isinstance(order, int) or order < 1:
+        if not is_integer(order) or order < 1:
             raise ValueError(
-                f"expected an order of at least 1, got {order}: ScaledCayley is the exact transform"
+                f"expected an order of at least 1, got {order!r}: ScaledCayley is the exact "
+                "transform"
             )
-        if tolerance is not None and not tolerance >= 0:
-            raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
-        if refresh_every is not None and refresh_every < 1:
-            raise ValueError(f"expected refresh_every to be at least 1, got {refresh_every}")
+        if tolerance is not None:
+            check_number(self, "tolerance", tolerance)
+        if refresh_every is not None:
+            check_integer("refresh_every", refresh_every)
         self.order = order
         self.negative_ones = count_signs(n, negative_ones)
         self.tolerance = tolerance

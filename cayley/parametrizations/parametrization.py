@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from cayley.checks import is_integer
 from cayley.parametrizations.polar import polar
 from cayley.tracing import no_autocast
 
@@ -45,8 +46,8 @@ class Parametrization(nn.Module, ABC):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        if not isinstance(n, int) or n < 1:
-            raise ValueError(f"{type(self).__name__}: expected an int of at least 1, got {n}")
+        if not is_integer(n) or n < 1:
+            raise ValueError(f"{type(self).__name__}: expected an int of at least 1, got {n!r}")
         self.n = n
 
     @abstractmethod

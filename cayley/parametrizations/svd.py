@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cayley.checks import check_number
 from cayley.parametrizations.householder import HouseholderProduct
 from cayley.parametrizations.parametrization import Parametrization, check_square, full_precision
 
@@ -70,11 +71,8 @@ class SpectralSVD(Parametrization):
 
     def __init__(self, n: int, *, reflections: int | None = None, margin: float = 0.01) -> None:
         super().__init__(n)
-        if not 0 <= margin < 1:
-            raise ValueError(
-                f"expected a margin of at least 0 and less than 1, got {margin}: the singular "
-                "values lie in [1 − margin, 1 + margin] and must stay positive"
-            )
+        # at a margin of 1 a singular value could be 0
+        check_number(self, "margin", margin, below=1.0)
         self.margin = margin
         self.left = HouseholderProduct(n, reflections=reflections)
         self.right = HouseholderProduct(n, reflections=reflections)

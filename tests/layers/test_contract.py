@@ -290,7 +290,8 @@ def resume(folder: str) -> None:
 def network_and_optimizer(name: str) -> tuple[Recurrent, torch.optim.Optimizer]:
     layer = NETWORKS[name](I, N, **STACKED)
     groups = cayley.parameter_groups(layer, 1e-2, recurrent_lr=1e-3)
-    kind = cayley.optim.StiefelRMSprop if name == "FullURNN" else torch.optim.Adam
+    on_manifold = any(matrix.map.on_manifold for matrix in layer.matrices())
+    kind = cayley.optim.StiefelRMSprop if on_manifold else torch.optim.Adam
     return layer, kind(groups)
 
 
