@@ -9,6 +9,7 @@ __all__ = [
     "autocast_enabled",
     "computes_now",
     "has_tangent",
+    "needs_loop",
     "no_autocast",
     "traced",
     "transforms_active",
@@ -60,11 +61,29 @@ def has_tangent(tensor: Tensor) -> bool:
     return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
 
 
+def needs_loop(*tensors: Tensor | None) -> bool:
+    """Whether a derivative is taken that our operators do not have, but torch's own have.
+
+    They have a gradient only. Transforms of :mod:`torch.func`, and derivatives in forward mode
+    through any of the tensors, go through the loop that an operator stands for.
+
+    Example:
+        >>> from torch.autograd import forward_ad
+        >>> x = torch.zeros(2)
+        >>> with forward_ad.dual_level():
+        ...     needs_loop(x, None), needs_loop(x, forward_ad.make_dual(x, x))
+        (False, True)
+        >>> torch.func.vmap(lambda x: x + needs_loop(x))(x)
+        tensor([1., 1.])
+    """
+    return transforms_active() or any(t is not None and has_tangent(t) for t in tensors)
+
+
 def traced(tensor: Tensor) -> bool:
     """Whether somebody else sees operations on a tensor, and may do something else with them.
 
-    It is so under ``torch.compile`` and ``torch.export``, on the meta device, under
-    :mod:`torch.func` and inside dispatch modes such as that of fake tensors.
+    It is so under ``torch.compile`` and ``torch.export``, under ``torch.jit.trace``, on the meta
+    device, under :mod:`torch.func` and inside dispatch modes such as that of fake tensors.
 
     Example:
         >>> traced(torch.zeros(1)), traced(torch.zeros(1, device="meta"))
@@ -72,6 +91,7 @@ def traced(tensor: Tensor) -> bool:
     """
     return (
         torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
         or tensor.is_meta
         or transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0

@@ -238,7 +238,7 @@ def _factorize(W: Tensor, layers: int) -> tuple[Tensor, Tensor, Tensor]:
     # thousands of operations on a few numbers each: no work for a GPU
     M = W.detach().to("cpu", torch.complex128, copy=True)
     # at [layer, first coordinate of the pair]
-    theta, phi = torch.zeros(2, layers, n, dtype=torch.float64)
+    theta, phi = M.new_zeros(2, layers, n, dtype=torch.float64)
     from_the_right = []
     for i in range(1, n):
         for j in range(i):

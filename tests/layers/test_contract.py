@@ -5,12 +5,14 @@ import io
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from networks import NETWORKS, Make
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.utils.rnn import (
     PackedSequence,
     pack_padded_sequence,
@@ -171,6 +173,34 @@ def test_packed_sequences_are_each_sequence_alone(make: Make, given: bool) -> No
         alone, h = layer(x[:length, b : b + 1], part(hx, *own))
         torch.testing.assert_close(padded[:length, b], alone[:, 0])
         torch.testing.assert_close(part(h_n, *own), h)
+
+
+@every
+def test_default_device_makes_no_difference(make: Make) -> None:
+    """Everything is where the layer and its input are, whatever torch.set_default_device says."""
+    layer = layer_of(make, **STACKED)
+    twin = copy.deepcopy(layer)
+    x = torch.randn(T, B, I)
+    packed = pack_padded_sequence(x, torch.tensor(LENGTHS), enforce_sorted=False)
+    for input in (x, packed):
+        results = []
+        for network, device in ((layer, "cpu"), (twin, "meta")):
+            with torch.device(device):
+                output = tree_leaves(tuple(network(input)))
+                sum(y.square().sum() for y in floats(output)).backward()
+                W = network.weight_hh_l0
+                with torch.no_grad():
+                    if len(network.structured) and not W.is_complex():
+                        network.weight_hh_l0 = network.weight_hh_l0.clone()
+                    silent = tree_leaves(tuple(network(input)))
+            gradients = [p.grad for p in network.parameters()]
+            results.append([*floats(output), W, *floats(silent), *gradients, *network.buffers()])
+        torch.testing.assert_close(results[1], results[0])
+
+
+def floats(leaves: list[Tensor]) -> list[Tensor]:
+    """The tensors of a result that are no indices."""
+    return [y for y in leaves if isinstance(y, Tensor) and y.is_floating_point()]
 
 
 @every
@@ -451,6 +481,46 @@ def test_transforms_of_torch_func(make: Make) -> None:
     torch.testing.assert_close(tangent, (gradient * v).sum())
     alone = torch.func.vmap(layer, in_dims=1, out_dims=1)(x)[0]
     torch.testing.assert_close(alone, layer(x)[0])
+
+
+@every
+def test_derivatives_in_forward_mode(make: Make) -> None:
+    """Plain dual numbers, in the input, the state or a parameter."""
+    layer = layer_of(make, num_layers=2).eval()
+    x, hx = torch.randn(4, 2, I), state_of(layer, 2)
+    first, *others = tree_leaves(hx)
+
+    def of_state(h: Tensor) -> Tensor:
+        return layer(x, (h, *others) if others else h)[0]
+
+    def of_parameter(name: str) -> Callable[[Tensor], Tensor]:
+        return lambda p: torch.func.functional_call(layer, {name: p}, (x,))[0]
+
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    functions = [(lambda x: layer(x)[0], x), (of_state, first)]
+    functions += [(of_parameter(name), p) for name, p in parameters.items()]
+    for function, v in functions:
+        t = torch.randn_like(v)
+        expected = torch.func.jvp(function, (v,), (t,))
+        with forward_ad.dual_level():
+            found = forward_ad.unpack_dual(function(forward_ad.make_dual(v.clone(), t)))
+            torch.testing.assert_close((found.primal, found.tangent), expected)
+
+
+# torch warns that it is deprecated, and of values that become constants
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@every
+@pytest.mark.parametrize("recorded", [True, False])
+def test_traces_of_torch_jit(make: Make, recorded: bool) -> None:
+    """A trace computes what the layer does, or is refused; it never records other numbers."""
+    layer = layer_of(make).eval()
+    x = torch.randn(T, B, I)
+    with torch.set_grad_enabled(recorded):
+        trace = torch.jit.trace(layer, (x,), check_trace=False)
+        for parameter in layer.parameters():
+            parameter.data.mul_(0.9)
+        x = torch.randn(T, B, I)
+        torch.testing.assert_close(trace(x), layer(x))
 
 
 @every
