@@ -45,7 +45,7 @@ def check_number(
         raise TypeError(f"{owner}: expected {name} as a float, got {value!r}: write float({name})")
     # written so that NaN fails too
     if not (0 <= value < below or (closed and value == below)):
-        expected = f"a finite {name} of at least 0"
+        expected = f"a {name} of at least 0" if closed else f"a finite {name} of at least 0"
         if below < math.inf:
             expected = f"{name} from 0 to {below:g}" + ("" if closed else f", {below:g} excluded")
         raise ValueError(f"{owner}: expected {expected}, got {value}")

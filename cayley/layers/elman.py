@@ -129,7 +129,7 @@ class RNN(Recurrent):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_integer("hidden_size", hidden_size)
-        template = None if recurrent is None else make_map(recurrent, hidden_size)
+        template = None if recurrent is None else make_map(recurrent, hidden_size, device)
         is_complex = template is not None and template.is_complex
         super().__init__(
             input_size,

@@ -1,17 +1,18 @@
 """The gated recurrent layer with orthogonal gates (NC-GRU)."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from cayley.checks import check_integer
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.recurrent import Recurrent
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
 from cayley.parametrizations.neumann import NeumannCayley
+from cayley.parametrizations.orthogonal import make_map
 from cayley.parametrizations.parametrization import full_precision
 from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
@@ -117,7 +118,6 @@ class NCGRU(Recurrent):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_integer("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -148,15 +148,16 @@ class NCGRU(Recurrent):
                 why = "the inverse is exact" if self.orthogonal else "no matrix is orthogonal"
                 raise ValueError(f"expected {name}=None where {why}, got {value}")
         if order is None:
-            template = ScaledCayley(n, negative_ones=negative_ones)
+            make = partial(ScaledCayley, negative_ones=negative_ones)
         else:
-            template = NeumannCayley(
-                n,
+            make = partial(
+                NeumannCayley,
                 order=order,
                 negative_ones=negative_ones,
                 tolerance=tolerance,
                 refresh_every=refresh_every,
             )
+        template = make_map(make, n, device)
         for suffix, size, _ in self.suffixes():
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (3 * n, size)}
             if self.orthogonal:

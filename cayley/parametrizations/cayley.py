@@ -116,6 +116,11 @@ class ScaledCayley(Parametrization):
         self.register_buffer("D", torch.empty(n))
         place_signs_(self.D, self.negative_ones)
 
+    @property
+    def onto(self) -> bool:
+        """Whether A is any skew matrix."""
+        return self.skew.onto
+
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
         # with the bits that :meth:`formed` gives, where no derivative is asked for

@@ -187,6 +187,11 @@ class GivensLayers(Parametrization):
         self.layers: int | Literal["fft"] = layers
         self.pattern = fft_pattern(n) if layers == "fft" else tunable_pattern(n, layers)
 
+    @property
+    def onto(self) -> bool:
+        """Whether there are enough layers of neighbours to reach every unitary matrix."""
+        return self.layers != "fft" and self.layers >= self.n + 2
+
     def forward(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Tensor:
         """The unitary matrix of the angles ``theta`` and the phases ``phi`` and ``omega``."""
         with full_precision(theta, phi, omega):
@@ -201,7 +206,7 @@ class GivensLayers(Parametrization):
         check_square(W, self.n, is_complex=True)
         W = W.to(torch.promote_types(W.dtype, torch.complex64))
         check_orthogonal(W, self.defect(W))
-        if self.layers == "fft" or self.layers < self.n + 2:
+        if self.layers == "fft" or not self.onto:
             raise NotImplementedError(
                 f"{self.layers} layers reach only a subset of the unitary matrices of size "
                 f"{self.n} and know no inverse: draw a matrix with sample(), or "

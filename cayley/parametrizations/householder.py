@@ -120,6 +120,11 @@ class HouseholderProduct(Parametrization):
             )
         self.register_buffer("D", torch.ones(n))
 
+    @property
+    def onto(self) -> bool:
+        """Whether there are n reflections."""
+        return self.reflections == self.n
+
     def forward(self, u: Tensor) -> Tensor:
         """The orthogonal matrix of the entries ``u`` of the reflection vectors."""
         U = u.new_zeros(self.n, self.reflections).index_put(self._entries(u.device), u)

@@ -157,7 +157,7 @@ class NeumannCayley(Parametrization):
                 "transform"
             )
         if tolerance is not None:
-            check_number(self, "tolerance", tolerance)
+            check_number(self, "tolerance", tolerance, closed=True)
         if refresh_every is not None:
             check_integer("refresh_every", refresh_every)
         self.order = order

@@ -14,7 +14,7 @@ from cayley.parametrizations.exponential import MatrixExponential
 from cayley.parametrizations.givens import GivensLayers
 from cayley.parametrizations.householder import HouseholderProduct
 from cayley.parametrizations.neumann import NeumannCayley
-from cayley.parametrizations.parametrization import Parametrization
+from cayley.parametrizations.parametrization import Parametrization, made_on
 from cayley.parametrizations.stiefel import StiefelPoint
 from cayley.parametrizations.svd import SpectralSVD
 
@@ -35,13 +35,16 @@ MAPS: dict[str, MapFactory] = {
 }
 
 
-def make_map(map: Parametrization | MapFactory | str, n: int) -> Parametrization:
+def make_map(
+    map: Parametrization | MapFactory | str, n: int, device: torch.device | str | None = None
+) -> Parametrization:
     """The parametrisation of an (n, n) matrix.
 
     Arguments:
         map: The parametrisation itself, a function that makes it from n, or its name, a key of
             :data:`MAPS`.
         n: The size of the matrix.
+        device: Of the buffers of what is made; None for torch's default.
 
     Example:
         >>> from functools import partial
@@ -55,7 +58,8 @@ def make_map(map: Parametrization | MapFactory | str, n: int) -> Parametrization
             raise ValueError(f"expected one of the maps {sorted(MAPS)}, got {map!r}")
         map = MAPS[map]
     if callable(map) and not isinstance(map, nn.Module):
-        map = map(n)
+        with made_on(device):
+            map = map(n)
     if not isinstance(map, Parametrization):
         raise TypeError(
             "expected a parametrisation, a function that makes one from its size, or the name of "
@@ -109,7 +113,7 @@ def orthogonal_(
     if weight.dim() != 2 or weight.shape[0] != weight.shape[1]:
         raise ValueError(f"expected {name!r} to be a square matrix, got {tuple(weight.shape)}")
     # a copy: two weights must not share the signs or the base that belong to one of them
-    map = copy.deepcopy(make_map(map, len(weight)))
+    map = copy.deepcopy(make_map(map, len(weight), weight.device))
     if map.is_complex != weight.is_complex():
         kind = "complex" if map.is_complex else "real"
         raise TypeError(f"expected a {kind} weight for {map}, got {weight.dtype}")

@@ -140,6 +140,11 @@ class Banded(Parametrization):
             raise ValueError(f"expected an int bandwidth of at least 1, got {bandwidth!r}")
         self.bandwidth = bandwidth
 
+    @property
+    def onto(self) -> bool:
+        """Whether the band is the whole matrix."""
+        return last_diagonal(self.n, self.bandwidth) == self.n - 1
+
     def project(self, W: Tensor) -> Tensor:
         """The skew part of W, inside the band."""
         A = (W - W.mH) / 2

@@ -77,6 +77,11 @@ class SpectralSVD(Parametrization):
         self.left = HouseholderProduct(n, reflections=reflections)
         self.right = HouseholderProduct(n, reflections=reflections)
 
+    @property
+    def onto(self) -> bool:
+        """Whether there are n reflections a side."""
+        return self.left.onto
+
     def forward(self, u: Tensor, v: Tensor, s: Tensor) -> Tensor:
         """The matrix of the reflections ``u`` and ``v`` and the numbers ``s``."""
         return spectral_svd(self.left(u), self.right(v), s, self.margin)
@@ -88,7 +93,7 @@ class SpectralSVD(Parametrization):
         that is right to rounding, and that hardly moves in training.
         """
         check_square(W, self.n, is_complex=False)
-        if self.left.reflections < self.n:
+        if not self.onto:
             raise ValueError(
                 f"expected reflections = n = {self.n}, got {self.left.reflections}: fewer reach "
                 "only some singular vectors, and a matrix with equal singular values does not "

@@ -198,6 +198,14 @@ def test_default_device_makes_no_difference(make: Make) -> None:
         torch.testing.assert_close(results[1], results[0])
 
 
+@every
+def test_a_device_asked_for_goes_over_the_default(make: Make) -> None:
+    with torch.device("meta"):
+        layer = make(I, N, device="cpu", **STACKED)
+    assert {t.device.type for t in layer.state_dict().values()} == {"cpu"}
+    assert layer(torch.randn(T, B, I))[0].isfinite().all()
+
+
 def floats(leaves: list[Tensor]) -> list[Tensor]:
     """The tensors of a result that are no indices."""
     return [y for y in leaves if isinstance(y, Tensor) and y.is_floating_point()]
