@@ -28,7 +28,15 @@ from cayley.parametrizations.skew import (
 )
 from cayley.tracing import computes_now, has_tangent
 
-__all__ = ["ScaledCayley", "scaled_cayley"]
+__all__ = [
+    "ScaledCayley",
+    "count_signs",
+    "differentiated",
+    "of_inverse",
+    "place_signs_",
+    "pulled_back",
+    "scaled_cayley",
+]
 
 
 def scaled_cayley(A: Tensor, D: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from cayley.parametrizations.parametrization import (
 )
 from cayley.parametrizations.polar import refine
 
-__all__ = ["HouseholderProduct", "householder_product"]
+__all__ = ["HouseholderProduct", "householder_product", "unit"]
 
 
 def unit(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:

@@ -11,7 +11,7 @@ from cayley.parametrizations.eigenvalue import EigenvalueNormalization
 from cayley.parametrizations.parametrization import Parametrization, check_square
 from cayley.parametrizations.polar import polar
 
-__all__ = ["LongShort", "long_short"]
+__all__ = ["LongShort", "check_sizes", "long_short"]
 
 COUPLINGS = {"uniform": nn.init.xavier_uniform_, "orthogonal": nn.init.orthogonal_}
 

@@ -12,7 +12,15 @@ from cayley.checks import is_integer
 from cayley.parametrizations.polar import polar
 from cayley.tracing import no_autocast
 
-__all__ = ["Parametrization", "full_precision", "made_on"]
+__all__ = [
+    "PRECISIONS",
+    "Parametrization",
+    "check_orthogonal",
+    "check_precision",
+    "check_square",
+    "full_precision",
+    "made_on",
+]
 
 PRECISIONS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 

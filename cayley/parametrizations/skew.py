@@ -11,7 +11,18 @@ from cayley.initializers import rotation_angles
 from cayley.parametrizations.parametrization import Parametrization, check_square
 from cayley.tracing import computes_now
 
-__all__ = ["Skew", "SkewHermitian", "skew_hermitian", "skew_symmetric"]
+__all__ = [
+    "Skew",
+    "SkewHermitian",
+    "bandwidth_repr",
+    "diagonal_entries",
+    "last_diagonal",
+    "positions",
+    "skew_at",
+    "skew_blocks",
+    "skew_hermitian",
+    "skew_symmetric",
+]
 
 
 def diagonals(n: int, first: int, last: int, device: torch.device) -> tuple[Tensor, Tensor]:
