@@ -86,7 +86,7 @@ class RNN(Recurrent):
             :data:`cayley.parametrizations.MAPS`; a parametrisation, of which each layer and
             direction gets a copy; or None for a free matrix.
         nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`; with a complex matrix one
-            that is defined there.
+            that has a complex form, such as ``"modrelu"``.
         bias: Whether there is a bias (a threshold, with modReLU).
         batch_first: Whether input and output are (B, T, ·).
         dropout: Probability of dropout on the output of each layer but the last.
@@ -94,7 +94,8 @@ class RNN(Recurrent):
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
-            ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own.
+            ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own. The layer
+            keeps them: to be pickled it needs functions that can be.
         device, dtype: Of the parameters, real also with a complex matrix.
 
     Shapes:
@@ -147,17 +148,9 @@ class RNN(Recurrent):
         self.is_complex = is_complex
         stacked = is_complex and nonlinearity == "modrelu"
         self._activation = "modrelu_stacked" if stacked else nonlinearity
-        bound = hidden_size**-0.5
-        uniform = partial(nn.init.uniform_, a=-bound, b=bound)
         self._threshold = ACTIVATIONS[self._activation].threshold
-        self._initializers: dict[str, Initializer] = {
-            "weight_ih": uniform,
-            "weight_hh": uniform,
-            "bias": nn.init.zeros_ if self._threshold else uniform,
-            "h0": nn.init.zeros_,
-        }
         check_initializers(initializers or {})
-        self._initializers |= initializers or {}
+        self._initializers = dict(initializers or {})
         (H,) = self.state_sizes
         # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
         self._two_biases = template is None and not self._threshold
@@ -181,9 +174,18 @@ class RNN(Recurrent):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all parameters anew, as when the layer was made."""
+        bound = self.hidden_size**-0.5
+        uniform = partial(nn.init.uniform_, a=-bound, b=bound)
+        initializers: dict[str, Initializer] = {
+            "weight_ih": uniform,
+            "weight_hh": uniform,
+            "bias": nn.init.zeros_ if self._threshold else uniform,
+            "h0": nn.init.zeros_,
+            **self._initializers,
+        }
         for name, parameter in self.named_parameters(recurse=False):
             kind = name.partition("_l")[0]
-            self._initializers["bias" if kind.startswith("bias") else kind](parameter)
+            initializers["bias" if kind.startswith("bias") else kind](parameter)
         for matrix in self.matrices():
             matrix.reset_parameters()
 

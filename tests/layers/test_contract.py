@@ -1,6 +1,7 @@
 """The contract of ``nn.RNN``, held by every network."""
 
 import copy
+import importlib
 import io
 import pickle
 import subprocess
@@ -361,6 +362,23 @@ def test_copies_are_equal_and_independent(make: Make) -> None:
                 parameter.mul_(0.5)
             assert not torch.equal(twin(x)[0], expected)
         assert torch.equal(layer(x)[0], expected)
+
+
+@every
+def test_saved_layers_hold_classes_and_plain_functions_only(make: Make, tmp_path: Path) -> None:
+    """So that ``torch.load(weights_only=True)`` takes them, once it is told which."""
+    layer = layer_of(make, **STACKED)
+    torch.save(layer, tmp_path / "layer.pt")
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(tmp_path / "layer.pt")
+    known = []
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert module.startswith(("cayley.", "torch.nn.")), name
+        known.append(getattr(importlib.import_module(module), attribute))
+    with torch.serialization.safe_globals(known):
+        twin = torch.load(tmp_path / "layer.pt", weights_only=True)
+    x = torch.randn(T, B, I)
+    torch.testing.assert_close(twin(x), layer(x))
 
 
 @every
