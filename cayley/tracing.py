@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = [
     "autocast_enabled",
@@ -55,10 +56,13 @@ def has_tangent(tensor: Tensor) -> bool:
         ...     has_tangent(x), has_tangent(forward_ad.make_dual(x, x))
         (False, True)
     """
+    return _forward_mode() and forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def _forward_mode() -> bool:
+    """Whether there are derivatives in forward mode at all: one question for many tensors."""
     # compilers cannot ask, and refuse such derivatives themselves
-    if torch.compiler.is_compiling():
-        return False
-    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def needs_loop(*tensors: Tensor | None) -> bool:
@@ -76,7 +80,9 @@ def needs_loop(*tensors: Tensor | None) -> bool:
         >>> torch.func.vmap(lambda x: x + needs_loop(x))(x)
         tensor([1., 1.])
     """
-    return transforms_active() or any(t is not None and has_tangent(t) for t in tensors)
+    if transforms_active():
+        return True
+    return _forward_mode() and any(t is not None and has_tangent(t) for t in tensors)
 
 
 def traced(tensor: Tensor) -> bool:

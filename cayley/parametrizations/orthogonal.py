@@ -48,10 +48,10 @@ def make_map(
 
     Example:
         >>> from functools import partial
-        >>> make_map("cayley", 4)
-        ScaledCayley(4, negative_ones=2)
-        >>> make_map(partial(ScaledCayley, negative_ones=1), 4)
-        ScaledCayley(4, negative_ones=1)
+        >>> make_map("householder", 4)
+        HouseholderProduct(4, reflections=4)
+        >>> make_map(partial(HouseholderProduct, reflections=2), 4)
+        HouseholderProduct(4, reflections=2)
     """
     if isinstance(map, str):
         if map not in MAPS:

@@ -212,6 +212,25 @@ def test_meta_device_deepcopy_and_pickle(make: Factory) -> None:
 
 
 @every
+def test_default_device_makes_no_difference(make: Factory) -> None:
+    results = []
+    first = make(6)
+    X = [x.detach() for x in free(first)]
+    for device in ("cpu", "meta"):
+        map = copy.deepcopy(first)
+        leaves = [x.clone().requires_grad_() for x in X]
+        with torch.device(device):
+            W = map(*leaves)
+            gradients = torch.autograd.grad(W.abs().sum(), leaves)
+            parts = [W, *gradients, map.defect(W), map.project(W.detach())]
+            if map.onto:
+                inverse = map.right_inverse(W.detach())
+                parts += [inverse] if isinstance(inverse, Tensor) else inverse
+            results.append([*parts, *map.buffers()])
+    torch.testing.assert_close(results[1], results[0])
+
+
+@every
 def test_compiles_in_one_graph(make: Factory) -> None:
     map = make(6)
     X = map.sample()
