@@ -25,7 +25,7 @@ from cayley.parametrizations.parametrization import (
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
-from cayley.tracing import computes_now, has_tangent, transforms_active
+from cayley.tracing import computes_now, needs_loop
 
 __all__ = ["NeumannCayley", "neumann_update"]
 
@@ -186,7 +186,7 @@ class NeumannCayley(Parametrization):
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
         # what follows A has a gradient only, which transforms of torch.func do not see
-        if transforms_active() or has_tangent(A):
+        if needs_loop(A):
             return scaled_cayley(self.skew(A), self.D)
         # with the bits that :meth:`formed` gives, where no derivative is asked for
         if computes_now(A) and not differentiated(A) and self._is_small(A):
