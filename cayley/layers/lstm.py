@@ -5,10 +5,11 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from cayley.checks import check_integer
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.lstm_state import StreamState, stream_size
-from cayley.layers.recurrent import Recurrent, State, check_positive
+from cayley.layers.recurrent import Recurrent, State
 from cayley.norms.atn import check_over
 from cayley.norms.batch import PopulationStatistics
 from cayley.norms.layouts import turned
@@ -309,7 +310,7 @@ def check_norm(norm: str | None, window: int | None, over: str) -> None:
     if norm == "atn":
         if window is None:
             raise ValueError("norm='atn' needs the number of steps of its window: pass window=K")
-        check_positive("window", window)
+        check_integer("window", window)
     elif window is not None or over != "layer":
         raise ValueError(
             f"window and over are settings of norm='atn', got window={window}, over={over!r} with "

@@ -15,7 +15,8 @@ def there(batch_sizes: Tensor, device: torch.device) -> Tensor:
                 [ True, False]])
     """
     # the largest size stands first: sequences are sorted by length
-    return (torch.arange(int(batch_sizes[0])) < batch_sizes[:, None]).to(device)
+    sequence = torch.arange(int(batch_sizes[0]), device=batch_sizes.device)
+    return (sequence < batch_sizes[:, None]).to(device)
 
 
 def padded(x: Tensor, rows: Tensor) -> Tensor:

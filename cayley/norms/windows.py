@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.tracing import computes_now, transforms_active
+from cayley.tracing import computes_now, needs_loop
 
 __all__ = [
     "Moments",
@@ -189,7 +189,7 @@ def window_statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Ten
     """
     if window == 1:
         return m, v
-    run = _statistics if transforms_active() else _window_statistics
+    run = _statistics if needs_loop(m, v, w) else _window_statistics
     return run(m, v, w, window)
 
 

@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from cayley.checks import is_integer
 from cayley.kernels.cpu import cayley as cpu
 from cayley.kernels.cuda import cayley as cuda
 from cayley.kernels.cuda.replay import Replay
@@ -27,7 +28,15 @@ from cayley.parametrizations.skew import (
 )
 from cayley.tracing import computes_now, has_tangent
 
-__all__ = ["ScaledCayley", "scaled_cayley"]
+__all__ = [
+    "ScaledCayley",
+    "count_signs",
+    "differentiated",
+    "of_inverse",
+    "place_signs_",
+    "pulled_back",
+    "scaled_cayley",
+]
 
 
 def scaled_cayley(A: Tensor, D: Tensor) -> Tensor:
@@ -114,6 +123,11 @@ class ScaledCayley(Parametrization):
         self.skew = Skew(n, bandwidth=bandwidth)
         self.register_buffer("D", torch.empty(n))
         place_signs_(self.D, self.negative_ones)
+
+    @property
+    def onto(self) -> bool:
+        """Whether A is any skew matrix."""
+        return self.skew.onto
 
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
@@ -217,8 +231,8 @@ def differentiated(A: Tensor) -> bool:
 def count_signs(n: int, negative_ones: int | None) -> int:
     """How many of n signs are −1: as many as asked for, by default half of them."""
     count = n // 2 if negative_ones is None else negative_ones
-    if not isinstance(count, int) or not 0 <= count <= n:
-        raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones}")
+    if not is_integer(count) or not 0 <= count <= n:
+        raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones!r}")
     return count
 
 

@@ -91,7 +91,7 @@ def observe_recurrences(
         T, B, _ = hs.shape
         there = xs.new_ones((T, B), dtype=torch.bool)
         if sizes is not None:
-            there = (torch.arange(B) < sizes[:, None]).to(xs.device)
+            there = (torch.arange(B, device=sizes.device) < sizes[:, None]).to(xs.device)
         parts = zip(suffixes, *(v.chunk(len(suffixes), -1) for v in (hs, gs)), strict=True)
         for d, (suffix, h_d, g_d) in enumerate(parts):
             first = h_d.new_zeros(h_d.shape[1:])

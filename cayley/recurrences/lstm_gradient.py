@@ -207,7 +207,7 @@ def lstm_gradient(
     dhs = steps(torch.zeros_like(h) if grad_h is None else grad_h)
     dcs = steps(torch.zeros_like(c) if grad_c is None else grad_c)
     fs, to_cells, to_os, to_tanhs = (steps(v) for v in (f, to_cell, to_o, to_tanh))
-    dxs, das, deltas, dys = ([torch.empty(0)] * len(sizes) for _ in range(4))
+    dxs, das, deltas, dys = ([h0[:0]] * len(sizes) for _ in range(4))
     # nothing comes from beyond the last step
     carry_h, carry_c = h0[:0], c0[:0]
     for t in reversed(range(len(sizes))):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from cayley.checks import check_number
 from cayley.initializers import rotation_angles
 from cayley.kernels.cuda.eigenpair import served
 from cayley.kernels.cuda.rank_two import rank_two_on_device
@@ -128,8 +129,7 @@ class EigenvalueNormalization(Parametrization):
 
     def __init__(self, s: int, *, eps: float = 0.0) -> None:
         super().__init__(s)
-        if not 0 <= eps < float("inf"):
-            raise ValueError(f"expected a finite eps of at least 0, got {eps}")
+        check_number(self, "eps", eps)
         self.eps = eps
         self.register_buffer("latched", torch.empty((), dtype=torch.bool))
         self.register_buffer("right", torch.empty(s, followed_columns(s)))

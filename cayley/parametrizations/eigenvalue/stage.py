@@ -155,13 +155,15 @@ class Stage:
         self.T = torch.empty(s, s, dtype=torch.float64, device=device)
         self.answer = torch.empty(4 * s + 1, dtype=state.right.dtype, device=device)
         self.ok = torch.empty((), dtype=torch.bool, device=device)
-        self.noise = torch.zeros(2, s, k, dtype=torch.float64)
-        generator = torch.Generator().manual_seed(s)
-        scouts = torch.randn(2, s, SCOUTS, generator=generator, dtype=torch.float64)
+        self.noise = torch.zeros(2, s, k, dtype=torch.float64, device="cpu")
+        generator = torch.Generator("cpu").manual_seed(s)
+        scouts = torch.randn(2, s, SCOUTS, generator=generator, dtype=torch.float64, device="cpu")
         self.noise[..., -SCOUTS:] = NOISE / s**0.5 * scouts
         self.noise = self.noise.to(device)
         on_gpu = device.type == "cuda"
-        self.pinned = torch.empty(len(state.memory), dtype=torch.int64, pin_memory=on_gpu)
+        self.pinned = torch.empty(
+            len(state.memory), dtype=torch.int64, device="cpu", pin_memory=on_gpu
+        )
         self._graphs: dict[Work, torch.cuda.CUDAGraph | None] = {}
 
     def fits(self, state: Following, eps: float) -> bool:

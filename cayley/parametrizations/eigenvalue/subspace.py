@@ -196,7 +196,7 @@ def candidate(P: Projection, eps: float) -> Candidate | None:
     r = _residuals(theta, e, P.H, P.H_out)
     r_x, r_z = _residuals(refined, x, P.H, P.H_out), _residuals(refined, z, P.K, P.K_out)
     distance = (theta - ritz[:, None]).abs()
-    distance[upper, torch.arange(len(upper))] = math.inf
+    distance[upper, torch.arange(len(upper), device=upper.device)] = math.inf
     distance = distance.amin(0)
     bound = r_x * r_z / (c * distance)
     # Vectors of different eigenvalues have an inner product too, as large as their errors: what
@@ -270,7 +270,7 @@ def _correct(
     """The vector Vx, corrected by n terms, as two rows."""
     rows = torch.stack((x.real, x.imag)).to(V)
     a, b = theta.real, theta.imag
-    times = torch.tensor([[a, -b], [b, a]], dtype=torch.float64)
+    times = torch.tensor([[a, -b], [b, a]], dtype=torch.float64, device="cpu")
     over = (times.mT / abs(theta) ** 2).to(V)
     u = rows @ V.mT
     if n == 0:

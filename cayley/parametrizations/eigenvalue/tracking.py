@@ -132,13 +132,15 @@ def iterate(gram: Tensor, lead: Tensor, terms: int) -> Small:
     is_real = value.imag.abs() <= DUST * value.abs()
     dual = torch.stack((z @ M, M @ x)) * (torch.where(is_real, 1.0, 2.0) / c)
     factor, info = torch.linalg.cholesky_ex(torch.stack((gram[right, right], gram[left, left])))
-    eye = torch.eye(k, dtype=torch.float64)
+    eye = torch.eye(k, dtype=torch.float64, device=gram.device)
     return Small(
         torch.view_as_real(both).mT.contiguous(),
         torch.view_as_real(dual.conj().resolve_conj()).mT,
         torch.linalg.solve_triangular(factor, eye, upper=False).mT,
         _rotation(value),
-        _rotation(value ** torch.arange(-1, -terms - 1, -1)).transpose(0, 1).flatten(1),
+        _rotation(value ** torch.arange(-1, -terms - 1, -1, device=gram.device))
+        .transpose(0, 1)
+        .flatten(1),
         factor,
         (info == 0).to(torch.float64),
     )
@@ -202,4 +204,4 @@ def _orthonormal(gram: Tensor, side: int) -> Tensor:
     L, info = torch.linalg.cholesky_ex(G)
     if info:
         return torch.full_like(G, math.nan)
-    return torch.linalg.solve_triangular(L, torch.eye(len(G)).to(L), upper=False)
+    return torch.linalg.solve_triangular(L, torch.eye(len(G), device=L.device).to(L), upper=False)
