@@ -10,7 +10,7 @@ from cayley.kernels.steps import last_states
 from cayley.layers.lstm_state import StreamState, stream_size
 from cayley.layers.recurrent import Recurrent, State, check_positive
 from cayley.norms.atn import check_over
-from cayley.norms.batch import PopulationStatistics
+from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import turned
 from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
@@ -45,8 +45,8 @@ class LSTM(Recurrent):
 
     - ``"layer"`` normalises each example over its units;
     - ``"batch"`` normalises each unit over the examples that have this step and, in evaluation, by
-      the statistics of the population at this step, the last one standing for all beyond the
-      longest training sequence;
+      the statistics of the population at this step (:class:`~cayley.norms.PopulationStatistics`),
+      to which a step of a single sequence does not count;
     - ``"atn"`` does either over the last K steps: assorted-time normalisation.
 
     Normalised layers start with W the identity four times, U orthogonal, biases and β at 0, γ at 1,
@@ -83,6 +83,8 @@ class LSTM(Recurrent):
             normalisation, which would undo a bias inside, its :math:`\beta_h`. None leaves it as
             it is drawn.
         eps: The ε of all normalisations.
+        max_steps: The number of time steps with statistics of the population, over the batch; all
+            later steps share the last one's.
         bias: Whether there are biases.
         batch_first: Whether input and output are (B, T, ·).
         dropout: Probability of dropout on the output of each layer but the last.
@@ -116,6 +118,7 @@ class LSTM(Recurrent):
         bias_inside: bool = True,
         forget_bias: float | None = None,
         eps: float = 1e-5,
+        max_steps: int = MAX_STEPS,
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
@@ -147,6 +150,7 @@ class LSTM(Recurrent):
         self.bias_inside = bias_inside
         self.forget_bias = forget_bias
         self.eps = eps
+        self.max_steps = max_steps
         self.population = nn.ModuleDict()
         H = hidden_size
         for suffix, size, _ in self.suffixes():
@@ -159,7 +163,7 @@ class LSTM(Recurrent):
                 shapes |= {f"gamma_{site}": (features,), f"beta_{site}": (features,)}
                 if over == "batch":
                     self.population[f"{site}_{suffix}"] = PopulationStatistics(
-                        features, device=device, dtype=dtype
+                        features, max_steps=max_steps, device=device, dtype=dtype
                     )
             for name, shape in shapes.items():
                 parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -249,8 +253,9 @@ class LSTM(Recurrent):
             )
             windows.take(states)
             if self.over == "batch" and self.training:
+                sequences = windows.B if batch_sizes is None else batch_sizes
                 for site, (mean, var) in windows.statistics(self.eps).items():
-                    self._population(site, suffix).update(mean, var, windows.start())
+                    self._population(site, suffix).update(mean, var, sequences, windows.start())
         h_n, c_n = (last_states(v, batch_sizes, False) for v in (states.h, states.c))
         y = turned(states.h, batch_sizes) if reverse else states.h
         return y, (h_n, c_n, *windows.state())
@@ -296,6 +301,8 @@ class LSTM(Recurrent):
                 parts.append("bias_inside=False")
             if self.eps != 1e-5:
                 parts.append(f"eps={self.eps}")
+            if self.max_steps != MAX_STEPS:
+                parts.append(f"max_steps={self.max_steps}")
         if self.forget_bias is not None:
             parts.append(f"forget_bias={self.forget_bias}")
         return ", ".join(parts)

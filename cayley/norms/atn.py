@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from cayley.norms.batch import PopulationStatistics
+from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import laid_out, padded, there
 from cayley.norms.windows import (
     TimeWindow,
@@ -176,7 +176,8 @@ class AssortedTimeNorm(nn.Module):
     Note:
         The documents do not say what the form over the batch does at inference. Here it uses, as
         batch normalisation does, the mean over training batches of the statistics that were used
-        at each time step (:class:`~cayley.norms.PopulationStatistics`).
+        at each time step (:class:`~cayley.norms.PopulationStatistics`). A step of a single sequence
+        does not count there.
 
     References:
         Breaking Time Invariance: Assorted-Time Normalization for RNNs, Pospisil, Zadorozhnyy, Ye,
@@ -188,6 +189,8 @@ class AssortedTimeNorm(nn.Module):
         over: ``"layer"`` or ``"batch"``.
         eps: ε.
         affine: Whether there are γ and β, which start at 1 and 0.
+        max_steps: The number of time steps with statistics of the population, over the batch; all
+            later steps share the last one's.
         device, dtype: Of γ and β.
 
     Shapes:
@@ -214,6 +217,7 @@ class AssortedTimeNorm(nn.Module):
         over: Over = "layer",
         eps: float = 1e-5,
         affine: bool = True,
+        max_steps: int = MAX_STEPS,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -227,12 +231,15 @@ class AssortedTimeNorm(nn.Module):
         self.over: Over = over
         self.eps = eps
         self.affine = affine
+        self.max_steps = max_steps
         for name in ("gamma", "beta"):
             parameter = nn.Parameter(torch.empty(features, device=device, dtype=dtype))
             self.register_parameter(name, parameter if affine else None)
         self.population = None
         if over == "batch":
-            self.population = PopulationStatistics(features, device=device, dtype=dtype)
+            self.population = PopulationStatistics(
+                features, max_steps=max_steps, device=device, dtype=dtype
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -303,7 +310,8 @@ class AssortedTimeNorm(nn.Module):
         if self.population is not None and a.numel():
             mean, var = moments.mean + moments.reference, moments.var
             var = unbiased(var, moments.w, self.window, past)
-            self.population.update(mean[:, 0], var[:, 0], seen)
+            sequences = a.shape[1] if batch_sizes is None else batch_sizes
+            self.population.update(mean[:, 0], var[:, 0], sequences, seen)
         window = None
         if batch_sizes is None:
             window = advance(
@@ -320,4 +328,6 @@ class AssortedTimeNorm(nn.Module):
             parts.append(f"eps={self.eps}")
         if not self.affine:
             parts.append("affine=False")
+        if self.max_steps != MAX_STEPS:
+            parts.append(f"max_steps={self.max_steps}")
         return ", ".join(parts)

@@ -59,6 +59,7 @@ def test_window_of_one_step_is_layer_or_batch_normalisation() -> None:
 
 @windows
 @overs
+@pytest.mark.filterwarnings("ignore:.*a step of a single sequence")
 def test_padding_never_enters(window: int, over: str) -> None:
     """Of sequences of different lengths each step is normalised by what is there."""
     norm = AssortedTimeNorm(F, window, over=over)
@@ -260,6 +261,15 @@ def test_evaluation_over_the_batch_uses_the_population() -> None:
     found, _ = pad_packed_sequence(norm(packed))
     torch.testing.assert_close(found[:, 0], y[:, 0])
     torch.testing.assert_close(found[:2, 1], y[:2, 0])
+
+
+def test_a_single_sequence_does_not_enter_the_population() -> None:
+    norm = AssortedTimeNorm(F, 2, over="batch", max_steps=9)
+    with pytest.warns(UserWarning, match="single sequence has no variance"):
+        norm(pack_padded_sequence(torch.randn(T, 3, F), torch.tensor([T, 4, 4])))
+    assert norm.population.batches.tolist() == [1] * 4 + [0] * 5
+    norm.eval()
+    assert (norm(torch.randn(T, 3, F)).abs() < 30).all()
 
 
 @overs
