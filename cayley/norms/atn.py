@@ -11,8 +11,10 @@ from cayley.norms.layouts import laid_out, padded, there
 from cayley.norms.windows import (
     TimeWindow,
     advance,
-    coarse,
     mean_and_variance,
+    measured_from,
+    reference_of,
+    reference_with_past,
     sliding_sum,
     window_statistics,
 )
@@ -60,6 +62,7 @@ def assorted_time_norm(
     eps: float = 1e-5,
     batch_sizes: Tensor | None = None,
     past: TimeWindow | None = None,
+    reference: Tensor | None = None,
 ) -> tuple[Tensor, StepMoments]:
     r"""Normalise each step by the mean and variance of the last K steps.
 
@@ -81,6 +84,8 @@ def assorted_time_norm(
         eps: ε.
         batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU.
         past: The window before the first step; None for an empty one.
+        reference: What the means in the result are measured from, (B, 1) over the layer, (1, F)
+            over the batch; None for one that keeps the digits of values with a large mean.
 
     Returns:
         y, in the layout of a, and the statistics it was made with.
@@ -95,10 +100,14 @@ def assorted_time_norm(
     rows = None if batch_sizes is None else there(batch_sizes, a.device)
     a = a if rows is None else padded(a, rows)
     axis = 2 if over == "layer" else 1
-    reference = coarse(a[:1].mean(axis, keepdim=True)[0])
+    past = past if window > 1 else None
+    if reference is None:
+        # the sum is a value, or the 0 of a batch without any
+        values = a.narrow(axis, 0, min(1, a.shape[axis])).sum(axis, keepdim=True)
+        is_there = rows[..., None] if rows is not None and over == "layer" else None
+        reference = reference_with_past(reference_of(values, is_there), past)
     if past is not None:
-        seen = past.weights[-1:].sum(0) > 0 if window > 1 else torch.zeros_like(reference) > 0
-        reference = torch.where(seen, past.reference, reference)
+        past = measured_from(past, reference)
     a = a - reference
     if over == "layer" or rows is None:
         m, v = mean_and_variance(a, axis)
@@ -110,7 +119,7 @@ def assorted_time_norm(
     w = a.new_ones(a.shape[0], 1, 1)
     if over == "batch":
         w = w * a.shape[1] if rows is None else rows.sum(1)[:, None, None].to(a.dtype)
-    if past is None or window == 1:
+    if past is None:
         mean, var = window_statistics(m, v, w, window)
     else:
         weights = w.expand(-1, past.weights.shape[1], 1)

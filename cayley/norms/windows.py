@@ -25,8 +25,12 @@ __all__ = [
     "advance",
     "coarse",
     "mean_and_variance",
+    "measured_from",
     "merge",
+    "reference_of",
+    "reference_with_past",
     "sliding_sum",
+    "suffix_moments",
     "window_statistics",
 ]
 
@@ -47,6 +51,20 @@ class TimeWindow(NamedTuple):
     means: Tensor
     variances: Tensor
     weights: Tensor
+
+
+def measured_from(past: TimeWindow, reference: Tensor) -> TimeWindow:
+    """The same window with another reference.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1)
+        >>> past = TimeWindow(one[0], 3 * one, one, one)
+        >>> measured_from(past, -one[0]).means.item()
+        5.0
+    """
+    means = past.means + (past.reference - reference)
+    means = means.where(past.weights > 0, 0)  # of steps that never were
+    return past._replace(reference=reference, means=means)
 
 
 def advance(
@@ -77,6 +95,8 @@ def advance(
     if past is None:
         zeros = m.new_zeros(window - 1, *m.shape[1:])
         past = TimeWindow(reference, zeros, zeros, zeros[..., :1])
+    else:
+        past = measured_from(past, reference)
     tables = [torch.cat(pair) for pair in zip(past[1:], new, strict=True)]
     if lengths is None:
         return TimeWindow(reference, *(x.narrow(0, T, window - 1) for x in tables))
@@ -116,6 +136,37 @@ def coarse(m: Tensor) -> Tensor:
     bits = {torch.float32: 24, torch.float64: 53}[m.dtype]
     c = m * (2.0 ** (bits - 8) + 1)
     return c - (c - m)
+
+
+def reference_of(values: Tensor, is_there: Tensor | None = None) -> Tensor:
+    """What to measure means from: near the value of least magnitude over time, (T, ·) ↦ (·).
+
+    Values that have a large mean in common all lie near it, and :func:`coarse` says what is gained
+    by taking it away. Where they have none, it is small, and takes nothing from the digits of any
+    step: a single step that is large, infinite or not a number does not act on others.
+
+    Arguments:
+        values: A value of each step; 0 is the result where none is finite.
+        is_there: Which of them count, (T, ·); None for all.
+
+    Example:
+        >>> reference_of(torch.tensor([[1e6, 3.0], [torch.nan, -2.0], [1001.0, -4.0]]))
+        tensor([1000.,   -2.])
+    """
+    values = values.detach()
+    counts = values.isfinite() if is_there is None else values.isfinite() & is_there
+    size = values.abs().where(counts, torch.inf)
+    found = coarse(values.gather(0, size.argmin(0, keepdim=True))[0])
+    return found.where(found.isfinite(), 0)
+
+
+def reference_with_past(reference: Tensor, past: TimeWindow | None) -> Tensor:
+    """The one of least magnitude: a reference, or that of the steps before."""
+    if past is None:
+        return reference
+    before = coarse(past.reference)
+    nearer = (past.weights[-1] > 0) & (before.abs() < reference.abs())
+    return torch.where(nearer, before, reference)
 
 
 def merge(a: Moments, b: Moments) -> Moments:

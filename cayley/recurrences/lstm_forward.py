@@ -117,7 +117,7 @@ def lstm_forward(
     if gamma_x is not None:
         past = _window(reference_x, past_x, weights)
         x, statistics_x = _normalized_input(
-            x, gamma_x, beta_x, past, given_x, window, over_batch, eps, batch_sizes
+            x, gamma_x, beta_x, reference_x, past, given_x, window, over_batch, eps, batch_sizes
         )
     if N_h is None and b is not None:
         x = x + b
@@ -157,6 +157,7 @@ def _normalized_input(
     x: Tensor,
     gamma: Tensor,
     beta: Tensor | None,
+    reference: Tensor | None,
     past: TimeWindow | None,
     given: Tensor | None,
     window: int,
@@ -170,7 +171,13 @@ def _normalized_input(
         return normalize(x, mean, var, gamma, beta, eps), x.new_empty(0)
     over = "batch" if over_batch else "layer"
     y, found = assorted_time_norm(
-        x, gamma, beta, window=window, over=over, eps=eps, batch_sizes=batch_sizes, past=past
+        *(x, gamma, beta),
+        window=window,
+        over=over,
+        eps=eps,
+        batch_sizes=batch_sizes,
+        past=past,
+        reference=x.new_zeros(()) if reference is None else reference,
     )
     used = found.mean.detach(), (found.var.detach() + eps).rsqrt()
     statistics = torch.stack((found.m, found.v, *used))

@@ -169,6 +169,31 @@ def test_large_mean_in_single_precision(window: int, over: str) -> None:
     torch.testing.assert_close(y, exact[59])
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e6, -1e6])
+@pytest.mark.parametrize("step", [0, 3])
+@windows
+@overs
+def test_a_bad_step_acts_on_its_own_window_only(
+    bad: float, step: int, window: int, over: str
+) -> None:
+    """In single precision, and in a stream and in chunks too."""
+    norm = AssortedTimeNorm(F, window, over=over, affine=False).float()
+    a = torch.randn(T + 30, B, F).float()
+    a[step, :2] = bad
+    after = step + window
+    exact = defined(a.double(), window, over)
+    found = norm(a)
+    torch.testing.assert_close(found[after:].double(), exact[after:], rtol=0, atol=1e-5)
+    assert found[:step].isfinite().all()
+    packed = norm(pack_padded_sequence(a, torch.tensor([T + 30] * B)))
+    torch.testing.assert_close(pad_packed_sequence(packed)[0], found, equal_nan=True)
+    state, ys = None, []
+    for a_t in a:
+        y_t, state = norm.step(a_t, state)
+        ys.append(y_t)
+    torch.testing.assert_close(torch.stack(ys)[after:].double(), exact[after:], rtol=0, atol=1e-5)
+
+
 def test_nothing_of_the_size_of_window_times_units_is_kept() -> None:
     norm = AssortedTimeNorm(512, 100)
     _, state = norm.step(torch.randn(3, 512))
