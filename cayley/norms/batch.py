@@ -1,7 +1,7 @@
 """Statistics over the batch, for each time step apart, and what they are in the population."""
 
 import warnings
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -152,11 +152,11 @@ class PopulationStatistics(nn.Module):
         self, state_dict: MutableMapping[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         names = [f"{prefix}{name}" for name, _ in self.named_buffers(recurse=False)]
-        saved = [state_dict.get(name) for name in names]
+        saved = [state_dict[name] for name in names if name in state_dict]
         slots = len(self.batches)
-        if all(isinstance(table, Tensor) and len(table) != slots for table in saved):
+        if len(saved) == len(names) and len(saved[0]) != slots:
             with torch.no_grad():
-                fitted = _fitted(*saved, slots)
+                fitted = _fitted(saved, slots)
             state_dict.update(zip(names, fitted, strict=True))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
@@ -183,20 +183,18 @@ def _with_pooled_end(
     )
 
 
-def _fitted(
-    mean: Tensor, var: Tensor, batches: Tensor, sequences: Tensor, slots: int
-) -> tuple[Tensor, ...]:
+def _fitted(tables: Sequence[Tensor], slots: int) -> list[Tensor]:
     """The four tables with so many slots: empty ones are added, or the last ones pooled."""
+    mean, var, batches, sequences = tables
     missing = slots - len(batches)
     if missing < 0:
         mean, var, sequences = _with_pooled_end(mean, var, sequences, slots - 1)
         batches = torch.cat((batches[: slots - 1], batches[slots - 1 :].amax(0, keepdim=True)))
-        return mean, var, batches, sequences
+        return [mean, var, batches, sequences]
     more = (
         mean.new_zeros(missing, *mean.shape[1:]),
         var.new_ones(missing, *var.shape[1:]),
         batches.new_zeros(missing),
         sequences.new_zeros(missing),
     )
-    tables = (mean, var, batches, sequences)
-    return tuple(torch.cat(pair) for pair in zip(tables, more, strict=True))
+    return [torch.cat(pair) for pair in zip(tables, more, strict=True)]
