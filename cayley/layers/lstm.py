@@ -5,10 +5,11 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from cayley.checks import check_integer, check_number
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.lstm_state import StreamState, stream_size
-from cayley.layers.recurrent import Recurrent, State, check_positive
+from cayley.layers.recurrent import Recurrent, State
 from cayley.norms.atn import check_over
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import turned
@@ -127,6 +128,8 @@ class LSTM(Recurrent):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_norm(norm, window, over)
+        check_number("LSTM", "eps", eps)
+        check_integer("max_steps", max_steps)
         if norm is None and forget_bias is not None and not bias:
             raise ValueError("forget_bias is the value of a bias: expected bias=True, got False")
         sites = 0 if norm is None else 2 + norm_cell
@@ -316,7 +319,7 @@ def check_norm(norm: str | None, window: int | None, over: str) -> None:
     if norm == "atn":
         if window is None:
             raise ValueError("norm='atn' needs the number of steps of its window: pass window=K")
-        check_positive("window", window)
+        check_integer("window", window)
     elif window is not None or over != "layer":
         raise ValueError(
             f"window and over are settings of norm='atn', got window={window}, over={over!r} with "

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from cayley.checks import check_number
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import laid_out, padded, there
 from cayley.norms.windows import (
@@ -235,6 +236,7 @@ class AssortedTimeNorm(nn.Module):
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"expected {name} to be an int of at least 1, got {size!r}")
         check_over(over)
+        check_number("AssortedTimeNorm", "eps", eps)
         self.features = features
         self.window = window
         self.over: Over = over

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cayley.checks import check_integer
 from cayley.tracing import computes_now
 
 __all__ = ["MAX_STEPS", "PopulationStatistics"]
@@ -68,8 +69,7 @@ class PopulationStatistics(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
-            raise ValueError(f"expected max_steps to be an int of at least 1, got {max_steps!r}")
+        check_integer("max_steps", max_steps)
         self.momentum = momentum
         self.register_buffer("mean", torch.zeros(max_steps, features, device=device, dtype=dtype))
         self.register_buffer("var", torch.ones(max_steps, features, device=device, dtype=dtype))

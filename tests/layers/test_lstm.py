@@ -524,3 +524,11 @@ def test_bad_settings_are_refused() -> None:
             LSTM(I, H, **options)
     with pytest.raises(ValueError, match="expected bias=True"):
         LSTM(I, H, bias=False, forget_bias=1.0)
+    for norm in (None, "layer", "batch"):
+        for eps in (-1, float("nan")):
+            with pytest.raises(ValueError, match=f"LSTM: expected a finite eps .* got {eps}"):
+                LSTM(I, H, norm=norm, eps=eps)
+        with pytest.raises(TypeError, match="LSTM: expected eps as a float, got '1e-5'"):
+            LSTM(I, H, norm=norm, eps="1e-5")
+        with pytest.raises(ValueError, match="max_steps to be at least 1, got 0"):
+            LSTM(I, H, norm=norm, max_steps=0)

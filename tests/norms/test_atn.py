@@ -324,6 +324,11 @@ def test_bad_arguments_are_refused() -> None:
             AssortedTimeNorm(*sizes)
     with pytest.raises(ValueError, match="'layer' or 'batch', got 'time'"):
         AssortedTimeNorm(5, 3, over="time")
+    for eps in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"expected a finite eps of at least 0, got {eps}"):
+            AssortedTimeNorm(5, 3, eps=eps)
+    with pytest.raises(TypeError, match="expected eps as a float, got '1e-5'"):
+        AssortedTimeNorm(5, 3, eps="1e-5")
     norm = AssortedTimeNorm(5, 3)
     for shape in ((T, 5), (T, B, 4)):
         with pytest.raises(ValueError, match=r"\(T, B, F\) with F = 5"):

@@ -79,8 +79,10 @@ def test_steps_beyond_the_last_slot_share_it() -> None:
     mean, _ = population(torch.tensor([[0, 1], [2, 99]]))
     assert torch.equal(mean, population.mean[torch.tensor([[0, 1], [2, 2]])])
     assert repr(population) == "PopulationStatistics(1, max_steps=3)"
-    for wrong in (0, 2.0, None, True):
-        with pytest.raises(ValueError, match="max_steps to be an int of at least 1, got"):
+    with pytest.raises(ValueError, match="max_steps to be at least 1, got 0"):
+        PopulationStatistics(1, max_steps=0)
+    for wrong in (2.0, None, True):
+        with pytest.raises(TypeError, match="max_steps to be an int, got"):
             PopulationStatistics(1, max_steps=wrong)
 
 
