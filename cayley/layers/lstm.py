@@ -12,7 +12,7 @@ from cayley.layers.lstm_state import StreamState, stream_size
 from cayley.layers.recurrent import Recurrent, State
 from cayley.norms.atn import check_over
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
-from cayley.norms.layouts import turned
+from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
 from cayley.recurrences.lstm_arguments import NormSite
@@ -218,7 +218,7 @@ class LSTM(Recurrent):
         """One layer in one direction; see :meth:`Recurrent.run`."""
         weight = getattr(self, f"weight_ih_{suffix}")
         if reverse:
-            x = turned(x, batch_sizes)
+            x = reversed_sequences(x, batch_sizes)
         if self.norm is not None and weight.dtype not in PRECISIONS:
             raise TypeError(
                 f"LSTM: expected parameters in float32 or float64 with norm={self.norm!r}, got "
@@ -260,7 +260,7 @@ class LSTM(Recurrent):
                 for site, (mean, var) in windows.statistics(self.eps).items():
                     self._population(site, suffix).update(mean, var, sequences, windows.start())
         h_n, c_n = (last_states(v, batch_sizes, False) for v in (states.h, states.c))
-        y = turned(states.h, batch_sizes) if reverse else states.h
+        y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
         return y, (h_n, c_n, *windows.state())
 
     def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:

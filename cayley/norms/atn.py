@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cayley.checks import check_number
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
-from cayley.norms.layouts import laid_out, padded, there
+from cayley.norms.layouts import packed_table, padded, step_mask
 from cayley.norms.windows import (
     TimeWindow,
     advance,
@@ -23,7 +23,7 @@ from cayley.norms.windows import (
 __all__ = [
     "AssortedTimeNorm",
     "NormState",
-    "StepMoments",
+    "StepStatistics",
     "assorted_time_norm",
     "check_over",
     "normalize",
@@ -33,7 +33,7 @@ __all__ = [
 Over = Literal["layer", "batch"]
 
 
-class StepMoments(NamedTuple):
+class StepStatistics(NamedTuple):
     """Statistics of every step, and of the window that ends with it.
 
     Attributes:
@@ -64,7 +64,7 @@ def assorted_time_norm(
     batch_sizes: Tensor | None = None,
     past: TimeWindow | None = None,
     reference: Tensor | None = None,
-) -> tuple[Tensor, StepMoments]:
+) -> tuple[Tensor, StepStatistics]:
     r"""Normalise each step by the mean and variance of the last K steps.
 
     .. math:: y_t = \gamma \odot \frac{a_t - \mu_t}{\sqrt{\sigma_t^2 + \epsilon}} + \beta
@@ -98,7 +98,7 @@ def assorted_time_norm(
         >>> expected = (a[6, 0] - last.mean()) / (last.var(correction=0) + 1e-5).sqrt()
         >>> torch.testing.assert_close(y[6, 0], expected)
     """
-    rows = None if batch_sizes is None else there(batch_sizes, a.device)
+    rows = None if batch_sizes is None else step_mask(batch_sizes, a.device)
     a = a if rows is None else padded(a, rows)
     axis = 2 if over == "layer" else 1
     past = past if window > 1 else None
@@ -129,7 +129,7 @@ def assorted_time_norm(
         mean, var = window_statistics(means, variances, weights, window)
         mean, var = mean[window - 1 :], var[window - 1 :]
     y = normalize(a, mean, var, gamma, beta, eps)
-    return y if rows is None else y[rows], StepMoments(reference, m, v, w, mean, var)
+    return y if rows is None else y[rows], StepStatistics(reference, m, v, w, mean, var)
 
 
 def normalize(
@@ -305,10 +305,10 @@ class AssortedTimeNorm(nn.Module):
         T = a.shape[0] if batch_sizes is None else len(batch_sizes)
         if self.population is not None and not self.training:
             steps = torch.arange(seen, seen + T, device=a.device)
-            mean, var = (laid_out(x[:, None], batch_sizes) for x in self.population(steps))
+            mean, var = (packed_table(x[:, None], batch_sizes) for x in self.population(steps))
             y = normalize(a, mean, var, self.gamma, self.beta, self.eps)
             return y.to(dtype), NormState(None, seen + T)
-        y, moments = assorted_time_norm(
+        y, found = assorted_time_norm(
             a,
             self.gamma,
             self.beta,
@@ -319,15 +319,13 @@ class AssortedTimeNorm(nn.Module):
             past=past,
         )
         if self.population is not None and a.numel():
-            mean, var = moments.mean + moments.reference, moments.var
-            var = unbiased(var, moments.w, self.window, past)
+            mean, var = found.mean + found.reference, found.var
+            var = unbiased(var, found.w, self.window, past)
             sequences = a.shape[1] if batch_sizes is None else batch_sizes
             self.population.update(mean[:, 0], var[:, 0], sequences, seen)
         window = None
         if batch_sizes is None:
-            window = advance(
-                past, moments.reference, moments.m, moments.v, moments.w, self.window, None
-            )
+            window = advance(past, found.reference, found.m, found.v, found.w, self.window, None)
         return y.to(dtype), NormState(window, seen + T)
 
     def extra_repr(self) -> str:

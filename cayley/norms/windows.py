@@ -20,7 +20,7 @@ from torch import Tensor
 from cayley.tracing import computes_now, transforms_active
 
 __all__ = [
-    "Moments",
+    "PartialStatistics",
     "TimeWindow",
     "advance",
     "coarse",
@@ -30,7 +30,7 @@ __all__ = [
     "reference_of",
     "reference_with_past",
     "sliding_sum",
-    "suffix_moments",
+    "suffix_statistics",
     "window_statistics",
 ]
 
@@ -105,8 +105,8 @@ def advance(
     return TimeWindow(reference, *(x.gather(0, index.expand(-1, -1, x.shape[2])) for x in tables))
 
 
-class Moments(NamedTuple):
-    """Number n of values, mean μ, and n·σ² of a set."""
+class PartialStatistics(NamedTuple):
+    """Number n of values, mean μ, and n·σ² of a part of a window."""
 
     n: Tensor | float
     mean: Tensor
@@ -169,8 +169,8 @@ def reference_with_past(reference: Tensor, past: TimeWindow | None) -> Tensor:
     return torch.where(nearer, before, reference)
 
 
-def merge(a: Moments, b: Moments) -> Moments:
-    """Moments of two disjoint sets together; one of them may be empty, not both.
+def merge(a: PartialStatistics, b: PartialStatistics) -> PartialStatistics:
+    """Statistics of two disjoint sets together; one of them may be empty, not both.
 
     References:
         Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, Chan, Golub,
@@ -178,17 +178,19 @@ def merge(a: Moments, b: Moments) -> Moments:
 
     Example:
         >>> x, y = torch.randn(3), torch.randn(5)
-        >>> a, b = (Moments(len(z), z.mean(), len(z) * z.var(correction=0)) for z in (x, y))
+        >>> a = PartialStatistics(3, x.mean(), 3 * x.var(correction=0))
+        >>> b = PartialStatistics(5, y.mean(), 5 * y.var(correction=0))
         >>> n, mean, spread = merge(a, b)
         >>> torch.testing.assert_close(spread / n, torch.cat((x, y)).var(correction=0))
     """
     n = a.n + b.n
     d = b.mean - a.mean
-    return Moments(n, a.mean + d * (b.n / n), a.spread + b.spread + d * d * (a.n * b.n / n))
+    spread = a.spread + b.spread + d * d * (a.n * b.n / n)
+    return PartialStatistics(n, a.mean + d * (b.n / n), spread)
 
 
-def _prefix_moments(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Moments of the first 1, 2, … steps, by Welford's sums, along the first axis."""
+def _prefix_statistics(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Statistics of the first 1, 2, … steps, by Welford's sums, along the first axis."""
     n = w.cumsum(0)
     safe = n.clamp_min(1)
     x = m - m[:1].detach()
@@ -198,9 +200,9 @@ def _prefix_moments(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Te
     return n, mean + m[:1].detach(), spread
 
 
-def suffix_moments(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Moments of the steps from the first, second, … to the last, along the first axis."""
-    n, mean, spread = _prefix_moments(m.flip(0), v.flip(0), w.flip(0))
+def suffix_statistics(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Statistics of the steps from the first, second, … to the last, along the first axis."""
+    n, mean, spread = _prefix_statistics(m.flip(0), v.flip(0), w.flip(0))
     return n.flip(0), mean.flip(0), spread.flip(0)
 
 
@@ -247,11 +249,11 @@ def window_statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Ten
 def _statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Tensor, Tensor]:
     K = max(1, min(window, len(m)))
     blocks = [_to_blocks(x, K) for x in (m, v, w)]
-    n_end, mean_end, spread_end = (_of_block_before(x) for x in suffix_moments(*blocks))
-    n, mean, spread = _prefix_moments(*blocks)
+    end = PartialStatistics(*(_of_block_before(x) for x in suffix_statistics(*blocks)))
+    n, mean, spread = _prefix_statistics(*blocks)
     # a window that is missing altogether divides by the 1 that is put in place of its 0
-    n = torch.where(n + n_end == 0, 1, n)
-    n, mean, spread = merge(Moments(n_end, mean_end, spread_end), Moments(n, mean, spread))
+    n = torch.where(n + end.n == 0, 1, n)
+    n, mean, spread = merge(end, PartialStatistics(n, mean, spread))
     mean, var = (_from_blocks(x, len(m)).contiguous() for x in (mean, spread / n))
     return mean, var
 

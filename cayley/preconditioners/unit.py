@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from cayley.preconditioners.collector import Collector
 from cayley.preconditioners.joint import Block, Damping, precondition_
 from cayley.preconditioners.rule import Observation, Rows, Rule
-from cayley.preconditioners.statistics import Moments, RunningStatistics, Statistics
+from cayley.preconditioners.statistics import RowStatistics, RunningStatistics, Statistics
 
 __all__ = ["Unit", "names_of", "present"]
 
@@ -121,13 +121,13 @@ class Unit:
                 self._warn_once()
             return
         missing = {site: self.no_rows(site) for site in self._wanted - found.keys()}
-        moments: Mapping[str, Moments] = {**found, **missing}
+        statistics: Mapping[str, RowStatistics] = {**found, **missing}
         if momentum is not None:
             finite = torch.stack([g.isfinite().all() for g in gradients.values()]).all()
-            moments = self.running_statistics(momentum, start)
+            statistics = self.running_statistics(momentum, start)
             for site, batch in found.items():
-                moments[site].update(batch, finite)
-        precondition_(self.blocks, gradients, moments, damping)
+                statistics[site].update(batch, finite)
+        precondition_(self.blocks, gradients, statistics, damping)
 
     def running_statistics(
         self, momentum: float, start: Literal["batch", "identity"]

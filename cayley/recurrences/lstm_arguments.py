@@ -11,7 +11,7 @@ from cayley.kernels.cuda.references import references
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.projection import check_projection, project
 from cayley.kernels.steps import check_devices, check_sequence
-from cayley.norms.layouts import padded, there
+from cayley.norms.layouts import padded, step_mask
 from cayley.norms.windows import (
     TimeWindow,
     measured_from,
@@ -183,7 +183,7 @@ def _reference_of_input(x: Tensor, over_batch: bool, batch_sizes: Tensor | None)
     if over_batch:
         first_row = batch_sizes.cumsum(0) - batch_sizes
         return reference_of(x[first_row.to(x.device), None])
-    rows = there(batch_sizes, x.device)
+    rows = step_mask(batch_sizes, x.device)
     return reference_of(padded(x[:, :1], rows), rows[..., None])
 
 

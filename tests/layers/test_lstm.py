@@ -165,18 +165,18 @@ def test_padding_never_enters(norm: dict) -> None:
 
 @norms
 @end_alone
-def test_backward_direction_is_forward_on_turned_sequences(norm: dict) -> None:
+def test_backward_direction_is_forward_on_reversed_sequences(norm: dict) -> None:
     """With different lengths too: every sequence starts with its own last step."""
     layer = layer_of(bidirectional=True, **norm)
     alone = LSTM(I, H, **norm)
     state = {k.replace("_reverse", ""): v for k, v in layer.state_dict().items() if "_rev" in k}
     alone.load_state_dict(state)
     x = torch.randn(T, B, I)
-    turned = torch.zeros_like(x)
+    backwards = torch.zeros_like(x)
     for b, length in enumerate(LENGTHS.tolist()):
-        turned[:length, b] = x[:length, b].flip(0)
+        backwards[:length, b] = x[:length, b].flip(0)
     both, state = layer(pack_padded_sequence(x, LENGTHS, enforce_sorted=False))
-    one, expected = alone(pack_padded_sequence(turned, LENGTHS, enforce_sorted=False))
+    one, expected = alone(pack_padded_sequence(backwards, LENGTHS, enforce_sorted=False))
     both, one = pad_packed_sequence(both)[0], pad_packed_sequence(one)[0]
     for b, length in enumerate(LENGTHS.tolist()):
         torch.testing.assert_close(both[:length, b, H:], one[:length, b].flip(0))

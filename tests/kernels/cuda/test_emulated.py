@@ -14,7 +14,7 @@ from cayley.kernels.cuda import elman, gru, lstm, project
 from cayley.kernels.cuda.plans import Plan
 from cayley.kernels.cuda.references import references
 from cayley.kernels.steps import outer_products
-from cayley.norms.layouts import padded, there
+from cayley.norms.layouts import padded, step_mask
 from cayley.norms.windows import coarse, reference_of
 from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
 
@@ -197,7 +197,7 @@ def test_references(sizes: Tensor | None) -> None:
     if sizes is None:
         expected = reference_of(x[..., :1])
     else:
-        rows = there(sizes, x.device)
+        rows = step_mask(sizes, x.device)
         expected = reference_of(padded(x[:, :1], rows), rows[..., None])
     of_x, of_h, of_c = references(x, b, B, sizes)
     assert torch.equal(of_x, expected)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cayley.kernels.cuda.references import references
-from cayley.norms.layouts import padded, there
+from cayley.norms.layouts import padded, step_mask
 from cayley.norms.windows import coarse, reference_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -20,7 +20,7 @@ def test_are_those_of_the_definition(H: int, packed: bool) -> None:
     x[0], x[1] = torch.nan, -torch.inf
     b = (50 + torch.randn(4 * H)).float().cuda()
     if packed:
-        rows = there(SIZES, x.device)
+        rows = step_mask(SIZES, x.device)
         expected = reference_of(padded(x[:, :1], rows), rows[..., None])
     else:
         expected = reference_of(x[..., :1])
