@@ -10,7 +10,14 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from cayley.preconditioners.joint import Bias, Block, Weight
 from cayley.preconditioners.rule import Layout, Observation, Rows, Rule, reached
 
-__all__ = ["Recurrence", "TorchRecurrentRule", "check_single_layer", "observe_recurrences"]
+__all__ = [
+    "Recurrence",
+    "TorchRecurrentRule",
+    "check_single_layer",
+    "joint_block",
+    "observe_recurrences",
+    "separate_blocks",
+]
 
 
 class Recurrence(NamedTuple):
