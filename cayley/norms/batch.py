@@ -76,11 +76,12 @@ class PopulationStatistics(nn.Module):
         for name in ("batches", "sequences"):
             counts = torch.zeros(max_steps, device=device, dtype=torch.int64)
             self.register_buffer(name, counts)
-        self._left_out = False  # whether a step did not count
+        self._warned = False
+        self._may_be_empty = False  # whether steps did not count, and perhaps none did
 
     def reset(self) -> None:
         """Forget all batches: mean 0 and variance 1 at every step."""
-        self._left_out = False
+        self._may_be_empty = False
         with torch.no_grad():
             self.mean.zero_()
             self.var.fill_(1)
@@ -90,11 +91,13 @@ class PopulationStatistics(nn.Module):
     def forward(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance at time steps counted from 0, (…) ↦ (…, F) each."""
         counted = self.batches > 0
-        if self._left_out and computes_now(counted) and not counted.any():
-            raise RuntimeError(
-                "there are no population statistics to evaluate by: no training step had two "
-                "sequences or more; train on batches of at least two"
-            )
+        if self._may_be_empty and computes_now(counted):
+            if not counted.any():
+                raise RuntimeError(
+                    "there are no population statistics to evaluate by: no training step had two "
+                    "sequences or more; train on batches of at least two"
+                )
+            self._may_be_empty = False
         slots = torch.arange(len(counted), device=counted.device)
         # the last slot that counted, or before all of these the first one
         last = torch.where(counted, slots, 0).cummax(0).values
@@ -114,13 +117,14 @@ class PopulationStatistics(nn.Module):
             start: The number of steps that the sequences had before.
         """
         T, last = mean.shape[0], len(self.batches) - 1
-        if isinstance(sequences, int):
-            n = self.batches.new_full((T,), sequences)
-            few = sequences < 2
-        else:
+        if isinstance(sequences, Tensor):
             n = sequences.to(self.batches)
             few = computes_now(sequences) and bool((sequences < 2).any())
+        else:
+            n = self.batches.new_full((T,), sequences)
+            few = sequences < 2
         if few:
+            self._may_be_empty = True
             self._warn_once()
         n = torch.where(n > 1, n, 0)
         mean, var = mean.to(self.mean.dtype), var.to(self.var.dtype)
@@ -140,8 +144,9 @@ class PopulationStatistics(nn.Module):
             kept[at] += (share * (new - kept[at])).where(share > 0, 0)
 
     def _warn_once(self) -> None:
-        if not self._left_out:
-            self._left_out = True
+        # compiled code cannot warn; evaluation still says if nothing counted
+        if not self._warned and not torch.compiler.is_compiling():
+            self._warned = True
             warnings.warn(
                 "normalisation over the batch: a step of a single sequence has no variance, and "
                 "does not count in the population statistics",

@@ -154,10 +154,11 @@ def reference_of(values: Tensor, is_there: Tensor | None = None) -> Tensor:
         tensor([1000.,   -2.])
     """
     values = values.detach()
-    counts = values.isfinite() if is_there is None else values.isfinite() & is_there
-    size = values.abs().where(counts, torch.inf)
+    size = values.abs().nan_to_num(torch.inf, torch.inf)
+    if is_there is not None:
+        size = size.where(is_there, torch.inf)
     found = coarse(values.gather(0, size.argmin(0, keepdim=True))[0])
-    return found.where(found.isfinite(), 0)
+    return found.nan_to_num(0, 0, 0)
 
 
 def reference_with_past(reference: Tensor, past: TimeWindow | None) -> Tensor:

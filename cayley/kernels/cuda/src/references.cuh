@@ -30,7 +30,7 @@ __device__ inline float least_of_block(float value) {
 }
 
 // Near the value of least magnitude over time that a row of x, (T, B, 4H), has at the first of its
-// features. What is not a number is less than nothing here.
+// features. Values that are not finite are passed over.
 __device__ inline float reference_of_input(const float* x, const long long* table, long long row,
                                            int T, int H, int B) {
   float least = 3e38f;
