@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from lab.descriptions import make_description
 
 import cayley
 from cayley import cli
-from cayley.lab import published
-from cayley.lab.building import Settings
-from cayley.lab.commands import check_same
+from cayley.lab.commands.training import check_same_run
 from cayley.lab.errors import RunError
-from cayley.lab.recipes import find, tables
-from cayley.lab.runs import find_runs, load, read_metrics
+from cayley.lab.recipes import find_recipe, published, tables
+from cayley.lab.runs import find_runs, load_tensors, read_metrics
+from cayley.lab.training.setup import RunSettings
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["--tiny", "--threads", "1", "--device", "cpu", "--set", "training.steps=3"]
@@ -50,7 +50,7 @@ def test_listed_names_are_whole(
 def test_what_was_published_and_what_data_it_takes_is_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    recipe = find("scornn/mnist-170").recipe()
+    recipe = find_recipe("scornn/mnist-170").recipe()
     assert recipe.reported
     for command in (("list", "--model", "scornn", "--task", "mnist"), ("show", recipe.name)):
         assert run(*command) == 0
@@ -285,7 +285,7 @@ def test_precision_is_that_of_the_run(
     (folder,) = find_runs(tmp_path)
     assert json.loads((folder / "run.json").read_text())["machine"]["precision"] == precision
     dtype = torch.float64 if precision == "64-true" else torch.float32
-    weights = load(folder, "checkpoint.pt")["learner"]["model"].values()
+    weights = load_tensors(folder, "checkpoint.pt")["learner"]["model"].values()
     assert {weight.dtype for weight in weights} == {dtype}
     # the precision of an evaluation is that of the run too
     result = json.loads((folder / "result.json").read_text())
@@ -382,13 +382,13 @@ def test_a_signal_ends_the_command_with_a_checkpoint(
     assert process.returncode == code
     assert "go on with: cayley resume" in err
     (folder,) = find_runs(tmp_path)
-    step = load(folder, "checkpoint.pt")["progress"]["step"]
+    step = load_tensors(folder, "checkpoint.pt")["progress"]["step"]
     assert f"stopped after step {step};" in err
     assert step > 0
 
 
 def test_a_task_and_a_text_of_the_users_own(tmp_path: Path) -> None:
-    own = ("--task", "cayley.lab.tasks.adding:Adding", "--set", "task.T=8")
+    own = ("--task", "cayley.lab.tasks.synthetic:Adding", "--set", "task.T=8")
     assert run("train", "quickstart", "-o", tmp_path / "a", "-q", *QUICK, *own) == 0
     (tmp_path / "text.txt").write_text("In Ulm, um Ulm, und um Ulm herum. " * 20)
     own = ("--task", "characters", "--data", tmp_path / "text.txt", "--set", "task.corpus=own")
@@ -406,12 +406,8 @@ def test_a_task_and_a_text_of_the_users_own(tmp_path: Path) -> None:
 def test_known_data_are_the_same_anywhere(
     overrides: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = find("lstm/characters-350").recipe(overrides=[*overrides])
-    description = {
-        "tiny": False,
-        "machine": {"precision": "32-true"},
-        "data": {"folder": "/elsewhere", "check": True},
-    }
+    recipe = find_recipe("lstm/characters-350").recipe(overrides=[*overrides])
+    description = make_description(data={"folder": "/elsewhere"})
     monkeypatch.setattr("cayley.lab.runs.read_run", lambda _: (description, recipe))
     with nullcontext() if code == 0 else pytest.raises(RunError, match="data from /elsewhere"):
-        check_same(tmp_path, recipe, Settings(data=tmp_path))
+        check_same_run(tmp_path, recipe, RunSettings(data=tmp_path))

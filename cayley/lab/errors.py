@@ -1,6 +1,7 @@
 """Errors that a user can do something about, each with the exit code of the command."""
 
 __all__ = [
+    "DataError",
     "Interrupted",
     "LabError",
     "MachineError",
@@ -14,6 +15,10 @@ class LabError(RuntimeError):
     """Something that the message tells how to put right."""
 
     code = 1
+
+
+class DataError(LabError):
+    """Data that are missing, damaged or out of reach."""
 
 
 class MachineError(LabError):

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from cayley.lab.tasks import Adding, Position
+from cayley.lab.tasks import Position
 from cayley.lab.tasks.examples import AT_ONCE, batches_at_once, example_numbers
+from cayley.lab.tasks.synthetic import Adding
 
 
 def epoch(size: int, B: int, e: int, **options: object) -> list[int]:
