@@ -34,7 +34,7 @@ from cayley.lab.tasks import (
     Prefetcher,
     Source,
     Task,
-    batches_at_once,
+    chunk_length,
     make_task,
 )
 
@@ -103,7 +103,7 @@ def measure(task: Task, B: int, network: Network, device: str, repeat: int) -> t
     network.to(device)
     rule = torch.optim.SGD if task.reads == "rows" else torch.optim.Adam
     optimizer = rule(network.parameters(), lr=1e-3)
-    n = batches_at_once(task.example_size, B, device) if isinstance(task, ExampleTask) else 1
+    n = chunk_length(task.example_size, B, device) if isinstance(task, ExampleTask) else 1
     # batches that are made at once count only together
     length = -(-repeat // n) * n
     series = 1 if device == "cpu" else length

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code, message = 130, "stopped at once; a run goes on from its last checkpoint"
     except BrokenPipeError:
-        # whoever read the output has seen enough
+        # the reader of the output, such as head, has seen enough
         sys.stdout = None  # pyrefly: ignore[bad-assignment]
         return 0
     print(f"cayley: {message}", file=sys.stderr)

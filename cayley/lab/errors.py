@@ -12,7 +12,7 @@ __all__ = [
 
 
 class LabError(RuntimeError):
-    """Something that the message tells how to put right."""
+    """Something that a user can put right; the message says how."""
 
     code = 1
 

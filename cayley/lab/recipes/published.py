@@ -15,7 +15,7 @@ __all__ = [
     "Claim",
     "Gap",
     "Paper",
-    "Result",
+    "PublishedResult",
     "claim",
     "claims",
     "gaps",
@@ -38,7 +38,7 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Result:
+class PublishedResult:
     """A printed number.
 
     Attributes:
@@ -114,7 +114,7 @@ class Gap:
     claims: tuple[str, ...] = ()
 
 
-T = TypeVar("T", Paper, Result, Claim)
+T = TypeVar("T", Paper, PublishedResult, Claim)
 
 
 @cache
@@ -124,11 +124,13 @@ def papers() -> dict[str, Paper]:
 
 
 @cache
-def results() -> dict[str, Result]:
+def results() -> dict[str, PublishedResult]:
     """The printed numbers, by name."""
     return _index(
         [
-            from_table(Result, {"paper": table["paper"], "location": table["location"], **one})
+            from_table(
+                PublishedResult, {"paper": table["paper"], "location": table["location"], **one}
+            )
             for table in _content("published")["table"]
             for one in table["results"]
         ]
@@ -147,7 +149,7 @@ def gaps() -> tuple[Gap, ...]:
     return tuple(from_table(Gap, one) for one in _content("not-runnable")["gap"])
 
 
-def result(id: str) -> Result:
+def result(id: str) -> PublishedResult:
     """A printed number by its name.
 
     Example:

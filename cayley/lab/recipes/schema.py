@@ -40,7 +40,7 @@ class ModelSettings:
     Attributes:
         name: A layer of cayley, ``torch.LSTM`` and its like, ``MLP``, ``GCN``, ``SAGE``, or
             ``module:Class``.
-        hidden: Units, or a list of them: see :func:`~cayley.lab.models.build`.
+        hidden: Units, or a list of them: see :func:`~cayley.lab.models.build_model`.
         layers: Of one size.
         dropout: Between layers.
         embedding: The size of a learned embedding of tokens; 0 for one-hot vectors.
@@ -164,7 +164,7 @@ class Recipe:
         paper: Where it was published.
         location: Which table or figure there.
         reported: Names of the published numbers that it is meant to reproduce.
-        claims: Names of the published statements that it bears on.
+        claims: Names of the published statements that it is about.
         unstated: Settings that the paper does not give.
         note: What a reader must know.
         parameters: How many there are by the paper's formula; 0 if not known.

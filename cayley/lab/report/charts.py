@@ -76,7 +76,7 @@ def draw_curves(curves: Curves) -> dict[str, Any]:
 
 
 def static_chart(spec: dict[str, Any], **properties: Any) -> dict[str, Any]:
-    """A chart that nobody points at: without the points that wait for it."""
+    """A chart without the invisible points that react to the pointer."""
     layers = [layer for layer in spec["layer"] if "tooltip" not in layer["encoding"]]
     params = [param for param in spec["params"] if param["name"] != "near"]
     return spec | {"layer": layers, "params": params, **properties}

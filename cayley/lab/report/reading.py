@@ -118,7 +118,7 @@ def read_measured(folder: Path) -> MeasuredRun:
     )
 
 
-def find_published(recipe: Recipe) -> list[published.Result]:
+def find_published(recipe: Recipe) -> list[published.PublishedResult]:
     """The published numbers of a recipe that are known here."""
     known = published.results()
     return [known[name] for name in recipe.reported if name in known]

@@ -8,13 +8,13 @@ from cayley.lab.report.quantities import Quantity
 from cayley.lab.report.reading import MeasuredRun, Problem
 from cayley.lab.wording import counted, time_words
 
-__all__ = ["VERDICTS", "Environment", "Line", "Published", "Report", "Row", "Section"]
+__all__ = ["VERDICTS", "Environment", "Line", "PublishedValue", "Report", "Row", "Section"]
 
 VERDICTS = ("better", "equal", "within spread", "worse")
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedValue:
     """A published number and all places that print it."""
 
     value: float
@@ -44,7 +44,7 @@ class Line:
     quantity: Quantity
     higher: bool
     values: tuple[float, ...]
-    published: Published | None = None
+    published: PublishedValue | None = None
     baseline: float | None = None
     chosen_by: str = ""
 
@@ -72,7 +72,7 @@ class Line:
         Within the spread is a gap that is not larger than the standard deviation, ours or theirs.
 
         Example:
-            >>> published = Published(0.973, None, ())
+            >>> published = PublishedValue(0.973, None, ())
             >>> Line(Quantity("test", "accuracy"), True, (0.97, 0.974), published).verdict
             'within spread'
             >>> Line(Quantity("test", "accuracy"), True, (0.97,), published).verdict

@@ -14,7 +14,7 @@ from cayley.lab.report.quantities import (
     measure,
 )
 from cayley.lab.report.reading import MeasuredRun, Problem, find_published
-from cayley.lab.report.rows import Environment, Line, Published, Report, Row, Section
+from cayley.lab.report.rows import Environment, Line, PublishedValue, Report, Row, Section
 
 __all__ = ["find_changes", "summarize"]
 
@@ -81,8 +81,8 @@ def _lines(runs: Sequence[MeasuredRun]) -> tuple[Line, ...]:
     for one in find_published(runs[0].recipe):
         key = (Quantity.parse(one.metric), one.value, one.std)
         wanted.setdefault(key, []).append(_source(one))
-    pairs: list[tuple[Quantity, Published | None]] = [
-        (quantity, Published(value, std, tuple(dict.fromkeys(sources))))
+    pairs: list[tuple[Quantity, PublishedValue | None]] = [
+        (quantity, PublishedValue(value, std, tuple(dict.fromkeys(sources))))
         for (quantity, value, std), sources in wanted.items()
     ]
     seen = {(quantity.split, quantity.metric) for quantity, _ in pairs}
@@ -90,7 +90,7 @@ def _lines(runs: Sequence[MeasuredRun]) -> tuple[Line, ...]:
     return tuple(_line(runs, quantity, printed) for quantity, printed in pairs)
 
 
-def _source(one: published.Result) -> str:
+def _source(one: published.PublishedResult) -> str:
     paper = published.papers()[one.paper]
     return f"{', '.join(paper.authors)} {paper.year}, {one.location}"
 
@@ -101,11 +101,11 @@ def _own(runs: Sequence[MeasuredRun]) -> list[Quantity]:
     splits = first.recipe.evaluation.splits
     split = "test" if "test" in splits else splits[-1]
     own = [Quantity(split, first.description.metric.name)]
-    heard = {name for one in runs if one.result for name in one.result.audio or {}}
-    return own + [Quantity("test", name) for name in AUDIO if name in heard]
+    scored = {name for one in runs if one.result for name in one.result.audio or {}}
+    return own + [Quantity("test", name) for name in AUDIO if name in scored]
 
 
-def _line(runs: Sequence[MeasuredRun], quantity: Quantity, printed: Published | None) -> Line:
+def _line(runs: Sequence[MeasuredRun], quantity: Quantity, printed: PublishedValue | None) -> Line:
     # runs of one seed are one: what they differ in is not what seeds do
     seeds: dict[int, list[float]] = {}
     for one in runs:
@@ -130,7 +130,7 @@ def _section(name: str, rows: list[Row]) -> Section:
 
 
 def _facts(run: MeasuredRun) -> tuple[tuple[str, str], ...]:
-    """Where the numbers are from; the name of the host is nobody's business."""
+    """Where the numbers are from; the name of the host is private."""
     description = run.description
     machine, git = description.machine, description.git
     facts = {name: getattr(machine, name) for name in ("device", "cpu", "cores")}

@@ -18,7 +18,7 @@ The rooms of tasks import what lies beside them, and not each other.
 
 from cayley.lab.tasks.batch import SPLITS, Batch, Graph, Position, Split
 from cayley.lab.tasks.catalogue import TASKS, make_task, task_class
-from cayley.lab.tasks.examples import ExampleTask, batches_at_once
+from cayley.lab.tasks.examples import ExampleTask, chunk_length
 from cayley.lab.tasks.metrics import Metric
 from cayley.lab.tasks.prefetching import Prefetcher
 from cayley.lab.tasks.scoring import score_split
@@ -38,7 +38,7 @@ __all__ = [
     "Source",
     "Split",
     "Task",
-    "batches_at_once",
+    "chunk_length",
     "make_task",
     "score_split",
     "task_class",

@@ -41,7 +41,7 @@ class Batch:
         split: Which part of the data this is.
         position: Of this batch.
         next: Where to go on after it; ``next.batch`` is 0 exactly at the end of an epoch.
-        fresh: Whether the recurrent state starts anew; otherwise it is carried over, detached,
+        fresh: Whether the recurrent state starts at zero; otherwise it is carried over, detached,
             from the batch before.
         lengths: The number of valid steps of each sequence, (B); None if all are.
         index: Which examples of the split these are, (B).

@@ -10,10 +10,10 @@ from cayley.lab.tasks.batch import Batch, Position, Split, check_batch_size, fol
 from cayley.lab.tasks.counter import key, permutation
 from cayley.lab.tasks.task import Task
 
-__all__ = ["ExampleTask", "batches_at_once", "example_numbers"]
+__all__ = ["ExampleTask", "chunk_length", "example_numbers"]
 
-# numbers of the input of all batches that are made at once
-AT_ONCE = {"cpu": 2**18, "cuda": 2**23}
+# numbers of the input of all batches of a chunk
+CHUNK_NUMBERS = {"cpu": 2**18, "cuda": 2**23}
 
 
 def example_numbers(
@@ -57,12 +57,12 @@ def _order(size: int, seed: int, epoch: int) -> Tensor:
     return permutation(key(seed, "order", epoch), size)
 
 
-def batches_at_once(example_size: int, B: int, device: torch.device | str | None) -> int:
-    """How many batches are made at once: on the CPU a few if they are small, on a GPU many.
+def chunk_length(example_size: int, B: int, device: torch.device | str | None) -> int:
+    """How many batches are made together: on the CPU a few if they are small, on a GPU many.
 
     A batch is some ten operations, of a synthetic task some hundred. After a training step they
     find nothing of theirs in the caches of a CPU, and on a GPU their launches would take as long as
-    a step of a small network; for several batches at once they take hardly longer.
+    a step of a small network; for several batches together they take hardly longer.
 
     Arguments:
         example_size: The numbers of an example's input; 0 if examples differ in size.
@@ -70,13 +70,13 @@ def batches_at_once(example_size: int, B: int, device: torch.device | str | None
         device: Where they are made.
 
     Example:
-        >>> batches_at_once(400, 50, "cpu"), batches_at_once(400, 50, "cuda")
+        >>> chunk_length(400, 50, "cpu"), chunk_length(400, 50, "cuda")
         (13, 64)
     """
     if example_size == 0:
         return 1
     kind = "cpu" if device is None or torch.device(device).type == "cpu" else "cuda"
-    return max(1, min(64, AT_ONCE[kind] // (example_size * B)))
+    return max(1, min(64, CHUNK_NUMBERS[kind] // (example_size * B)))
 
 
 class ExampleTask(Task):
@@ -138,9 +138,9 @@ class ExampleTask(Task):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> list[Batch]:
-        """The batch at a position, and as many after it as :func:`batches_at_once` says."""
+        """The batch at a position, and as many after it as :func:`chunk_length` says."""
         check_batch_size(B)
-        count = batches_at_once(self.example_size, B, device)
+        count = chunk_length(self.example_size, B, device)
         return self._make(count, split, B, position, seed, device, dtype)
 
     def _make(

@@ -60,7 +60,7 @@ def totals(values: Tensor, wanted: Tensor | None = None) -> Tensor:
     """One row: the sum of values where they are wanted, and how many these are, float64, (1, 2)."""
     if wanted is None:
         wanted = torch.ones_like(values, dtype=torch.bool)
-    # where, not a product: a NaN that nobody wants must not spread
+    # where, not a product: a NaN that does not count must not spread
     sum_ = torch.where(wanted, values, 0).sum(dtype=torch.float64)
     return torch.stack((sum_, wanted.sum(dtype=torch.float64))).unsqueeze(0)
 

@@ -71,7 +71,7 @@ class Prefetcher:
             if self.ahead:
                 after = chunk[-1].next
                 self._coming = after, _worker().submit(self._make, after)
-        # given away, so that whoever writes into a batch does not change what another gets
+        # removed: writing into a batch must not change what is given out later
         return self._ready.pop(position)
 
     def _take(self, position: Position) -> list[Batch]:

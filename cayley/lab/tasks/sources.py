@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 from cayley.lab.errors import DataError
 
-__all__ = ["NOWHERE", "Resource", "Source", "members"]
+__all__ = ["NOWHERE", "Resource", "Source", "find_files"]
 
 DEPTH = 3
 OPENERS: dict[str, Callable[[bytes], bytes]] = {
@@ -166,7 +166,7 @@ def _uncompressed(path: Path, ending: str | None = None) -> bytes:
         ) from error
 
 
-def members(folder: Path, endings: Iterable[str]) -> dict[str, Callable[[], bytes]]:
+def find_files(folder: Path, endings: Iterable[str]) -> dict[str, Callable[[], bytes]]:
     """The files below a folder and inside its zip archives, by name, in order.
 
     Arguments:
@@ -177,7 +177,7 @@ def members(folder: Path, endings: Iterable[str]) -> dict[str, Callable[[], byte
         From the path relative to the folder or archive, with ``/``, a function that reads it.
 
     Example:
-        >>> members(Path(__file__).parent, [".toml.of.nobody"])
+        >>> find_files(Path(__file__).parent, [".toml.of.nobody"])
         {}
     """
     chosen = tuple(endings)

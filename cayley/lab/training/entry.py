@@ -121,7 +121,7 @@ def resume(
         if run.has("checkpoint.pt"):
             loop.restore()
         else:
-            # whoever deletes it starts over: what was recorded before does not count
+            # without it the run starts over, and what was recorded before does not count
             run.rewind(0)
         return _go(loop, description)
 

@@ -54,7 +54,7 @@ class Learner:
         """
         if batch.position.batch == 0:
             for module in self.model.modules():
-                # the paper computes the inverse anew at the start of each epoch
+                # the paper computes the inverse again at the start of each epoch
                 if isinstance(module, cayley.NCGRU):
                     module.refresh_()
         output, state = self.forward(batch.input, None if batch.fresh else self.state)

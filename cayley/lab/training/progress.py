@@ -22,7 +22,7 @@ class Mean:
         self.count += 1
 
     def take(self) -> float | None:
-        """The mean, None of nothing; then begin anew."""
+        """The mean, None of nothing; then start again from nothing."""
         value = self.total / self.count if self.count else None
         self.total, self.count = 0.0, 0
         return value

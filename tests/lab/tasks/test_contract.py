@@ -232,7 +232,7 @@ def test_batches_that_are_made_at_once_are_the_same(
     while position.epoch < 2:
         plain.append(task.batch("train", 7, position, seed=5))
         position = plain[-1].next
-    monkeypatch.setattr("cayley.lab.tasks.examples.batches_at_once", lambda *_: 3)
+    monkeypatch.setattr("cayley.lab.tasks.examples.chunk_length", lambda *_: 3)
     several = task.batches("train", 7, seed=5, epochs=2)
     ahead = Prefetcher(task.tiny(), "train", 7, seed=5)
     later = (ahead.batch(batch.position) for batch in (*plain, *reversed(plain)))
@@ -332,7 +332,7 @@ def test_settings_are_frozen_and_copies_equal(task: Task) -> None:
         task.seed = 1
 
 
-def test_naive_rule_and_needs_are_told(full: Task) -> None:
+def test_naive_rule_and_needs_are_named(full: Task) -> None:
     assert full.naive_rule
     for resource in full.needs:
         assert resource.url or resource.hint

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cayley.lab.tasks import Position, Prefetcher
-from cayley.lab.tasks.examples import batches_at_once
+from cayley.lab.tasks.examples import chunk_length
 from cayley.lab.tasks.prefetching import prefetch
 from cayley.lab.tasks.synthetic import Adding
 from cayley.lab.tasks.text import Text
@@ -32,7 +32,7 @@ def test_the_next_chunk_is_made_in_another_thread(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Adding, "chunk", watched)
     batches = Prefetcher(task, "train", 50)
     position = Position()
-    for _ in range(batches_at_once(task.example_size, 50, None) + 1):
+    for _ in range(chunk_length(task.example_size, 50, None) + 1):
         position = batches.batch(position).next
     assert threads[:2] == [True, False]
     # an evaluation ends with its split: nothing is made ahead

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cayley.lab.errors import DataError
-from cayley.lab.tasks.sources import Resource, Source, members
+from cayley.lab.tasks.sources import Resource, Source, find_files
 
 CONTENT = b"some bytes\n" * 100
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -51,7 +51,7 @@ def test_a_wrong_checksum_is_refused_unless_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
-def test_a_damaged_archive_is_told(tmp_path: Path, ending: str) -> None:
+def test_a_damaged_archive_is_named(tmp_path: Path, ending: str) -> None:
     pack = gzip.compress if ending == ".gz" else lzma.compress
     (tmp_path / f"x.bin{ending}").write_bytes(pack(CONTENT)[:-9])
     with pytest.raises(DataError, match=f"could not read .*x.bin{ending}"):
@@ -82,7 +82,7 @@ def test_a_bad_download_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_offline_is_told(tmp_path: Path) -> None:
+def test_offline_is_named(tmp_path: Path) -> None:
     # port 9 of this machine: nobody answers, and nothing leaves it
     resource = Resource("x.bin", "http://127.0.0.1:9/x.bin")
     with pytest.raises(DataError, match=r"could not download x\.bin.*Without a network"):
@@ -91,7 +91,7 @@ def test_offline_is_told(tmp_path: Path) -> None:
         Source(download=True).read(resource)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "published").write_bytes(CONTENT)
     resource = Resource("x.bin", (tmp_path / "published").as_uri())
@@ -112,8 +112,8 @@ def test_members_of_folders_and_archives(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
         archive.writestr("a/one.wav", b"1")
         archive.writestr("a/notes.txt", b"no")
-    found = members(tmp_path, [".wav"])
+    found = find_files(tmp_path, [".wav"])
     assert {name: read() for name, read in found.items()} == {"a/one.wav": b"1", "b/two.WAV": b"2"}
-    assert list(members(tmp_path / "more.zip", [".wav"])) == ["a/one.wav"]
+    assert list(find_files(tmp_path / "more.zip", [".wav"])) == ["a/one.wav"]
     with pytest.raises(DataError, match="does not exist"):
-        members(tmp_path / "nowhere", [".wav"])
+        find_files(tmp_path / "nowhere", [".wav"])

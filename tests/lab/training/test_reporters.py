@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_who_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_reporter_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(choose_reporter(quiet=True, as_json=False), Quiet)
     assert isinstance(choose_reporter(quiet=True, as_json=True), JSON)
     monkeypatch.setattr(sys, "stderr", io.StringIO())

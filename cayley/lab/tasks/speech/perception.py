@@ -1,4 +1,4 @@
-"""How sound is heard: scores of an estimate beside the true recording."""
+"""Scores of sound: an estimate compared with the true recording."""
 
 import warnings
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from cayley.lab.tasks.batch import Batch
 from cayley.lab.tasks.metrics import Metric
 from cayley.lab.tasks.speech.segsnr import segmental_snr
 
-__all__ = ["PACKAGES", "RATES", "SCORES", "Score", "Unscored", "audio_metric", "perceive"]
+__all__ = ["PACKAGES", "RATES", "SCORES", "Score", "Unscored", "audio_metric", "score_recording"]
 
 Score = Literal["segsnr_db", "stoi", "pesq"]
 SCORES: tuple[Score, ...] = ("segsnr_db", "stoi", "pesq")
@@ -24,7 +24,7 @@ class Unscored(ValueError):
     """A recording that a score is not defined for, such as silence or a quarter of a second."""
 
 
-def perceive(score: Score, reference: Tensor, estimate: Tensor, rate: int) -> float:
+def score_recording(score: Score, reference: Tensor, estimate: Tensor, rate: int) -> float:
     """A score of one recording; higher is better; :class:`Unscored` if it has none.
 
     - ``"segsnr_db"``: :func:`~cayley.lab.tasks.speech.segsnr.segmental_snr`;
@@ -44,7 +44,7 @@ def perceive(score: Score, reference: Tensor, estimate: Tensor, rate: int) -> fl
 
     Example:
         >>> x = Tensor([0.5] * 8000)
-        >>> perceive("segsnr_db", x, x, 8000)
+        >>> score_recording("segsnr_db", x, x, 8000)
         100.0
     """
     if score == "segsnr_db":
@@ -90,7 +90,7 @@ def audio_metric(
         scores, missed = [], 0
         for true, guessed in sound(output, batch):
             try:
-                scores.append(perceive(score, true, guessed, rate))
+                scores.append(score_recording(score, true, guessed, rate))
             except Unscored:
                 missed += 1
         return torch.tensor([[sum(scores), len(scores), missed]], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Recordings of speech: found, divided into splits, and turned into frames."""
+"""Recordings of speech: found, divided into splits, and cut into frames."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from cayley.lab.errors import DataError
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.counter import integers, key, uniform
 from cayley.lab.tasks.resident import Resident
-from cayley.lab.tasks.sources import Resource, Source, members
+from cayley.lab.tasks.sources import Resource, Source, find_files
 from cayley.lab.tasks.speech.audio import log_power, read_sound, resample, spectrum
-from cayley.lab.tasks.speech.speakers import Corpus, assign
+from cayley.lab.tasks.speech.speakers import Corpus, assign_splits
 
 __all__ = ["FILES", "Utterances", "find_recordings", "invent_recordings", "read_recordings"]
 
@@ -74,12 +74,12 @@ def find_recordings(source: Source, corpus: Corpus) -> dict[Split, dict[str, Cal
             "Source(folder) or on the command line with --data"
         )
     missing = source.download and not source.folder.exists()
-    found = {} if missing else members(source.folder, (".wav", ".flac"))
-    parts = assign(found, corpus)
+    found = {} if missing else find_files(source.folder, (".wav", ".flac"))
+    parts = assign_splits(found, corpus)
     if not any(parts.values()) and source.download and any(file.url for file in FILES[corpus]):
         paths = [source.path(file) for file in FILES[corpus]]
-        found = {name: read for path in paths for name, read in members(path, (".wav",)).items()}
-        parts = assign(found, corpus)
+        found = {name: read for path in paths for name, read in find_files(path, (".wav",)).items()}
+        parts = assign_splits(found, corpus)
     sizes = {split: len(part) for split, part in parts.items()}
     complete = SIZES.get(corpus) if source.check else None
     if 0 in sizes.values() or (complete is not None and sizes != complete):

@@ -8,7 +8,7 @@ from typing import Literal
 from cayley.lab.errors import DataError
 from cayley.lab.tasks.batch import SPLITS, Split
 
-__all__ = ["Corpus", "assign"]
+__all__ = ["Corpus", "assign_splits"]
 
 Corpus = Literal["timit", "nltk", "fsdd", "own"]
 
@@ -27,7 +27,7 @@ NLTK = re.compile(r"(?:^|/)(dr\d-\w+)/(\w+)\.wav$")
 FSDD = re.compile(r"(?:^|/)\d_\w+_(\d+)\.wav$")
 
 
-def assign(names: Iterable[str], corpus: Corpus) -> dict[Split, list[str]]:
+def assign_splits(names: Iterable[str], corpus: Corpus) -> dict[Split, list[str]]:
     """Divide the recordings of a corpus; what belongs to no split is left out.
 
     - ``"timit"``: all training speakers train, 50 speakers of the test set validate, and the 24
@@ -48,8 +48,8 @@ def assign(names: Iterable[str], corpus: Corpus) -> dict[Split, list[str]]:
         The names of each split, in order.
 
     Example:
-        >>> parts = assign([f"{digit}_ann_{take}.wav" for digit in "01" for take in (3, 7, 9, 21)],
-        ...     "fsdd")
+        >>> names = [f"{digit}_ann_{take}.wav" for digit in "01" for take in (3, 7, 9, 21)]
+        >>> parts = assign_splits(names, "fsdd")
         >>> parts["test"], parts["train"]
         (['0_ann_3.wav', '1_ann_3.wav'], ['0_ann_21.wav', '1_ann_21.wav'])
     """

@@ -86,7 +86,7 @@ class Speech(ExampleTask):
     Arguments:
         corpus: ``"timit"``, ``"nltk"`` (its free sample), ``"fsdd"`` (Free Spoken Digits), or
             ``"own"`` for a folder of sound files; see
-            :func:`~cayley.lab.tasks.speech.speakers.assign`.
+            :func:`~cayley.lab.tasks.speech.speakers.assign_splits`.
         reduction: The mean squared error that is trained and reported, see :func:`frame_error`.
         pad: Training batches are padded to the longest recording of the batch or of the split.
         rate: In Hz.
@@ -189,7 +189,7 @@ class Speech(ExampleTask):
         """The true recordings of a batch, and those that predictions make, (N) each.
 
         The power of a frame is the predicted one, its phase the true one; the first frame, which
-        nobody predicts, is the true one.
+        is not predicted, is the true one.
         """
         assert batch.index is not None
         assert batch.lengths is not None

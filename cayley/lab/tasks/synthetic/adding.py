@@ -39,7 +39,7 @@ def adding(
     Arguments:
         index: The numbers of the examples, int64, (B).
         T: The number of steps.
-        stream: What tells these examples from others, such as a seed and a split.
+        stream: What makes these examples differ from others, such as a seed and a split.
         markers: ``"halves"``: the second half begins at ⌊T/2⌋; ``"code"``: at ⌊(T − 1)/2⌋, as in
             the published code of scoRNN.
         dtype: Of the numbers.

@@ -32,7 +32,7 @@ def copying(
     Arguments:
         index: The numbers of the examples, int64, (B).
         T: The time between the digits and their recall.
-        stream: What tells these examples from others, such as a seed and a split.
+        stream: What makes these examples differ from others, such as a seed and a split.
         delta: δ.
 
     Returns:

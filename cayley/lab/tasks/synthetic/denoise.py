@@ -33,7 +33,7 @@ def denoise(index: Tensor, T: int, *, stream: tuple[str | int, ...] = ()) -> tup
     Arguments:
         index: The numbers of the examples, int64, (B).
         T: The number of steps is T + 20.
-        stream: What tells these examples from others, such as a seed and a split.
+        stream: What makes these examples differ from others, such as a seed and a split.
 
     Returns:
         Input symbols from 0 to 10 and target classes from 0 to 9, both int64, (T + 20, B).

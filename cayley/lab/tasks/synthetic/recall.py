@@ -40,7 +40,7 @@ accuracy_of_recall = Metric("accuracy", "higher", _recalled, mean)
 class Recall(GeneratedTask):
     r"""Ten of s symbols are to be named in the last ten steps, and class 0 in all steps before.
 
-    Whoever knows the rule but remembers nothing has a cross entropy of
+    A network that knows the rule but remembers nothing has a cross entropy of
 
     .. math::
         \frac{10 \ln s}{T + 20}

@@ -33,7 +33,7 @@ def streams(tokens: Tensor, B: int) -> tuple[Tensor, Tensor]:
     """Cut a text into B streams of equal length, each going on where the one before ends.
 
     Every token but the first is predicted once; what the last streams lack is filled with targets
-    that nobody wants.
+    that do not count.
 
     Arguments:
         tokens: The text, int64, (N).
@@ -219,7 +219,7 @@ class Text(Task):
         cuts = self.cuts(split, B, seed, position.epoch)
         after = following(position, len(cuts) - 1)
         part = slice(cuts[position.batch], cuts[position.batch + 1])
-        # copies: whoever writes into a batch does not change the text
+        # copies: writing into a batch must not change the text
         x, y = data["x"][part].clone(), data["y"][part].clone()
         return Batch(x, y, split, position, after, fresh=position.batch == 0)
 

@@ -111,7 +111,7 @@ def test_graphs_of_the_benchmark(tmp_path: Path) -> None:
     assert torch.equal(products.x, torch.eye(3, dtype=torch.float32))
 
 
-def test_a_missing_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ogb", None)
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
     with pytest.raises(ImportError, match="pip install ogb"):

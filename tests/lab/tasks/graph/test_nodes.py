@@ -39,7 +39,7 @@ def test_a_sampled_batch_wants_answers_at_its_nodes_only(dataset: str) -> None:
     assert torch.equal(task.batch("test", 8, Position()).input.edge_index, edges)
 
 
-def test_wrong_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_files_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "cayley.lab.tasks.graph.nodes.read_photo", lambda *_: invent_nodes(5, 8, False)
     )

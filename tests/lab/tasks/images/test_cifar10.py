@@ -60,7 +60,7 @@ def test_unpacked_files_and_the_archive_are_the_same(
         CIFAR10(source=Source(packed)).size("train")
 
 
-def test_an_incomplete_archive_is_told(tmp_path: Path) -> None:
+def test_an_incomplete_archive_is_named(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz"):
         pass
     with pytest.raises(DataError, match=r"data_batch_1\.bin"):

@@ -42,7 +42,7 @@ def test_riff_and_sphere_are_read_alike() -> None:
     assert (stereo * 32768).tolist() == [1, 3]
 
 
-def test_what_is_no_sound_is_told() -> None:
+def test_what_is_no_sound_is_named() -> None:
     pytest.importorskip("soundfile")
     with pytest.raises(DataError, match=r"could not read a/b\.wav as sound"):
         read_sound(b"no sound at all", "a/b.wav")

@@ -26,7 +26,7 @@ def test_frames_of_each_recording() -> None:
     assert utterances.longest == 10
 
 
-def test_missing_recordings_are_told(tmp_path: Path) -> None:
+def test_missing_recordings_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected a folder with the recordings of 'fsdd'"):
         find_recordings(Source(), "fsdd")
     with pytest.raises(DataError, match=r"got \{'train': 0, 'valid': 0, 'test': 0\}.*https://"):

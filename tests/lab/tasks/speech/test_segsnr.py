@@ -79,7 +79,7 @@ def test_activity_does_not_depend_on_the_gain() -> None:
     assert not active_speech(torch.zeros(100), 8000).any()
 
 
-def test_wrong_lengths_are_told() -> None:
+def test_wrong_lengths_are_named() -> None:
     with pytest.raises(ValueError, match=r"got \(10,\) and \(11,\): cut the longer one"):
         segmental_snr(torch.zeros(10), torch.zeros(11), 8000)
     with pytest.raises(ValueError, match="expected at least a frame of 80 samples"):

@@ -35,7 +35,7 @@ def test_own_folder_has_three_files(tmp_path: Path) -> None:
     assert read_own(Source(tmp_path))["valid"] == "valid"
 
 
-def test_what_is_no_text_is_told(tmp_path: Path) -> None:
+def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "image").write_bytes(b"\xff\xd8\xff")
     for path in (tmp_path / "image", tmp_path / "nowhere"):
         with pytest.raises(DataError, match=r"could not read .* as text"):
