@@ -74,6 +74,29 @@ def test_what_show_prints_can_be_trained(
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("paper", ["", 'paper = "mine"'])
+def test_a_recipe_needs_no_listed_paper(
+    paper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.toml").write_text(
+        f"""
+        name = "mine"
+        {paper}
+        task = {{ name = "adding", T = 20, train = 40, valid = 20, test = 20 }}
+        model = {{ name = "ScoRNN", hidden = 6 }}
+        optim = {{ name = "Adam", lr = 1e-3 }}
+        training = {{ batch = 20, steps = 2 }}
+        """
+    )
+    assert run("show", tmp_path / "mine.toml") == 0
+    assert ("# from: mine" in capsys.readouterr().out) == bool(paper)
+    options = ("--device", "cpu", "--threads", 1, "-o", tmp_path / "runs")
+    assert run("train", tmp_path / "mine.toml", *options) == 0
+    assert "published" not in capsys.readouterr().out
+    assert run("report", tmp_path / "runs", "-o", tmp_path / "report.html") == 0
+    assert "1 run in 1 row" in capsys.readouterr().out
+
+
 def test_train_prints_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "quickstart", "-o", tmp_path, *QUICK, "--seed", 7) == 0
     out, err = capsys.readouterr()
