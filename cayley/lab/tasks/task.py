@@ -6,9 +6,10 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 from cayley.lab.tasks.batch import Batch, Position, Split
-from cayley.lab.tasks.metrics import Metric
+from cayley.lab.tasks.metrics import Metric, class_loss
 from cayley.lab.tasks.sources import Resource
 
 __all__ = ["Answers", "Reads", "Task"]
@@ -95,9 +96,11 @@ class Task(ABC):
         """The batch at a position, and those after it in its epoch that are best made with it."""
         return [self.batch(split, B, position, seed=seed, device=device, dtype=dtype)]
 
-    @abstractmethod
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """What training makes small, a scalar."""
+        """What training makes small: cross entropy of classes, mean squared error of numbers."""
+        if batch.target.is_floating_point():
+            return mse_loss(output, batch.target)
+        return class_loss(output, batch.target)
 
     @abstractmethod
     def naive(self, batch: Batch) -> Tensor:

@@ -32,7 +32,7 @@ from cayley.lab.tasks.graph.datasets import (
 from cayley.lab.tasks.graph.labels import label_loss, roc_auc
 from cayley.lab.tasks.graph.neighbours import incoming, sample_neighbours
 from cayley.lab.tasks.graph.planetoid import Division, planetoid_files, read_planetoid
-from cayley.lab.tasks.metrics import IGNORED, Metric, accuracy, class_loss, crossentropy
+from cayley.lab.tasks.metrics import IGNORED, Metric, accuracy, crossentropy
 from cayley.lab.tasks.resident import Resident
 from cayley.lab.tasks.sources import NOWHERE, Resource, Source
 from cayley.lab.tasks.task import Answers, Reads, Task
@@ -234,8 +234,9 @@ class Nodes(Task):
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """Cross entropy, mean over the nodes whose answers count."""
-        loss = label_loss if self.shape.several else class_loss
-        return loss(output, batch.target)
+        if self.shape.several:
+            return label_loss(output, batch.target)
+        return super().loss(output, batch)
 
     def naive(self, batch: Batch) -> Tensor:
         """The frequencies of the training nodes' classes, or zeros."""

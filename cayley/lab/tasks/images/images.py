@@ -11,7 +11,7 @@ from cayley.lab.tasks.batch import Batch, Split
 from cayley.lab.tasks.counter import integers, key
 from cayley.lab.tasks.examples import ExampleTask
 from cayley.lab.tasks.frequencies import count_classes, frequency_logits, frequency_scores
-from cayley.lab.tasks.metrics import Metric, accuracy, class_loss, crossentropy
+from cayley.lab.tasks.metrics import Metric, accuracy, crossentropy
 from cayley.lab.tasks.resident import Resident
 
 __all__ = ["CLASSES", "Images"]
@@ -95,10 +95,6 @@ class Images(ExampleTask):
         data = self.data.on(index.device)
         images = data[f"{split} images"].index_select(0, index).to(dtype).div_(255)
         return images, data[f"{split} labels"][index]
-
-    def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Cross entropy."""
-        return class_loss(output, batch.target)
 
     def naive(self, batch: Batch) -> Tensor:
         """The frequencies of the training labels."""

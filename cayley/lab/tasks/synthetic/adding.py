@@ -1,6 +1,6 @@
 """The adding problem: two numbers to be found, far apart, in a long sequence."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -116,10 +116,6 @@ class Adding(GeneratedTask):
         stream = ("adding", seed, split)
         return *adding(index, self.T, stream=stream, markers=self.markers, dtype=dtype), None
 
-    def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Mean squared error."""
-        return torch.nn.functional.mse_loss(output, batch.target)
-
     def naive(self, batch: Batch) -> Tensor:
         """Always 1, the expected sum."""
         return torch.ones_like(batch.target)
@@ -127,7 +123,3 @@ class Adding(GeneratedTask):
     def baseline(self, split: Split) -> dict[str, float]:
         """1/6."""
         return {"mse": 1 / 6}
-
-    def tiny(self) -> "Adding":
-        """Twelve steps."""
-        return replace(self, T=min(self.T, 12), train=40, valid=10, test=10)

@@ -1,7 +1,7 @@
 """The copying problem: ten digits to be remembered over T steps."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -106,6 +106,6 @@ class Copying(Recall):
         x, y = copying(index, self.T, stream=("copying", seed, split), delta=self.delta)
         return one_hot(x, self.input_size, dtype), y, None
 
-    def tiny(self) -> "Copying":
+    def tiny(self) -> Self:
         """Five steps between."""
         return replace(self, T=min(self.T, 5), train=40, valid=10, test=10)

@@ -1,7 +1,7 @@
 """The denoise problem: ten symbols to be picked from noise and remembered."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -106,6 +106,6 @@ class Denoise(Recall):
         x, y = denoise(index, self.T, stream=("denoise", seed, split))
         return one_hot(x, self.input_size, dtype), y, None
 
-    def tiny(self) -> "Denoise":
+    def tiny(self) -> Self:
         """Fifteen steps of noise and symbols."""
         return replace(self, T=min(self.T, 6), train=40, valid=10, test=10)

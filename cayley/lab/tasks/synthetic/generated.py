@@ -1,7 +1,8 @@
 """Tasks whose sequences are drawn, as many as are asked for."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.examples import ExampleTask
@@ -10,6 +11,7 @@ from cayley.lab.tasks.task import Reads
 __all__ = ["GeneratedTask"]
 
 
+@dataclass(frozen=True)
 class GeneratedTask(ExampleTask):
     """A task of generated sequences; settings say how long they are and how many."""
 
@@ -43,3 +45,7 @@ class GeneratedTask(ExampleTask):
     def size(self, split: Split) -> int:
         """The number of sequences."""
         return {"train": self.train, "valid": self.valid, "test": self.test}[split]
+
+    def tiny(self) -> Self:
+        """Forty short sequences to train on."""
+        return replace(self, T=min(self.T, 12), train=40, valid=10, test=10)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cayley.lab.tasks.batch import Batch, Split
-from cayley.lab.tasks.metrics import Metric, class_loss, crossentropy, mean, totals
+from cayley.lab.tasks.metrics import Metric, crossentropy, mean, totals
 from cayley.lab.tasks.synthetic.generated import GeneratedTask
 from cayley.lab.tasks.task import Answers
 
@@ -69,10 +69,6 @@ class Recall(GeneratedTask):
     def example_size(self) -> int:
         """A unit vector a step."""
         return (self.T + 2 * PLACES) * self.input_size
-
-    def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Cross entropy, mean over all steps."""
-        return class_loss(output, batch.target)
 
     def naive(self, batch: Batch) -> Tensor:
         """Class 0 for sure, then any symbol."""

@@ -15,7 +15,6 @@ from cayley.lab.tasks.metrics import (
     IGNORED,
     Metric,
     bits_per_character,
-    class_loss,
     crossentropy,
     perplexity,
 )
@@ -222,10 +221,6 @@ class Text(Task):
         # copies: writing into a batch must not change the text
         x, y = data["x"][part].clone(), data["y"][part].clone()
         return Batch(x, y, split, position, after, fresh=position.batch == 0)
-
-    def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Cross entropy in nats, mean over the predictions."""
-        return class_loss(output, batch.target)
 
     def naive(self, batch: Batch) -> Tensor:
         """The frequencies of the training tokens."""
