@@ -2,20 +2,15 @@ import json
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from lab.descriptions import make_description
 
 import cayley
 from cayley import cli
-from cayley.lab.commands.training import check_same_run
-from cayley.lab.errors import RunError
 from cayley.lab.recipes import find_recipe, published, tables
 from cayley.lab.runs import find_runs, load_tensors, read_metrics
-from cayley.lab.training.setup import RunSettings
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["--tiny", "--threads", "1", "--device", "cpu", "--set", "training.steps=3"]
@@ -423,14 +418,3 @@ def test_a_task_and_a_text_of_the_users_own(tmp_path: Path) -> None:
     assert description["data"]["folder"] == str(tmp_path / "text.txt")
     (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
     assert run("evaluate", folder, "--data", tmp_path / "moved.txt") == 0
-
-
-@pytest.mark.parametrize(("overrides", "code"), [((), 0), (("task.corpus=own",), 4)])
-def test_known_data_are_the_same_anywhere(
-    overrides: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = find_recipe("lstm/characters-350").recipe(overrides=[*overrides])
-    description = make_description(data={"folder": "/elsewhere"})
-    monkeypatch.setattr("cayley.lab.runs.read_run", lambda _: (description, recipe))
-    with nullcontext() if code == 0 else pytest.raises(RunError, match="data from /elsewhere"):
-        check_same_run(tmp_path, recipe, RunSettings(data=tmp_path))
