@@ -176,9 +176,9 @@ def main() -> None:
         batch, step = measure(task, B, network, options.device, options.repeat)
         share = batch / (batch + step)
         worst = max(worst, share)
-        told = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "source")
+        shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "source")
         lines.append(
-            f"| {name} {told} | {B} | {make_layer.__name__} {units} | {1e3 * batch:.2f} | "
+            f"| {name} {shown} | {B} | {make_layer.__name__} {units} | {1e3 * batch:.2f} | "
             f"{1e3 * step:.2f} | {share:.1%} |"
         )
         print(lines[-1], flush=True)

@@ -101,7 +101,7 @@ def test_an_unknown_name_is_told_the_nearest() -> None:
 
 
 def test_names_differ_and_what_is_linked_has_a_paper() -> None:
-    """A recipe of nobody's paper is welcome; it reproduces no published number."""
+    """A recipe may have no paper; then it reproduces no published number."""
     assert len(ENTRIES) == sum(len(table.entries) for table in tables().values())
     for entry in ENTRIES.values():
         recipe = entry.recipe()
