@@ -25,8 +25,18 @@ from measure import synchronize
 from torch import Tensor, nn
 
 import cayley
-from cayley.lab.tasks import Batch, DataError, Graph, Position, Source, Task, make
-from cayley.lab.tasks.examples import ExampleTask, batches_at_once
+from cayley.lab.errors import DataError
+from cayley.lab.tasks import (
+    Batch,
+    ExampleTask,
+    Graph,
+    Position,
+    Prefetcher,
+    Source,
+    Task,
+    chunk_length,
+    make_task,
+)
 
 LIMIT = 0.05
 
@@ -93,7 +103,7 @@ def measure(task: Task, B: int, network: Network, device: str, repeat: int) -> t
     network.to(device)
     rule = torch.optim.SGD if task.reads == "rows" else torch.optim.Adam
     optimizer = rule(network.parameters(), lr=1e-3)
-    n = batches_at_once(task.example_size, B, device) if isinstance(task, ExampleTask) else 1
+    n = chunk_length(task.example_size, B, device) if isinstance(task, ExampleTask) else 1
     # batches that are made at once count only together
     length = -(-repeat // n) * n
     series = 1 if device == "cpu" else length
@@ -106,11 +116,12 @@ def measure(task: Task, B: int, network: Network, device: str, repeat: int) -> t
         synchronize(device)
         return (time.perf_counter() - start) / series
 
-    batch = task.batch("train", B, Position(), seed=1, device=device)
+    coming = Prefetcher(task, "train", B, seed=1, device=device)
+    batch = coming.batch(Position())
 
     def advance() -> None:
         nonlocal batch
-        batch = task.batch("train", B, batch.next, seed=1, device=device)
+        batch = coming.batch(batch.next)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -152,10 +163,10 @@ def main() -> None:
     for name, settings, B, units, make_layer in CASES:
         if options.task and name not in options.task:
             continue
-        if make(name).needs:
+        if make_task(name).needs:
             folder = made_up if name == "cifar10" else options.data
             settings = {**settings, "source": Source(folder, check=name != "cifar10")}
-        task = make(name, **settings)
+        task = make_task(name, **settings)
         try:
             task.size("train")
         except DataError as error:
@@ -165,9 +176,9 @@ def main() -> None:
         batch, step = measure(task, B, network, options.device, options.repeat)
         share = batch / (batch + step)
         worst = max(worst, share)
-        told = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "source")
+        shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "source")
         lines.append(
-            f"| {name} {told} | {B} | {make_layer.__name__} {units} | {1e3 * batch:.2f} | "
+            f"| {name} {shown} | {B} | {make_layer.__name__} {units} | {1e3 * batch:.2f} | "
             f"{1e3 * step:.2f} | {share:.1%} |"
         )
         print(lines[-1], flush=True)

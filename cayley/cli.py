@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cayley import __version__
-from cayley.lab import catalogue, commands
-from cayley.lab.data import DataError
+from cayley.lab import commands
 from cayley.lab.errors import LabError
 from cayley.lab.recipes import tables
-from cayley.lab.report import report
 
 __all__ = ["main"]
 
@@ -47,8 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except LabError as error:
         code, message = error.code, str(error)
-    except DataError as error:
-        code, message = 1, str(error)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("cayley"):
             raise
@@ -59,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code, message = 130, "stopped at once; a run goes on from its last checkpoint"
     except BrokenPipeError:
-        # whoever read the output has seen enough
+        # the reader of the output, such as head, has seen enough
         sys.stdout = None  # pyrefly: ignore[bad-assignment]
         return 0
     print(f"cayley: {message}", file=sys.stderr)
@@ -89,12 +85,12 @@ def make_parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    sub = add("list", catalogue.list_recipes, "cayley list --model scornn --task mnist")
+    sub = add("list", commands.list_recipes, "cayley list --model scornn --task mnist")
     for what in ("paper", "model", "task"):
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
     _add_json(sub)
 
-    sub = add("show", catalogue.show, "cayley show quickstart")
+    sub = add("show", commands.show, "cayley show quickstart")
     _add_recipe(sub)
     _add_json(sub)
 
@@ -113,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("resume", commands.resume, "cayley resume runs/quickstart/paper-seed5544")
     _add_run(sub)
-    _add_telling(sub)
+    _add_output_style(sub)
     _add_checkpoints(sub)
 
     sub = add("evaluate", commands.evaluate, "cayley evaluate runs/quickstart/paper-seed5544")
@@ -128,7 +124,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--audio", action="store_true", help="speech: SegSNR, STOI and PESQ instead")
     _add_json(sub)
 
-    sub = add("report", report, "cayley report runs -o report.html")
+    sub = add("report", commands.report, "cayley report runs -o report.html")
     folders = sub.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs below them"
     )
@@ -250,7 +246,7 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
         help="of torch; 0 for its own choice (%(default)s)",
     )
     _add_place(sub, "auto")
-    _add_telling(sub)
+    _add_output_style(sub)
     _add_checkpoints(sub)
 
 
@@ -271,7 +267,7 @@ def _add_place(sub: argparse.ArgumentParser, device: str | None) -> None:
     _complete(data, FILES)
 
 
-def _add_telling(sub: argparse.ArgumentParser) -> None:
+def _add_output_style(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     _add_json(sub)
 

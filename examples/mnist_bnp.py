@@ -61,7 +61,7 @@ def error(model: nn.Module, data: Data) -> float:
 def train(
     method: str, batch: int, lr: float, sets: tuple[Data, Data, Data], options: argparse.Namespace
 ) -> tuple[list[float], float]:
-    """The validation error at 20 moments, and the test error at the end."""
+    """The validation error at 20 times, and the test error at the end."""
     torch.manual_seed(options.seed)
     (x, y), validation, test = sets
     model = network(method == "batch norm")
@@ -99,14 +99,14 @@ def main() -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
     axes[0].set_ylabel("validation error, %")
-    moments = [options.steps * (k + 1) / 20 for k in range(20)]
+    evaluated = [options.steps * (k + 1) / 20 for k in range(20)]
     print(f"{'batch':>5}  {'method':12}{'rate':>6}{'validation %':>14}{'test %':>8}")
     for batch, axis in zip((60, 6), axes, strict=True):
         for method in METHODS:
             runs = {lr: train(method, batch, lr, sets, options) for lr in options.rates}
             lr, (curve, test_error) = min(runs.items(), key=lambda run: run[1][0][-1])
             print(f"{batch:5}  {method:12}{lr:6}{curve[-1]:14.2f}{test_error:8.2f}", flush=True)
-            axis.semilogy(moments, curve, label=f"{method}, rate {lr}")
+            axis.semilogy(evaluated, curve, label=f"{method}, rate {lr}")
         axis.set(title=f"batches of {batch}", xlabel="training step")
         axis.set_yticks(TICKS, TICKS)
         axis.grid(alpha=0.3)

@@ -2,7 +2,6 @@ import json
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,8 @@ import torch
 
 import cayley
 from cayley import cli
-from cayley.lab import published
-from cayley.lab.building import Settings
-from cayley.lab.commands import check_same
-from cayley.lab.errors import RunError
-from cayley.lab.recipes import find, tables
-from cayley.lab.runs import find_runs, load, read_metrics
+from cayley.lab.recipes import find_recipe, published, tables
+from cayley.lab.runs import find_runs, load_tensors, read_metrics
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["--tiny", "--threads", "1", "--device", "cpu", "--set", "training.steps=3"]
@@ -50,7 +45,7 @@ def test_listed_names_are_whole(
 def test_what_was_published_and_what_data_it_takes_is_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    recipe = find("scornn/mnist-170").recipe()
+    recipe = find_recipe("scornn/mnist-170").recipe()
     assert recipe.reported
     for command in (("list", "--model", "scornn", "--task", "mnist"), ("show", recipe.name)):
         assert run(*command) == 0
@@ -72,6 +67,29 @@ def test_what_show_prints_can_be_trained(
     assert folder == tmp_path / "quickstart" / "paper-seed5544"
     assert run("train", folder / "recipe.toml", "-o", tmp_path / "again", *options) == 0
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("paper", ["", 'paper = "mine"'])
+def test_a_recipe_needs_no_listed_paper(
+    paper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.toml").write_text(
+        f"""
+        name = "mine"
+        {paper}
+        task = {{ name = "adding", T = 20, train = 40, valid = 20, test = 20 }}
+        model = {{ name = "ScoRNN", hidden = 6 }}
+        optim = {{ name = "Adam", lr = 1e-3 }}
+        training = {{ batch = 20, steps = 2 }}
+        """
+    )
+    assert run("show", tmp_path / "mine.toml") == 0
+    assert ("# from: mine" in capsys.readouterr().out) == bool(paper)
+    options = ("--device", "cpu", "--threads", 1, "-o", tmp_path / "runs")
+    assert run("train", tmp_path / "mine.toml", *options) == 0
+    assert "published" not in capsys.readouterr().out
+    assert run("report", tmp_path / "runs", "-o", tmp_path / "report.html") == 0
+    assert "1 run in 1 row" in capsys.readouterr().out
 
 
 def test_train_prints_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,7 +303,7 @@ def test_precision_is_that_of_the_run(
     (folder,) = find_runs(tmp_path)
     assert json.loads((folder / "run.json").read_text())["machine"]["precision"] == precision
     dtype = torch.float64 if precision == "64-true" else torch.float32
-    weights = load(folder, "checkpoint.pt")["learner"]["model"].values()
+    weights = load_tensors(folder, "checkpoint.pt")["learner"]["model"].values()
     assert {weight.dtype for weight in weights} == {dtype}
     # the precision of an evaluation is that of the run too
     result = json.loads((folder / "result.json").read_text())
@@ -382,13 +400,13 @@ def test_a_signal_ends_the_command_with_a_checkpoint(
     assert process.returncode == code
     assert "go on with: cayley resume" in err
     (folder,) = find_runs(tmp_path)
-    step = load(folder, "checkpoint.pt")["progress"]["step"]
+    step = load_tensors(folder, "checkpoint.pt")["progress"]["step"]
     assert f"stopped after step {step};" in err
     assert step > 0
 
 
 def test_a_task_and_a_text_of_the_users_own(tmp_path: Path) -> None:
-    own = ("--task", "cayley.lab.tasks.adding:Adding", "--set", "task.T=8")
+    own = ("--task", "cayley.lab.tasks.synthetic:Adding", "--set", "task.T=8")
     assert run("train", "quickstart", "-o", tmp_path / "a", "-q", *QUICK, *own) == 0
     (tmp_path / "text.txt").write_text("In Ulm, um Ulm, und um Ulm herum. " * 20)
     own = ("--task", "characters", "--data", tmp_path / "text.txt", "--set", "task.corpus=own")
@@ -400,18 +418,3 @@ def test_a_task_and_a_text_of_the_users_own(tmp_path: Path) -> None:
     assert description["data"]["folder"] == str(tmp_path / "text.txt")
     (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
     assert run("evaluate", folder, "--data", tmp_path / "moved.txt") == 0
-
-
-@pytest.mark.parametrize(("overrides", "code"), [((), 0), (("task.corpus=own",), 4)])
-def test_known_data_are_the_same_anywhere(
-    overrides: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = find("lstm/characters-350").recipe(overrides=[*overrides])
-    description = {
-        "tiny": False,
-        "machine": {"precision": "32-true"},
-        "data": {"folder": "/elsewhere", "check": True},
-    }
-    monkeypatch.setattr("cayley.lab.runs.read_run", lambda _: (description, recipe))
-    with nullcontext() if code == 0 else pytest.raises(RunError, match="data from /elsewhere"):
-        check_same(tmp_path, recipe, Settings(data=tmp_path))

@@ -1,1 +1,25 @@
-"""The laboratory: the experiments of the documents as tasks, recipes, runs and reports."""
+"""The laboratory: the experiments of the papers as tasks, recipes, runs and reports.
+
+Imports run along these arrows only, from a room to those on its right::
+
+    cli → commands ─┬→ training ─┬→ models → tasks ──────┬→ errors, importing, wording
+                    │            │    └────────→ recipes ┤
+                    │            └→ runs ──────→ recipes ┘
+                    └→ report ────→ runs
+
+============= ==================================================================
+``recipes``   what to train, and what was published about it
+``tasks``     what networks are trained on: batches, loss, metrics, baselines
+``models``    the network of a recipe
+``runs``      run folders, machines, interrupts
+``training``  from a recipe to a finished run
+``report``    runs beside the published numbers
+``commands``  what :mod:`cayley.cli` calls
+``errors``    errors that a user can do something about
+``importing`` classes of the user's own
+``wording``   numbers and times in words
+============= ==================================================================
+
+The core never imports the laboratory, and tasks import nothing of the core.
+``tests/lab/test_rooms.py`` checks all of this.
+"""

@@ -1,6 +1,7 @@
 """Errors that a user can do something about, each with the exit code of the command."""
 
 __all__ = [
+    "DataError",
     "Interrupted",
     "LabError",
     "MachineError",
@@ -11,9 +12,13 @@ __all__ = [
 
 
 class LabError(RuntimeError):
-    """Something that the message tells how to put right."""
+    """Something that a user can put right; the message says how."""
 
     code = 1
+
+
+class DataError(LabError):
+    """Data that are missing, damaged or out of reach."""
 
 
 class MachineError(LabError):

@@ -1,180 +1,62 @@
-"""Recipes: files of rows, what their variants are merged from, and where they are found."""
+"""Recipes: what to train, and what was published about it.
 
-import difflib
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+=============== ===================================================================
+``schema``      what a recipe says
+``reading``     dataclasses from tables of settings, read strictly
+``catalogue``   the files of recipes, and recipes by name
+``differences`` which settings of two recipes differ
+``published``   the printed numbers and statements, from ``published.toml``;
+                those that no recipe serves, with the reason: ``not-runnable.toml``
+``tables/``     the recipes of the package
+=============== ===================================================================
+"""
 
-from cayley.lab.errors import RecipeError
-from cayley.lab.reading import check_keys
-from cayley.lab.schema import Recipe, Variant, read_recipe
+from cayley.lab.recipes import published
+from cayley.lab.recipes.catalogue import (
+    Entry,
+    Table,
+    find_recipe,
+    parse_override,
+    read_table,
+    tables,
+)
+from cayley.lab.recipes.differences import differences, distinguish, flatten
+from cayley.lab.recipes.reading import check_keys, from_table, to_table
+from cayley.lab.recipes.schema import (
+    EvaluationSettings,
+    ModelSettings,
+    OptimSettings,
+    Recipe,
+    ScheduleSettings,
+    TaskSettings,
+    TrainingSettings,
+    Variant,
+    read_recipe,
+    write_recipe,
+)
 
-__all__ = ["Entry", "Table", "find", "read_table", "tables"]
-
-FOLDER = Path(__file__).parent
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of a table.
-
-    Attributes:
-        name: Of the recipe.
-        table: The file that it is from, without the ending.
-        layers: The tables of settings that each variant is merged from, the weakest first.
-    """
-
-    name: str
-    table: str
-    layers: Mapping[Variant, tuple[Mapping[str, Any], ...]]
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """``paper``, and ``code`` where the published code does something else."""
-        return tuple(self.layers)
-
-    def recipe(
-        self, variant: Variant = "paper", overrides: Iterable[str] = (), task: str = ""
-    ) -> Recipe:
-        """The recipe of a variant.
-
-        Arguments:
-            variant: What the paper says, or what its published code does.
-            overrides: Such as ``model.hidden=64``, see :func:`parse_override`. The parameters are
-                then no longer as many as in the paper.
-            task: The name of another task, in place of this one and its settings.
-
-        Example:
-            >>> recipe = find("quickstart").recipe(overrides=["model.hidden=64"])
-            >>> recipe.task.name, recipe.model.hidden
-            ('adding', 64)
-        """
-        if variant not in self.layers:
-            raise RecipeError(
-                f"{self.name}: expected a variant of {list(self.variants)}, got {variant!r}"
-            )
-        content: dict[str, Any] = {"table": self.table, "variant": variant}
-        for layer in self.layers[variant]:
-            content = merge(content, layer)
-        changes = [parse_override(text) for text in overrides]
-        if changes or task:
-            content["parameters"] = 0
-        if task:
-            content["task"] = {"name": task}
-        for change in changes:
-            content = merge(content, change)
-        return read_recipe(content)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A file of recipes: the rows of a published table, or the curves of a figure."""
-
-    name: str
-    title: str
-    entries: tuple[Entry, ...]
-
-
-def merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """One table over another, key by key; lists are replaced.
-
-    Example:
-        >>> merge({"a": {"b": 1, "c": [2]}}, {"a": {"c": [3]}})
-        {'a': {'b': 1, 'c': [3]}}
-    """
-    merged = dict(old)
-    for key, value in new.items():
-        before = merged.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            value = merge(before, value)
-        merged[key] = value
-    return merged
-
-
-def parse_override(text: str) -> dict[str, Any]:
-    """The table that ``key.key=value`` stands for.
-
-    The value is written as in TOML; a word needs no quotation marks.
-
-    Example:
-        >>> parse_override("model.hidden=64"), parse_override("task.order=permuted")
-        ({'model': {'hidden': 64}}, {'task': {'order': 'permuted'}})
-    """
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise RecipeError(f"expected key=value, such as model.hidden=64, got {text!r}")
-    content: Any = _value(value)
-    for part in reversed(key.split(".")):
-        content = {part: content}
-    return content
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def read_table(path: Path) -> Table:
-    """Read a file of recipes: TOML with ``title``, ``[defaults]`` and ``[[row]]``.
-
-    Rows are merged over the defaults. ``[defaults.code]`` and ``[row.code]`` say what the published
-    code does otherwise. A single recipe, as ``cayley show`` prints it, is a table of one row.
-    """
-    try:
-        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RecipeError(f"could not read {path}: {error}") from error
-    if "name" in content:
-        content = {"row": [content]}
-    try:
-        check_keys(content, ("title", "defaults", "row"), ("row",))
-        for number, row in enumerate(content["row"], 1):
-            check_keys(row, row, ("name",), f"row {number}: ")
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from None
-    defaults = content.get("defaults", {})
-    entries = []
-    for row in content["row"]:
-        sources = (defaults, row)
-        paper = tuple({k: v for k, v in source.items() if k != "code"} for source in sources)
-        code = tuple(source["code"] for source in sources if "code" in source)
-        layers: dict[Variant, tuple[Mapping[str, Any], ...]] = {"paper": paper}
-        if code:
-            layers["code"] = paper + code
-        entries.append(Entry(row["name"], path.stem, layers))
-    return Table(path.stem, content.get("title", ""), tuple(entries))
-
-
-@cache
-def tables() -> dict[str, Table]:
-    """The recipes of the package, by file."""
-    return {path.stem: read_table(path) for path in sorted(FOLDER.glob("*.toml"))}
-
-
-def find(name: str) -> Entry:
-    """A recipe of the package by its name, or the only one of a file of the user's own.
-
-    Arguments:
-        name: Such as ``scornn/mnist-170``; ``mine.toml``; or ``mine.toml:name`` if there are more.
-    """
-    path, _, row = name.partition(".toml:")
-    if name.endswith(".toml") or row:
-        table = read_table(Path(path if name.endswith(".toml") else f"{path}.toml"))
-        entries = {entry.name: entry for entry in table.entries}
-        if not row and len(entries) == 1:
-            return next(iter(entries.values()))
-    else:
-        row = name
-        entries = {entry.name: entry for table in tables().values() for entry in table.entries}
-    if row not in entries:
-        near = difflib.get_close_matches(row, entries, 3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "see cayley list"
-        if not row:
-            hint = f"name one of its rows: {name}:{next(iter(entries))}"
-        raise RecipeError(f"expected a recipe, got {name!r}: {hint}")
-    return entries[row]
+__all__ = [
+    "Entry",
+    "EvaluationSettings",
+    "ModelSettings",
+    "OptimSettings",
+    "Recipe",
+    "ScheduleSettings",
+    "Table",
+    "TaskSettings",
+    "TrainingSettings",
+    "Variant",
+    "check_keys",
+    "differences",
+    "distinguish",
+    "find_recipe",
+    "flatten",
+    "from_table",
+    "parse_override",
+    "published",
+    "read_recipe",
+    "read_table",
+    "tables",
+    "to_table",
+    "write_recipe",
+]

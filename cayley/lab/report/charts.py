@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import altair as alt
 
-__all__ = ["COLORS", "DASHES", "Curves", "draw_curves", "still"]
+__all__ = ["COLORS", "DASHES", "Curves", "draw_curves", "static_chart"]
 
 Records = Sequence[dict[str, Any]]
 
@@ -75,8 +75,8 @@ def draw_curves(curves: Curves) -> dict[str, Any]:
     return spec
 
 
-def still(spec: dict[str, Any], **properties: Any) -> dict[str, Any]:
-    """A chart that nobody points at: without the points that wait for it."""
+def static_chart(spec: dict[str, Any], **properties: Any) -> dict[str, Any]:
+    """A chart without the invisible points that react to the pointer."""
     layers = [layer for layer in spec["layer"] if "tooltip" not in layer["encoding"]]
     params = [param for param in spec["params"] if param["name"] != "near"]
     return spec | {"layer": layers, "params": params, **properties}

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cayley.lab.report.charts import Curves, draw_curves, still
+from cayley.lab.report.charts import Curves, draw_curves, static_chart
 from cayley.lab.report.quantities import Quantity, find_baseline
 from cayley.lab.report.rows import Row, Section
-from cayley.lab.report.wording import number
+from cayley.lab.wording import number
 
 __all__ = ["VEGALITE", "Figure", "draw_figures"]
 
@@ -43,13 +43,13 @@ class Figure:
         """The chart as SVG, in the colour of the text around it."""
         import vl_convert
 
-        return vl_convert.vegalite_to_svg(still(self.spec, width=WIDTH), vl_version=VEGALITE)
+        return vl_convert.vegalite_to_svg(static_chart(self.spec, width=WIDTH), vl_version=VEGALITE)
 
     def png(self) -> bytes:
         """The chart as PNG, on white."""
         import vl_convert
 
-        spec = still(self.spec, width=WIDTH, background="white", title=self.title)
+        spec = static_chart(self.spec, width=WIDTH, background="white", title=self.title)
         return vl_convert.vegalite_to_png(spec, vl_version=VEGALITE, scale=2)
 
 
@@ -57,8 +57,8 @@ def draw_figures(section: Section) -> list[Figure]:
     """Draw the curves of a table: rows of the same task and metric share a figure."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in section.rows:
-        if any(account.evaluations for account in row.accounts):
-            task, metric = row.recipe.task, row.accounts[0].description.metric
+        if any(run.evaluations for run in row.runs):
+            task, metric = row.recipe.task, row.runs[0].description.metric
             settings = tuple((key, str(value)) for key, value in sorted(task.settings.items()))
             groups.setdefault((task.name, settings, metric), []).append(row)
     shared = set.intersection(*(set(settings) for _, settings, _ in groups)) if groups else set()
@@ -70,14 +70,14 @@ def draw_figures(section: Section) -> list[Figure]:
 
 
 def _draw(table: str, task: str, rows: Sequence[Row]) -> Figure:
-    accounts = [account for row in rows for account in row.accounts]
-    first = accounts[0].description
-    splits = {split for one in accounts for record in one.evaluations for split in record["scores"]}
+    runs = [run for row in rows for run in row.runs]
+    first = runs[0].description
+    splits = {split for one in runs for record in one.evaluations for split in record["scores"]}
     split = next(split for split in ("test", "valid", "train") if split in splits)
     quantity = Quantity(split, first.metric.name)
     time = "epoch" if all(row.recipe.training.epochs for row in rows) else "step"
     points = [point for row in rows for point in _points(row, quantity)]
-    naive = {find_baseline(account, quantity) for account in accounts}
+    naive = {find_baseline(run, quantity) for run in runs}
     baselines = sorted(value for value in naive if value is not None)
     published = _published(rows, quantity, max(point[time] for point in points))
     values = [*baselines, *(one["value"] for one in (*points, *published))]
@@ -101,14 +101,14 @@ def _points(row: Row, quantity: Quantity) -> list[dict[str, Any]]:
         {
             "row": row.label,
             "run": index,
-            "seed": f"{account.description.seed}" + ("" if account.outcome else ", not finished"),
+            "seed": f"{run.description.seed}" + ("" if run.result else ", not finished"),
             "step": record["step"],
             "epoch": record["epoch"],
             "value": record["scores"][quantity.split][quantity.metric],
             "loss": record.get("train_loss"),
         }
-        for index, account in enumerate(row.accounts)
-        for record in account.evaluations
+        for index, run in enumerate(row.runs)
+        for record in run.evaluations
         if quantity.metric in record["scores"].get(quantity.split, {})
     ]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cayley.lab.report.accounts import Account
+from cayley.lab.report.reading import MeasuredRun
 
 __all__ = ["AUDIO", "Quantity", "chosen_by", "find_baseline", "is_higher_better", "measure"]
 
@@ -58,39 +58,39 @@ class Quantity:
         return f"{self.split} {words}".strip() + (", %" if self.scale == 100.0 else "")
 
 
-def measure(account: Account, quantity: Quantity) -> float | None:
+def measure(run: MeasuredRun, quantity: Quantity) -> float | None:
     """The value of a finished run; None where it has none."""
-    outcome = account.outcome
-    if outcome is None:
+    result = run.result
+    if result is None:
         return None
     if quantity.metric == MINUTES:
-        return None if outcome.seconds_per_epoch is None else outcome.seconds_per_epoch / 60
+        return None if result.seconds_per_epoch is None else result.seconds_per_epoch / 60
     if quantity.metric in AUDIO:
-        scores = outcome.audio or {}
+        scores = result.audio or {}
     else:
-        chosen = outcome.selected.get(quantity.split)
+        chosen = result.selected.get(quantity.split)
         scores = {} if chosen is None else chosen.scores
     value = scores.get(quantity.metric)
     return None if value is None else value * quantity.scale
 
 
-def find_baseline(account: Account, quantity: Quantity) -> float | None:
+def find_baseline(run: MeasuredRun, quantity: Quantity) -> float | None:
     """What the naive predictor gets; None where that is not known."""
-    value = account.description.baseline.get(quantity.split, {}).get(quantity.metric)
+    value = run.description.baseline.get(quantity.split, {}).get(quantity.metric)
     return None if value is None else value * quantity.scale
 
 
-def chosen_by(account: Account, quantity: Quantity) -> str:
+def chosen_by(run: MeasuredRun, quantity: Quantity) -> str:
     """The split that chose the evaluation, ``"last"``, or empty where there was no choice."""
-    if account.outcome is None or quantity.metric == MINUTES:
+    if run.result is None or quantity.metric == MINUTES:
         return ""
-    chosen = account.outcome.selected.get(quantity.split)
+    chosen = run.result.selected.get(quantity.split)
     return "" if chosen is None else chosen.chosen_by
 
 
-def is_higher_better(account: Account, quantity: Quantity) -> bool:
+def is_higher_better(run: MeasuredRun, quantity: Quantity) -> bool:
     """Which direction is better: the run says it of its metrics; sound wants more, time less."""
-    better = {metric.name: metric.better for metric in account.description.metrics}
+    better = {metric.name: metric.better for metric in run.description.metrics}
     return (
         better.get(quantity.metric, "higher" if quantity.metric in AUDIO else "lower") == "higher"
     )

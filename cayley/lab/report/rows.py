@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from cayley.lab.report.accounts import Account, Problem
+from cayley.lab.recipes import Recipe
 from cayley.lab.report.quantities import Quantity
-from cayley.lab.report.wording import counted, time_words
-from cayley.lab.schema import Recipe
+from cayley.lab.report.reading import MeasuredRun, Problem
+from cayley.lab.wording import counted, time_words
 
-__all__ = ["VERDICTS", "Environment", "Line", "Published", "Report", "Row", "Section"]
+__all__ = ["VERDICTS", "Environment", "Line", "PublishedValue", "Report", "Row", "Section"]
 
 VERDICTS = ("better", "equal", "within spread", "worse")
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedValue:
     """A published number and all places that print it."""
 
     value: float
@@ -44,7 +44,7 @@ class Line:
     quantity: Quantity
     higher: bool
     values: tuple[float, ...]
-    published: Published | None = None
+    published: PublishedValue | None = None
     baseline: float | None = None
     chosen_by: str = ""
 
@@ -72,7 +72,7 @@ class Line:
         Within the spread is a gap that is not larger than the standard deviation, ours or theirs.
 
         Example:
-            >>> published = Published(0.973, None, ())
+            >>> published = PublishedValue(0.973, None, ())
             >>> Line(Quantity("test", "accuracy"), True, (0.97, 0.974), published).verdict
             'within spread'
             >>> Line(Quantity("test", "accuracy"), True, (0.97,), published).verdict
@@ -99,7 +99,7 @@ class Row:
     Attributes:
         recipe: With all settings.
         changes: Those that differ from the recipe of the package, in words.
-        accounts: The runs, by seed.
+        runs: The runs, by seed.
         lines: The quantities, the published ones first.
         environments: The letters of the environments that the runs were in.
         printed: How many parameters the paper prints, such as ``"16k"``; empty if it does not.
@@ -107,7 +107,7 @@ class Row:
 
     recipe: Recipe
     changes: tuple[str, ...]
-    accounts: tuple[Account, ...]
+    runs: tuple[MeasuredRun, ...]
     lines: tuple[Line, ...]
     environments: tuple[str, ...]
     printed: str = ""
@@ -120,35 +120,35 @@ class Row:
         return f"{self.recipe.name} ({words})" if words else self.recipe.name
 
     @property
-    def finished(self) -> tuple[Account, ...]:
+    def finished(self) -> tuple[MeasuredRun, ...]:
         """The runs that have numbers."""
-        return tuple(account for account in self.accounts if account.outcome is not None)
+        return tuple(run for run in self.runs if run.result is not None)
 
     @property
     def unfinished(self) -> int:
         """How many runs have none."""
-        return len(self.accounts) - len(self.finished)
+        return len(self.runs) - len(self.finished)
 
     @property
     def seeds(self) -> str:
         """How many runs have numbers, and how many seeds they have if these are fewer."""
         count = len(self.finished)
-        different = len({account.description.seed for account in self.finished})
+        different = len({run.description.seed for run in self.finished})
         return str(count) if count == different else f"{different} in {count} runs"
 
     @property
     def parameters(self) -> int:
         """How many the model has, as the documents count them."""
-        return self.accounts[0].description.parameters
+        return self.runs[0].description.parameters
 
     @property
     def time(self) -> tuple[str, str] | None:
         """The mean time of an epoch or, where no run had a whole one, of a step."""
-        outcomes = [account.outcome for account in self.finished if account.outcome is not None]
-        epochs = [one.seconds_per_epoch for one in outcomes if one.seconds_per_epoch is not None]
+        results = [run.result for run in self.finished if run.result is not None]
+        epochs = [one.seconds_per_epoch for one in results if one.seconds_per_epoch is not None]
         if epochs:
             return time_words(mean(epochs)), "an epoch"
-        steps = [one.seconds / one.step for one in outcomes if one.step]
+        steps = [one.seconds / one.step for one in results if one.step]
         return (time_words(mean(steps)), "a step") if steps else None
 
 
@@ -167,7 +167,7 @@ class Environment:
 
     letter: str
     facts: tuple[tuple[str, str], ...]
-    runs: int
+    run_count: int
 
 
 @dataclass(frozen=True)
@@ -179,9 +179,9 @@ class Report:
     problems: tuple[Problem, ...]
 
     @property
-    def runs(self) -> int:
+    def run_count(self) -> int:
         """How many there are, those without numbers included."""
-        return sum(len(row.accounts) for section in self.sections for row in section.rows)
+        return sum(len(row.runs) for section in self.sections for row in section.rows)
 
     @property
     def tally(self) -> dict[str, int]:
@@ -194,7 +194,7 @@ class Report:
     def sentence(self) -> str:
         """What matches the papers and what does not, in numbers."""
         rows = sum(len(section.rows) for section in self.sections)
-        words = f"{counted(self.runs, 'run')} in {counted(rows, 'row')}."
+        words = f"{counted(self.run_count, 'run')} in {counted(rows, 'row')}."
         total = sum(self.tally.values())
         if total:
             fates = ", ".join(f"{count} {verdict}" for verdict, count in self.tally.items())

@@ -4,10 +4,7 @@ import json
 from collections.abc import Sequence
 from statistics import mean
 
-from cayley.lab import published
-from cayley.lab.recipes import Table, tables
-from cayley.lab.report.accounts import Account, Problem
-from cayley.lab.report.changes import find_changes, flatten, tell_apart
+from cayley.lab.recipes import Table, differences, distinguish, flatten, published, tables
 from cayley.lab.report.quantities import (
     AUDIO,
     Quantity,
@@ -16,34 +13,34 @@ from cayley.lab.report.quantities import (
     is_higher_better,
     measure,
 )
-from cayley.lab.report.reading import find_published
-from cayley.lab.report.rows import Environment, Line, Published, Report, Row, Section
+from cayley.lab.report.reading import MeasuredRun, Problem, find_published
+from cayley.lab.report.rows import Environment, Line, PublishedValue, Report, Row, Section
 
-__all__ = ["summarize"]
+__all__ = ["find_changes", "summarize"]
 
 
-def summarize(accounts: Sequence[Account], problems: Sequence[Problem] = ()) -> Report:
+def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> Report:
     """Gather runs into tables.
 
     Arguments:
-        accounts: The runs.
+        runs: The runs.
         problems: What is wrong with some of them.
     """
-    facts = [_facts(account) for account in accounts]
+    facts = [_facts(run) for run in runs]
     letters = {one: _letter(index) for index, one in enumerate(dict.fromkeys(facts))}
-    places = {id(account): letters[one] for account, one in zip(accounts, facts, strict=True)}
+    places = {id(run): letters[one] for run, one in zip(runs, facts, strict=True)}
     # by recipe and what was changed in it, then by all settings: the file may have been edited
-    groups: dict[tuple[str, ...], dict[str, list[Account]]] = {}
-    for account in accounts:
-        recipe = account.recipe
-        key = (recipe.table, recipe.name, recipe.variant, *find_changes(account))
+    groups: dict[tuple[str, ...], dict[str, list[MeasuredRun]]] = {}
+    for run in runs:
+        recipe = run.recipe
+        key = (recipe.table, recipe.name, recipe.variant, *find_changes(run))
         settings = json.dumps(flatten(recipe), sort_keys=True)
-        groups.setdefault(key, {}).setdefault(settings, []).append(account)
+        groups.setdefault(key, {}).setdefault(settings, []).append(run)
     rows: dict[str, list[Row]] = {}
     for (table, _, _, *changes), several in groups.items():
-        words = tell_apart([group[0].recipe for group in several.values()])
+        words = distinguish([group[0].recipe for group in several.values()])
         for group, more in zip(several.values(), words, strict=True):
-            here = {places[id(account)] for account in group}
+            here = {places[id(run)] for run in group}
             row = _row(group, (*changes, *more), tuple(sorted(here)))
             rows.setdefault(table, []).append(row)
     environments = (Environment(letter, one, facts.count(one)) for one, letter in letters.items())
@@ -51,56 +48,76 @@ def summarize(accounts: Sequence[Account], problems: Sequence[Problem] = ()) -> 
     return Report(tuple(sections), tuple(environments), tuple(problems))
 
 
-def _row(group: list[Account], changes: tuple[str, ...], environments: tuple[str, ...]) -> Row:
-    group = sorted(group, key=lambda account: account.description.seed)
+def find_changes(run: MeasuredRun) -> tuple[str, ...]:
+    """The settings of a run that differ from the package's recipe, in words.
+
+    Where the package has no such recipe they are the overrides that the run was started with.
+    """
+    recipe, description = run.recipe, run.description
+    table = tables().get(recipe.table)
+    entries = {} if table is None else {entry.name: entry for entry in table.entries}
+    entry = entries.get(recipe.name)
+    if entry is None or recipe.variant not in entry.variants:
+        changes = list(description.overrides)
+    else:
+        changes = differences(recipe, entry.recipe(recipe.variant))
+    if description.tiny:
+        changes.append("a few made-up examples")
+    if description.machine.precision != "32-true":
+        changes.append(f"precision {description.machine.precision}")
+    return tuple(changes)
+
+
+def _row(group: list[MeasuredRun], changes: tuple[str, ...], environments: tuple[str, ...]) -> Row:
+    group = sorted(group, key=lambda run: run.description.seed)
     recipe = group[0].recipe
     printed = (one.parameters for one in find_published(recipe) if one.parameters)
     return Row(recipe, changes, tuple(group), _lines(group), environments, next(printed, ""))
 
 
-def _lines(accounts: Sequence[Account]) -> tuple[Line, ...]:
+def _lines(runs: Sequence[MeasuredRun]) -> tuple[Line, ...]:
     """Published quantities first, then the deciding metric and scores of sound."""
     wanted: dict[tuple[Quantity, float, float | None], list[str]] = {}
-    for one in find_published(accounts[0].recipe):
+    for one in find_published(runs[0].recipe):
         key = (Quantity.parse(one.metric), one.value, one.std)
         wanted.setdefault(key, []).append(_source(one))
-    pairs: list[tuple[Quantity, Published | None]] = [
-        (quantity, Published(value, std, tuple(dict.fromkeys(sources))))
+    pairs: list[tuple[Quantity, PublishedValue | None]] = [
+        (quantity, PublishedValue(value, std, tuple(dict.fromkeys(sources))))
         for (quantity, value, std), sources in wanted.items()
     ]
     seen = {(quantity.split, quantity.metric) for quantity, _ in pairs}
-    pairs += [(own, None) for own in _own(accounts) if (own.split, own.metric) not in seen]
-    return tuple(_line(accounts, quantity, printed) for quantity, printed in pairs)
+    pairs += [(own, None) for own in _own(runs) if (own.split, own.metric) not in seen]
+    return tuple(_line(runs, quantity, printed) for quantity, printed in pairs)
 
 
-def _source(one: published.Result) -> str:
+def _source(one: published.PublishedResult) -> str:
     paper = published.papers()[one.paper]
     return f"{', '.join(paper.authors)} {paper.year}, {one.location}"
 
 
-def _own(accounts: Sequence[Account]) -> list[Quantity]:
+def _own(runs: Sequence[MeasuredRun]) -> list[Quantity]:
     """What runs measure whatever was published."""
-    first = accounts[0]
+    first = runs[0]
     splits = first.recipe.evaluation.splits
     split = "test" if "test" in splits else splits[-1]
     own = [Quantity(split, first.description.metric.name)]
-    heard = {name for one in accounts if one.outcome for name in one.outcome.audio or {}}
-    return own + [Quantity("test", name) for name in AUDIO if name in heard]
+    scored = {name for one in runs if one.result for name in one.result.audio or {}}
+    return own + [Quantity("test", name) for name in AUDIO if name in scored]
 
 
-def _line(accounts: Sequence[Account], quantity: Quantity, printed: Published | None) -> Line:
+def _line(runs: Sequence[MeasuredRun], quantity: Quantity, printed: PublishedValue | None) -> Line:
     # runs of one seed are one: what they differ in is not what seeds do
     seeds: dict[int, list[float]] = {}
-    for one in accounts:
+    for one in runs:
         if (value := measure(one, quantity)) is not None:
             seeds.setdefault(one.description.seed, []).append(value)
-    choices = dict.fromkeys(filter(None, (chosen_by(one, quantity) for one in accounts)))
+    choices = dict.fromkeys(filter(None, (chosen_by(one, quantity) for one in runs)))
     return Line(
         quantity,
-        is_higher_better(accounts[0], quantity),
+        is_higher_better(runs[0], quantity),
         tuple(map(mean, seeds.values())),
         printed,
-        find_baseline(accounts[0], quantity),
+        find_baseline(runs[0], quantity),
         next(iter(choices), ""),
     )
 
@@ -112,18 +129,17 @@ def _section(name: str, rows: list[Row]) -> Section:
     return Section(name, table.title or name, tuple(rows))
 
 
-def _facts(account: Account) -> tuple[tuple[str, str], ...]:
-    """Where the numbers are from; the name of the host is nobody's business."""
-    description = account.description
+def _facts(run: MeasuredRun) -> tuple[tuple[str, str], ...]:
+    """Where the numbers are from; the name of the host is private."""
+    description = run.description
     machine, git = description.machine, description.git
-    facts = {name: str(machine[name]) for name in ("device", "cpu", "cores") if name in machine}
-    facts |= {name: str(machine[name]) for name in ("threads", "precision") if name in machine}
-    facts |= {"system": str(machine["platform"])} if "platform" in machine else {}
-    facts |= {name.replace("_", "-"): str(one) for name, one in description.versions.items()}
+    facts = {name: getattr(machine, name) for name in ("device", "cpu", "cores")}
+    facts |= {"threads": machine.threads, "precision": machine.precision}
+    facts |= {"system": machine.platform}
+    facts |= {name.replace("_", "-"): one for name, one in description.versions.items()}
     if git is not None:
-        modified = " with changes" if git.get("modified") else ""
-        facts["git"] = f"{git.get('revision', '')[:12]}{modified}"
-    return tuple(facts.items())
+        facts["git"] = git.revision[:12] + (" with changes" if git.modified else "")
+    return tuple((name, str(fact)) for name, fact in facts.items() if fact not in ("", None))
 
 
 def _letter(index: int) -> str:

@@ -1,108 +1,45 @@
-"""Tasks: what networks are trained on, generated or read, with loss, metrics and baselines."""
+"""Tasks: what networks are trained on, with batches, loss, metrics and a naive baseline.
 
-import difflib
-from inspect import signature
-from typing import Any
+==================== =======================================================================
+``synthetic``        problems that are generated: adding, copying, denoising
+``images``           MNIST, CIFAR-10
+``text``             characters and words
+``speech``           frames of speech, and scores of sound
+``graph``            nodes of a graph
+``catalogue``        all of them by name
+``batch``, ``task``  what every task is; ``examples`` for sets of independent examples
+``prefetching``      batches made ahead of time
+``metrics``          scores of batches; ``scoring`` of whole splits
+``sources``          data files: found, checked, downloaded
+==================== =======================================================================
 
-from cayley.lab.data import DataError, Resource, Source
-from cayley.lab.importing import import_class
-from cayley.lab.tasks.adding import Adding
-from cayley.lab.tasks.cifar10 import CIFAR10
-from cayley.lab.tasks.copying import Copying
-from cayley.lab.tasks.denoise import Denoise
-from cayley.lab.tasks.graphs import DATASETS, Nodes
+The rooms of tasks import what lies beside them, and not each other.
+"""
+
+from cayley.lab.tasks.batch import SPLITS, Batch, Graph, Position, Split
+from cayley.lab.tasks.catalogue import TASKS, make_task, task_class
+from cayley.lab.tasks.examples import ExampleTask, chunk_length
 from cayley.lab.tasks.metrics import Metric
-from cayley.lab.tasks.mnist import MNIST
-from cayley.lab.tasks.speech import Speech
-from cayley.lab.tasks.task import SPLITS, Batch, Graph, Position, Split, Task, evaluate
-from cayley.lab.tasks.text import Text
+from cayley.lab.tasks.prefetching import Prefetcher
+from cayley.lab.tasks.scoring import score_split
+from cayley.lab.tasks.sources import Resource, Source
+from cayley.lab.tasks.task import Task
 
 __all__ = [
-    "CIFAR10",
-    "MNIST",
     "SPLITS",
     "TASKS",
-    "Adding",
     "Batch",
-    "Copying",
-    "DataError",
-    "Denoise",
+    "ExampleTask",
     "Graph",
     "Metric",
-    "Nodes",
     "Position",
+    "Prefetcher",
     "Resource",
     "Source",
-    "Speech",
     "Split",
     "Task",
-    "Text",
-    "evaluate",
-    "make",
+    "chunk_length",
+    "make_task",
+    "score_split",
     "task_class",
 ]
-
-# class and settings of each name
-TASKS: dict[str, tuple[type[Task], dict[str, Any]]] = {
-    "adding": (Adding, {}),
-    "copying": (Copying, {}),
-    "denoise": (Denoise, {}),
-    "mnist": (MNIST, {}),
-    "cifar10": (CIFAR10, {}),
-    "characters": (Text, {"level": "characters"}),
-    "words": (Text, {"level": "words"}),
-    "speech": (Speech, {}),
-    **{dataset: (Nodes, {"dataset": dataset}) for dataset in DATASETS},
-}
-
-
-def task_class(name: str) -> type[Task]:
-    """The class of a task, by its name in ``TASKS`` or as ``module:Class``.
-
-    Example:
-        >>> task_class("adding").__name__, task_class("cayley.lab.tasks.adding:Adding").__name__
-        ('Adding', 'Adding')
-    """
-    return _find(name)[0]
-
-
-def _find(name: str) -> tuple[type[Task], dict[str, Any]]:
-    if name in TASKS:
-        return TASKS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        near = difflib.get_close_matches(name, TASKS, 1)
-        raise ValueError(
-            f"expected a task of {', '.join(TASKS)}, or module:Class, got {name!r}"
-            + (f": did you mean {near[0]!r}?" if near else "")
-        )
-    found = import_class(name)
-    if not (isinstance(found, type) and issubclass(found, Task)):
-        raise TypeError(
-            f"expected {attribute} in {module} to be a subclass of cayley.lab.tasks.Task, got "
-            f"{found!r}"
-        )
-    return found, {}
-
-
-def make(name: str, **settings: Any) -> Task:
-    """A task by its name, with its settings.
-
-    Arguments:
-        name: A name in ``TASKS``, or ``module:Class`` for a task of the user's own.
-        settings: The fields of the task's class.
-
-    Example:
-        >>> make("copying", T=500)
-        Copying(T=500, delta=1, train=20000, valid=1000, test=1000, shuffle=True, fresh=False)
-    """
-    found, preset = _find(name)
-    valid = list(signature(found).parameters)
-    for setting in settings:
-        if setting not in valid:
-            near = difflib.get_close_matches(setting, valid, 1)
-            raise TypeError(
-                f"task {name!r}: expected settings of {', '.join(valid)}, got {setting!r}"
-                + (f": did you mean {near[0]!r}?" if near else "")
-            )
-    return found(**(preset | settings))

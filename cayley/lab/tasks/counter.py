@@ -18,7 +18,7 @@ def key(*words: str | int) -> int:
     """The key of a stream of random numbers, as a signed 64-bit integer.
 
     Arguments:
-        words: What tells this stream from all others, such as a seed, a split and a purpose.
+        words: What makes this stream differ from all others, such as a seed, a split and a purpose.
 
     Example:
         >>> key(5544, "train", "digits") == key(5544, "test", "digits")

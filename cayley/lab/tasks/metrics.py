@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-if TYPE_CHECKING:
-    from cayley.lab.tasks.task import Batch
+from cayley.lab.tasks.batch import Batch
 
 __all__ = [
     "IGNORED",
@@ -22,6 +21,7 @@ __all__ = [
     "mean",
     "mean_squared_error",
     "perplexity",
+    "totals",
 ]
 
 IGNORED = -100
@@ -41,7 +41,7 @@ class Metric:
 
     name: str
     better: Literal["lower", "higher"]
-    partial: Callable[[Tensor, "Batch"], Tensor]
+    partial: Callable[[Tensor, Batch], Tensor]
     pool: Callable[[Tensor], float | None]
 
 
@@ -60,7 +60,7 @@ def totals(values: Tensor, wanted: Tensor | None = None) -> Tensor:
     """One row: the sum of values where they are wanted, and how many these are, float64, (1, 2)."""
     if wanted is None:
         wanted = torch.ones_like(values, dtype=torch.bool)
-    # where, not a product: a NaN that nobody wants must not spread
+    # where, not a product: a NaN that does not count must not spread
     sum_ = torch.where(wanted, values, 0).sum(dtype=torch.float64)
     return torch.stack((sum_, wanted.sum(dtype=torch.float64))).unsqueeze(0)
 
@@ -79,17 +79,17 @@ def class_loss(output: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=IGNORED)
 
 
-def _entropies(output: Tensor, batch: "Batch") -> Tensor:
+def _entropies(output: Tensor, batch: Batch) -> Tensor:
     target = batch.target.flatten()
     losses = cross_entropy(output.flatten(0, -2), target, ignore_index=IGNORED, reduction="none")
     return totals(losses, target != IGNORED)
 
 
-def _hits(output: Tensor, batch: "Batch") -> Tensor:
+def _hits(output: Tensor, batch: Batch) -> Tensor:
     return totals((output.argmax(-1) == batch.target).double(), batch.target != IGNORED)
 
 
-def _squares(output: Tensor, batch: "Batch") -> Tensor:
+def _squares(output: Tensor, batch: Batch) -> Tensor:
     return totals((output - batch.target).square())
 
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from cayley.lab.schema import Recipe, read_recipe, write_recipe
+from cayley.lab.recipes.schema import Recipe, read_recipe, write_recipe
 
 MACHINE = {
     "accelerator": "cuda:0",

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 from lab.report.folders import make_recipe, write_run
 
-from cayley.lab import published
-from cayley.lab.report.accounts import Account
+from cayley.lab.recipes import published
 from cayley.lab.report.quantities import (
     Quantity,
     chosen_by,
@@ -12,7 +11,7 @@ from cayley.lab.report.quantities import (
     is_higher_better,
     measure,
 )
-from cayley.lab.report.reading import read_runs
+from cayley.lab.report.reading import MeasuredRun, read_runs
 
 MEASURED = {"accuracy", "bpc", "cross_entropy", "mse", "perplexity", "roc_auc"}
 MEASURED |= {"minutes_per_epoch", "pesq", "segsnr_db", "stoi"}
@@ -41,7 +40,7 @@ def test_names(name: str, split: str, metric: str, scale: float) -> None:
 
 
 @pytest.fixture
-def account(tmp_path: Path) -> Account:
+def run(tmp_path: Path) -> MeasuredRun:
     folder = write_run(
         tmp_path,
         make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8}),
@@ -53,24 +52,24 @@ def account(tmp_path: Path) -> Account:
     return read_runs([folder])[0][0]
 
 
-def test_values(account: Account) -> None:
-    assert measure(account, Quantity.parse("test_accuracy_percent")) == 87.5
-    assert find_baseline(account, Quantity.parse("test_accuracy_percent")) == 25.0
-    assert measure(account, Quantity.parse("valid_loss")) == 0.5
-    assert measure(account, Quantity.parse("minutes_per_epoch")) == 55 / 60
-    assert measure(account, Quantity.parse("segsnr_db")) == 4.5
+def test_values(run: MeasuredRun) -> None:
+    assert measure(run, Quantity.parse("test_accuracy_percent")) == 87.5
+    assert find_baseline(run, Quantity.parse("test_accuracy_percent")) == 25.0
+    assert measure(run, Quantity.parse("valid_loss")) == 0.5
+    assert measure(run, Quantity.parse("minutes_per_epoch")) == 55 / 60
+    assert measure(run, Quantity.parse("segsnr_db")) == 4.5
 
 
-def test_what_was_not_measured(account: Account) -> None:
+def test_what_was_not_measured(run: MeasuredRun) -> None:
     for name in ("train_loss", "test_mse", "stoi"):
-        assert measure(account, Quantity.parse(name)) is None
-    assert find_baseline(account, Quantity.parse("stoi")) is None
-    assert chosen_by(account, Quantity.parse("minutes_per_epoch")) == ""
-    assert chosen_by(account, Quantity.parse("test_accuracy")) == "test"
+        assert measure(run, Quantity.parse(name)) is None
+    assert find_baseline(run, Quantity.parse("stoi")) is None
+    assert chosen_by(run, Quantity.parse("minutes_per_epoch")) == ""
+    assert chosen_by(run, Quantity.parse("test_accuracy")) == "test"
 
 
-def test_which_direction_is_better(account: Account) -> None:
+def test_which_direction_is_better(run: MeasuredRun) -> None:
     higher = ("test_accuracy", "segsnr_db", "stoi", "pesq")
     lower = ("test_loss", "minutes_per_epoch")
-    assert all(is_higher_better(account, Quantity.parse(name)) for name in higher)
-    assert not any(is_higher_better(account, Quantity.parse(name)) for name in lower)
+    assert all(is_higher_better(run, Quantity.parse(name)) for name in higher)
+    assert not any(is_higher_better(run, Quantity.parse(name)) for name in lower)

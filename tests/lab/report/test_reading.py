@@ -16,10 +16,10 @@ RECIPE = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8}, task={"name"
 
 
 def test_all_runs_are_read_or_named(runs: Path) -> None:
-    accounts, problems = read_runs([runs])
+    found, problems = read_runs([runs])
     folders = {path.parent for path in runs.rglob("run.json")}
-    assert {account.folder for account in accounts} == folders - {runs / "broken" / "paper-seed1"}
-    assert [account.folder for account in accounts if account.outcome is None] == [
+    assert {run.folder for run in found} == folders - {runs / "broken" / "paper-seed1"}
+    assert [run.folder for run in found if run.result is None] == [
         runs / "quickstart" / "paper-seed5545",
         runs / "scornn" / "pmnist-170" / "paper-seed5544",
     ]
@@ -29,8 +29,9 @@ def test_all_runs_are_read_or_named(runs: Path) -> None:
     assert reasons["lstm/mnist-128/paper-seed5544"] == (
         "line 5 of metrics.jsonl is damaged and left out"
     )
+    damaged = runs / "quickstart" / "paper-seed5545" / "result.json"
     assert reasons["quickstart/paper-seed5545"].startswith(
-        "not in the averages: result.json is damaged"
+        f"not in the averages: could not use {damaged}, which is damaged"
     )
     assert reasons["scornn/pmnist-170/paper-seed5544"] == (
         "not finished: step 6600 of 22000; interrupted: after step 6600"
@@ -38,16 +39,16 @@ def test_all_runs_are_read_or_named(runs: Path) -> None:
 
 
 def test_evaluations_are_those_of_the_file(runs: Path) -> None:
-    accounts, _ = read_runs([runs / "lstm"])
+    found, _ = read_runs([runs / "lstm"])
     (folder,) = (runs / "lstm").rglob("paper-*")
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     good = [json.loads(line) for index, line in enumerate(lines) if index != 4]
-    assert list(accounts[0].evaluations) == [one for one in good if one["kind"] == "eval"]
+    assert list(found[0].evaluations) == [one for one in good if one["kind"] == "eval"]
 
 
 def test_a_run_below_two_folders_is_read_once(runs: Path) -> None:
-    accounts, problems = read_runs([runs / "scornn", runs, runs / "scornn" / ".." / "scornn"])
-    assert len({account.folder.resolve() for account in accounts}) == len(accounts) == 9
+    found, problems = read_runs([runs / "scornn", runs, runs / "scornn" / ".." / "scornn"])
+    assert len({run.folder.resolve() for run in found}) == len(found) == 9
     assert len(problems) == 4
 
 
@@ -74,20 +75,24 @@ def test_lines_that_are_no_records(tmp_path: Path, line: str, fault: str) -> Non
     (before,), _ = read_runs([folder])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(line)
-    (account,), problems = read_runs([folder])
-    assert account.evaluations == before.evaluations
+    (run,), problems = read_runs([folder])
+    assert run.evaluations == before.evaluations
     assert [one.reason for one in problems] == [f"line 42 of metrics.jsonl is {fault} and left out"]
 
 
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("run.json", {"format": 2}, "left out: run.json: expected a table with format = 1"),
-        ("run.json", {"seed": "x"}, "left out: run.json: seed: expected an integer, got 'x'"),
-        ("run.json", {"baseline": {"test": {"mse": None}}}, "baseline: mse: expected a finite"),
-        ("result.json", {"audio": {"stoi": "1"}}, "stoi: expected a finite number, got '1'"),
+        ("run.json", {"format": 2}, "run.json: expected format 1, got 2"),
+        ("run.json", {"seed": "x"}, "run.json: seed: expected an integer, got 'x'"),
+        (
+            "run.json",
+            {"baseline": {"test": {"mse": None}}},
+            "baseline.test.mse: expected a number",
+        ),
+        ("result.json", {"audio": {"stoi": "1"}}, "audio.stoi: expected a number, got '1'"),
         ("result.json", {"selected": []}, "selected: expected a table, got []"),
-        ("result.json", {"selected": {"test": {"step": 1}}}, "selected.test: missing key epoch"),
+        ("result.json", {"selected": {"test": {"step": 1}}}, "missing key selected.test.epoch"),
         ("result.json", {"seconds": None}, "result.json: seconds: expected a number, got None"),
     ],
 )
@@ -97,18 +102,21 @@ def test_files_of_another_form(
     folder = write_run(tmp_path, RECIPE, **SCORES)
     content = json.loads((folder / name).read_text()) | change
     (folder / name).write_text(json.dumps(content))
-    accounts, problems = read_runs([folder])
-    assert not any(account.outcome for account in accounts)
+    found, problems = read_runs([folder])
+    assert not any(run.result for run in found)
     assert len(problems) == 1
     assert reason in problems[0].reason
+    assert problems[0].reason.startswith(
+        "left out: could not use" if name == "run.json" else "not in the averages: could not use"
+    )
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8}, reported=("no-such",))
     folder = write_run(tmp_path, recipe, **SCORES)
     (folder / "metrics.jsonl").unlink()
-    (account,), problems = read_runs([folder])
-    assert account.outcome is not None
+    (run,), problems = read_runs([folder])
+    assert run.result is not None
     assert [one.reason for one in problems] == [
         "metrics.jsonl is missing: there is no curve to draw",
         "published number 'no-such' is not known here: the run is of another version of cayley",

@@ -3,13 +3,13 @@ import math
 import pytest
 
 from cayley.lab.report.quantities import Quantity
-from cayley.lab.report.rows import Line, Published
+from cayley.lab.report.rows import Line, PublishedValue
 
 ACCURACY = Quantity("test", "accuracy")
 
 
 def line(values: tuple[float, ...], value: float, std: float | None, higher: bool) -> Line:
-    return Line(ACCURACY, higher, values, Published(value, std, ("here",)))
+    return Line(ACCURACY, higher, values, PublishedValue(value, std, ("here",)))
 
 
 @pytest.mark.parametrize(
@@ -48,5 +48,5 @@ def test_nothing_to_compare() -> None:
 
 
 def test_sources() -> None:
-    assert Published(1.0, None, ("a",)).source == "a"
-    assert Published(1.0, None, ("a", "b", "c")).source == "a, and 2 more"
+    assert PublishedValue(1.0, None, ("a",)).source == "a"
+    assert PublishedValue(1.0, None, ("a", "b", "c")).source == "a, and 2 more"

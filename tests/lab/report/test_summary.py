@@ -2,11 +2,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import pytest
 from lab.report.folders import make_recipe, write_run
 
+from cayley.lab.recipes import find_recipe
 from cayley.lab.report.reading import read_runs
 from cayley.lab.report.rows import Report, Row
-from cayley.lab.report.summary import summarize
+from cayley.lab.report.summary import find_changes, summarize
 
 SCORES: dict[str, Any] = {
     "scores": {"accuracy": 0.5, "cross_entropy": 1.0},
@@ -84,7 +86,7 @@ def test_time_of_an_epoch_or_a_step(runs: Path) -> None:
 
 def test_environments_are_told_apart(runs: Path) -> None:
     report = summary(runs)
-    assert [(one.letter, one.runs) for one in report.environments] == [("A", 7), ("B", 2)]
+    assert [(one.letter, one.run_count) for one in report.environments] == [("A", 7), ("B", 2)]
     assert dict(report.environments[1].facts)["device"] == "x86_64"
     assert "secret-host" not in str(report.environments)
     assert rows(report)["quickstart (training.steps = 200, not 1500)"].environments == ("B",)
@@ -126,3 +128,44 @@ def test_rows_stand_as_in_the_recipes(tmp_path: Path) -> None:
     (section,) = summary(tmp_path).sections
     assert [row.recipe.name for row in section.rows] == ["a", "b"]
     assert section.title == "mine"
+
+
+def changes(folder: Path) -> tuple[str, ...]:
+    return find_changes(read_runs([folder])[0][0])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ((), ()),
+        (("model.hidden=64",), ("model.hidden = 64, not 170",)),
+        # the same as in the recipe is no change
+        (("model.hidden=170",), ()),
+        (("optim.recurrent=SGD",), ("optim.recurrent = SGD, not ",)),
+        (("bnp.eps=0.1",), ("bnp.eps = 0.1, not none",)),
+        (("optim.options.betas=[0.8, 0.9]",), ("optim.options.betas = [0.8, 0.9], not none",)),
+        (
+            ("training.steps=2", "task.T=20"),
+            ("task.T = 20, not 100", "training.steps = 2, not 1500"),
+        ),
+    ],
+)
+def test_against_the_recipe(
+    tmp_path: Path, overrides: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    recipe = find_recipe("quickstart").recipe(overrides=overrides)
+    assert changes(write_run(tmp_path, recipe, overrides=overrides, **SCORES)) == words
+
+
+def test_against_nothing(tmp_path: Path) -> None:
+    recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8})
+    assert changes(write_run(tmp_path, recipe, overrides=("model.hidden=8",), **SCORES)) == (
+        "model.hidden=8",
+    )
+
+
+def test_what_no_recipe_says(tmp_path: Path) -> None:
+    recipe = find_recipe("quickstart").recipe()
+    machine = {"precision": "bf16-mixed"}
+    folder = write_run(tmp_path, recipe, tiny=True, machine=machine, **SCORES)
+    assert changes(folder) == ("a few made-up examples", "precision bf16-mixed")

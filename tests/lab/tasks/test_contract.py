@@ -10,8 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from cayley.lab.tasks import SPLITS, TASKS, Batch, Graph, Nodes, Position, Task, evaluate, make
+from cayley.lab.tasks import (
+    SPLITS,
+    TASKS,
+    Batch,
+    Graph,
+    Position,
+    Prefetcher,
+    Task,
+    make_task,
+    score_split,
+)
 from cayley.lab.tasks.examples import ExampleTask
+from cayley.lab.tasks.graph import Nodes
 
 VARIANTS = {
     **{name: {} for name in TASKS},
@@ -33,7 +44,7 @@ VARIANTS = {
 @pytest.fixture(params=VARIANTS)
 def full(request: pytest.FixtureRequest) -> Task:
     name = request.param if request.param in TASKS else request.param.partition("-")[0]
-    return make(name, **VARIANTS[request.param])
+    return make_task(name, **VARIANTS[request.param])
 
 
 @pytest.fixture
@@ -217,11 +228,16 @@ def test_batches_that_are_made_at_once_are_the_same(
 ) -> None:
     if not isinstance(task, ExampleTask) or not task.example_size:
         return
-    plain = list(task.batches("train", 7, seed=5, epochs=2))
-    monkeypatch.setattr("cayley.lab.tasks.examples.batches_at_once", lambda *_: 3)
-    other = task.tiny()
-    for batch in (*plain, *reversed(plain)):
-        again = other.batch("train", 7, batch.position, seed=5)
+    plain, position = [], Position()
+    while position.epoch < 2:
+        plain.append(task.batch("train", 7, position, seed=5))
+        position = plain[-1].next
+    monkeypatch.setattr("cayley.lab.tasks.examples.chunk_length", lambda *_: 3)
+    several = task.batches("train", 7, seed=5, epochs=2)
+    ahead = Prefetcher(task.tiny(), "train", 7, seed=5)
+    later = (ahead.batch(batch.position) for batch in (*plain, *reversed(plain)))
+    wanted = (*plain, *plain, *reversed(plain))
+    for again, batch in zip((*several, *later), wanted, strict=True):
         assert_same(again, batch)
         assert again.input.is_contiguous()
 
@@ -229,7 +245,8 @@ def test_batches_that_are_made_at_once_are_the_same(
 def test_scores_do_not_depend_on_the_batch_size(task: Task) -> None:
     """Also if the last batch is smaller: every example counts the same."""
     scores = [
-        evaluate(task, lambda batch, state: (task.naive(batch), None), "test", B) for B in (3, 4, 7)
+        score_split(task, lambda batch, state: (task.naive(batch), None), "test", B)
+        for B in (3, 4, 7)
     ]
     for other in scores[1:]:
         assert other == pytest.approx(scores[0], rel=1e-12)
@@ -244,14 +261,14 @@ def test_baseline_is_what_the_naive_predictor_gets(task: Task) -> None:
         if not task.size(split):
             continue
         B = 4000 if "test" in names else 4
-        got = evaluate(task, lambda batch, state: (task.naive(batch), None), split, B)
+        got = score_split(task, lambda batch, state: (task.naive(batch), None), split, B)
         tolerance = 2e-2 if "test" in names else 1e-6
         assert task.baseline(split) == pytest.approx(got, rel=tolerance)
 
 
 def test_perfect_answers_score_perfectly(task: Task) -> None:
     best = {"roc_auc": 1.0, "accuracy": 1.0, "perplexity": 1.0}
-    scores = evaluate(task, lambda batch, state: (perfect(task, batch), None), "test", 4)
+    scores = score_split(task, lambda batch, state: (perfect(task, batch), None), "test", 4)
     assert list(scores) == [metric.name for metric in task.metrics]
     for name, value in scores.items():
         assert value == pytest.approx(best.get(name, 0.0), abs=1e-12), name
@@ -282,7 +299,7 @@ def test_evaluation_carries_the_state_within_an_epoch(task: Task) -> None:
         seen.append((batch.fresh, state))
         return task.naive(batch), len(seen)
 
-    evaluate(task, predict, "test", 4)
+    score_split(task, predict, "test", 4)
     for number, (fresh, state) in enumerate(seen):
         assert state == (None if fresh else number)
     assert all(fresh for fresh, _ in seen) or task.reads == "tokens"
@@ -315,7 +332,7 @@ def test_settings_are_frozen_and_copies_equal(task: Task) -> None:
         task.seed = 1
 
 
-def test_naive_rule_and_needs_are_told(full: Task) -> None:
+def test_naive_rule_and_needs_are_named(full: Task) -> None:
     assert full.naive_rule
     for resource in full.needs:
         assert resource.url or resource.hint
@@ -332,7 +349,7 @@ def test_another_device_shows_the_same(task: Task) -> None:
                 # exact, but for the logarithm and the cosine in normal noise
                 torch.testing.assert_close(a, b.cpu(), rtol=1e-12, atol=1e-12, equal_nan=True)
     scores = [
-        evaluate(task, lambda batch, state: (task.naive(batch), None), "test", 4, device=device)
+        score_split(task, lambda batch, state: (task.naive(batch), None), "test", 4, device=device)
         for device in ("cpu", "cuda")
     ]
     assert scores[1] == pytest.approx(scores[0], rel=1e-9)

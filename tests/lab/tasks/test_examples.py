@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from cayley.lab.tasks import Adding, Position
-from cayley.lab.tasks.examples import AT_ONCE, batches_at_once, example_numbers
+from cayley.lab.tasks import Position
+from cayley.lab.tasks.examples import CHUNK_NUMBERS, chunk_length, example_numbers
+from cayley.lab.tasks.synthetic import Adding
 
 
 def epoch(size: int, B: int, e: int, **options: object) -> list[int]:
@@ -35,16 +36,16 @@ def test_fresh_examples_never_repeat() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_how_many_batches_are_made_at_once(device: str) -> None:
     # recordings differ in length: their batches are padded one by one
-    assert batches_at_once(0, 50, device) == 1
-    assert batches_at_once(100, 5, device) == 64
+    assert chunk_length(0, 50, device) == 1
+    assert chunk_length(100, 5, device) == 64
     for size, B in ((1, 1), (400, 50), (20_200, 128), (10**9, 1)):
-        n = batches_at_once(size, B, torch.device(device))
+        n = chunk_length(size, B, torch.device(device))
         assert 1 <= n <= 64
-        assert n == 1 or n * size * B <= AT_ONCE[device]
+        assert n == 1 or n * size * B <= CHUNK_NUMBERS[device]
 
 
 def test_without_a_device_batches_are_made_on_the_cpu() -> None:
-    assert batches_at_once(400, 50, None) == batches_at_once(400, 50, "cpu") == 13
+    assert chunk_length(400, 50, None) == chunk_length(400, 50, "cpu") == 13
 
 
 def test_writing_into_a_batch_changes_no_other() -> None:

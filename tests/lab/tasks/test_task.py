@@ -1,37 +1,23 @@
-import pytest
 import torch
 
-from cayley.lab.tasks import Adding, Position, evaluate
-from cayley.lab.tasks.task import following
+from cayley.lab.tasks import Position
+from cayley.lab.tasks.images import MNIST
+from cayley.lab.tasks.synthetic import Adding
 
 
-def test_following_counts_epochs() -> None:
-    positions = [Position()]
-    for _ in range(7):
-        positions.append(following(positions[-1], 3))
-    assert positions == [Position(e, b) for e in range(3) for b in range(3)][:8]
-    assert Position(0, 2) < Position(1, 0)
+def test_an_empty_split_has_no_batches() -> None:
+    assert list(Adding(valid=0).batches("valid", 10, epochs=None)) == []
 
 
-def test_an_empty_split_has_no_batches_and_no_scores() -> None:
-    task = Adding(valid=0)
-    assert list(task.batches("valid", 10, epochs=None)) == []
-    with pytest.raises(ValueError, match="expected examples in the split 'valid'"):
-        evaluate(task, lambda batch, state: (task.naive(batch), None), "valid", 10)
+def test_batches_go_on_from_a_position_over_epochs() -> None:
+    task = Adding(T=4, train=10)
+    found = [batch.position for batch in task.batches("train", 4, start=Position(1, 1), epochs=3)]
+    assert found == [Position(1, 1), Position(1, 2), *(Position(2, b) for b in range(3))]
 
 
-def test_evaluation_records_no_gradient() -> None:
-    task = Adding(T=4, test=6)
-    weight = torch.ones(1, requires_grad=True)
-
-    def predict(batch, state):
-        output = weight * batch.target
-        assert not output.requires_grad
-        return output, None
-
-    assert evaluate(task, predict, "test", 4) == {"mse": 0.0}
-
-
-def test_evaluation_of_chosen_metrics() -> None:
-    task = Adding(T=4, test=6)
-    assert evaluate(task, lambda b, s: (task.naive(b), None), "test", 4, metrics=()) == {}
+def test_the_loss_is_that_of_classes_or_of_numbers() -> None:
+    adding, images = Adding(T=4, train=10), MNIST(invented=True)
+    batch = next(adding.batches("train", 4))
+    assert adding.loss(batch.target + 2, batch) == 4.0
+    batch = next(images.batches("train", 4))
+    torch.testing.assert_close(images.loss(torch.zeros(4, 10), batch), torch.tensor(10.0).log())

@@ -1,0 +1,16 @@
+"""Commands: what ``cayley train`` and the others do; :mod:`cayley.cli` has their arguments.
+
+=============== ==============================================
+``listing``     list, show
+``training``    train, reproduce, resume, evaluate
+``report``      report
+=============== ==============================================
+
+What takes long to import is imported where it is used: ``cayley --help`` needs none of it.
+"""
+
+from cayley.lab.commands.listing import list_recipes, show
+from cayley.lab.commands.report import report
+from cayley.lab.commands.training import evaluate, reproduce, resume, train
+
+__all__ = ["evaluate", "list_recipes", "report", "reproduce", "resume", "show", "train"]

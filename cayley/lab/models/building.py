@@ -1,0 +1,207 @@
+"""From the settings of a model and the sizes of a task to a network."""
+
+import difflib
+from dataclasses import fields
+from inspect import Parameter, signature
+from typing import cast
+
+from torch import nn
+
+import cayley
+from cayley.lab.errors import RecipeError
+from cayley.lab.importing import import_class
+from cayley.lab.models.feedforward import CONVOLUTIONS, MLP, GraphNetwork, convolution
+from cayley.lab.models.sequences import SequenceModel, features_of
+from cayley.lab.recipes import ModelSettings, check_keys
+from cayley.lab.tasks import Task
+from cayley.layers import NETWORKS
+
+__all__ = ["LAYERS", "build_model", "count_parameters"]
+
+LAYERS: dict[str, type[nn.Module]] = {
+    **NETWORKS,
+    "torch.GRU": nn.GRU,
+    "torch.LSTM": nn.LSTM,
+    "torch.RNN": nn.RNN,
+}
+# arguments of layers that settings have names of their own for, or that the laboratory chooses
+CHOSEN = {
+    "self",
+    "mode",
+    "sizes",
+    "input_size",
+    "hidden_size",
+    "long_size",
+    "short_size",
+    "num_layers",
+    "dropout",
+    "batch_first",
+    "device",
+    "dtype",
+}
+# settings whose argument has a name that means something else here
+RENAMED: dict[type[nn.Module], dict[str, str]] = {cayley.EURNN: {"rotations": "layers"}}
+VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def build_model(settings: ModelSettings, task: Task) -> nn.Module:
+    """The network of a recipe.
+
+    ``hidden`` is a number of units. For recurrent networks a list stands for layers of these
+    sizes, but for ENRNN for the two sizes [long, short]; for MLP it is the list of hidden layers.
+
+    Arguments:
+        settings: Of the model.
+        task: What it is to read and answer; no file of it is read.
+
+    Returns:
+        A module that takes the input of a batch and a state, and returns answers and a state.
+
+    Example:
+        >>> from cayley.lab.tasks import make_task
+        >>> settings = ModelSettings("ScoRNN", hidden=170, options={"negative_ones": 85})
+        >>> count_parameters(build_model(settings, make_task("adding", T=200)))
+        15046
+    """
+    wanted = {"MLP": "rows", **dict.fromkeys(CONVOLUTIONS, "graph")}.get(settings.name, "sequences")
+    given = task.reads if task.reads in ("rows", "graph") else "sequences"
+    if wanted != given:
+        raise RecipeError(
+            f"model.name: expected a network that reads {given}, as the task gives, got "
+            f"{settings.name}, which reads {wanted}"
+        )
+    hidden = settings.hidden if isinstance(settings.hidden, tuple) else (settings.hidden,)
+    if wanted != "sequences":
+        check_unused(settings, wanted)
+    if settings.name == "MLP":
+        check_options(settings, MLP)
+        sizes = (task.input_size, *hidden, task.output_size)
+        return MLP(sizes, dropout=settings.dropout, **settings.options)
+    if settings.name in CONVOLUTIONS:
+        check_options(settings, GraphNetwork, convolution(settings.name))
+        sizes = (task.input_size, *hidden * (settings.layers - 1), task.output_size)
+        return GraphNetwork(settings.name, sizes, dropout=settings.dropout, **settings.options)
+    tokens = task.reads == "tokens"
+    if settings.embedding and not tokens:
+        raise RecipeError(
+            f"model.embedding: expected 0, as the task has no tokens, got {settings.embedding}"
+        )
+    if settings.embedding_dropout and not settings.embedding:
+        raise RecipeError("model.embedding_dropout: expected 0 without an embedding")
+    layers = make_layers(settings, hidden, settings.embedding or task.input_size)
+    return SequenceModel(
+        layers,
+        task.input_size if tokens else 0,
+        task.output_size,
+        task.answers == "last",
+        settings,
+    )
+
+
+def make_layers(
+    settings: ModelSettings, hidden: tuple[int, ...], input_size: int
+) -> list[nn.Module]:
+    """Recurrent layers: one module, or one for each size."""
+    kind = layer_class(settings.name)
+    check_options(settings, kind)
+    if issubclass(kind, cayley.ENRNN):
+        if len(hidden) != 2:
+            raise RecipeError(f"model.hidden: expected [long, short] for ENRNN, got {list(hidden)}")
+        stack = [hidden]
+    else:
+        stack = [(size,) for size in hidden]
+    if len(stack) > 1 and settings.layers > 1:
+        raise RecipeError(
+            f"model.layers: expected 1 with a list of sizes, got {settings.layers}: the list says "
+            "how many there are"
+        )
+    if settings.dropout and len(stack) * settings.layers == 1:
+        raise RecipeError(
+            f"model.dropout: expected 0 with a single layer, as it acts between layers, got "
+            f"{settings.dropout}: use output_dropout"
+        )
+    renamed = RENAMED.get(kind, {})
+    options = {renamed.get(name, name): value for name, value in settings.options.items()}
+    layers: list[nn.Module] = []
+    for sizes in stack:
+        between = {"dropout": settings.dropout} if settings.layers > 1 else {}
+        size = features_of(layers[-1]) if layers else input_size
+        layers.append(kind(size, *sizes, settings.layers, **between, **options))
+    if settings.input_matrix == "identity":
+        U = cast(nn.Parameter, layers[0].weight_ih_l0)
+        if U.shape[0] != U.shape[1]:
+            raise RecipeError(
+                f"model.input_matrix: expected a square matrix to be the identity, got one of "
+                f"shape {tuple(U.shape)}: set model.embedding to {U.shape[0]}"
+            )
+        nn.init.eye_(U.requires_grad_(False))
+    return layers
+
+
+def layer_class(name: str) -> type[nn.Module]:
+    """The class of a layer by its name in ``LAYERS``, or as ``module:Class``."""
+    if name in LAYERS:
+        return LAYERS[name]
+    if ":" not in name:
+        valid = (*LAYERS, "MLP", *CONVOLUTIONS)
+        near = difflib.get_close_matches(name, valid, 1)
+        raise RecipeError(
+            f"model.name: expected one of {', '.join(valid)}, or module:Class, got {name!r}"
+            + (f": did you mean {near[0]}?" if near else "")
+        )
+    found = import_class(name)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise RecipeError(f"model.name: expected {name} to be a class of nn.Module, got {found!r}")
+    return found
+
+
+def check_unused(settings: ModelSettings, reads: str) -> None:
+    """Raise if a network without recurrence is given settings that it has no use for."""
+    unused = {"embedding", "embedding_dropout", "output_dropout", "tied", "input_matrix"}
+    unused |= {"output_init"} | ({"layers"} if reads == "rows" else set())
+    for field in fields(settings):
+        if field.name in unused and getattr(settings, field.name) != field.default:
+            raise RecipeError(f"model.{field.name}: {settings.name} has none: leave it out")
+    if reads == "graph" and isinstance(settings.hidden, tuple):
+        raise RecipeError(f"model.hidden: expected one number for {settings.name}, got a list")
+
+
+def check_options(settings: ModelSettings, *kinds: type) -> None:
+    """Raise if a setting is no argument of any of these classes."""
+    valid = [name for kind in kinds for name in _arguments(kind) if name not in CHOSEN]
+    valid += [name for kind in kinds for name in RENAMED.get(kind, ())]
+    names = [field.name for field in fields(settings) if field.name != "options"]
+    check_keys(settings.options, [*valid, *names], (), "model.")
+
+
+def _arguments(kind: type) -> list[str]:
+    """The named arguments of a class, and of those that it passes further ones on to."""
+    names: list[str] = []
+    for parent in kind.__mro__:
+        if "__init__" in vars(parent):
+            parameters = signature(parent.__init__).parameters.values()
+            names += [p.name for p in parameters if p.kind not in VARIADIC]
+            if all(p.kind != Parameter.VAR_KEYWORD for p in parameters):
+                break
+    return names
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of trained parameters as the papers count them.
+
+    Note:
+        They write one bias where torch adds up two, in an Elman network and an LSTM, and count a
+        unitary matrix as the n² dimensions of their set.
+
+    Example:
+        >>> count_parameters(nn.LSTM(1, 128)), sum(p.numel() for p in nn.LSTM(1, 128).parameters())
+        (66560, 67072)
+    """
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    for module in model.modules():
+        if isinstance(module, (nn.RNN, nn.LSTM, cayley.RNN)) or (
+            isinstance(module, cayley.LSTM) and module.norm is None
+        ):
+            own = module.named_parameters(recurse=False)
+            count -= sum(p.numel() for name, p in own if name.startswith("bias_hh"))
+    return count

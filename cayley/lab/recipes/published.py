@@ -1,0 +1,192 @@
+"""The published numbers and statements that recipes are meant to reproduce."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.recipes.reading import from_table
+
+__all__ = [
+    "Claim",
+    "Gap",
+    "Paper",
+    "PublishedResult",
+    "claim",
+    "claims",
+    "gaps",
+    "papers",
+    "result",
+    "results",
+]
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where results were published."""
+
+    id: str
+    title: str
+    authors: tuple[str, ...]
+    year: int
+
+
+@dataclass(frozen=True)
+class PublishedResult:
+    """A printed number.
+
+    Attributes:
+        id: Its name here, such as ``mnist-scornn-170``.
+        paper: The ``id`` of the paper.
+        location: Which table there.
+        task: As the paper calls it.
+        model: As the paper calls it.
+        metric: ``train_``, ``valid_`` or ``test_`` and what was measured.
+        value: The number.
+        std: What is printed after ±.
+        hidden: Units.
+        parameters: Their number as it is printed, such as ``16k``.
+        same_as: The ``id`` of the same number in another paper.
+        quoted_from: The paper that the table takes it from.
+        note: What a reader must know.
+    """
+
+    id: str
+    paper: str
+    location: str
+    task: str
+    model: str
+    metric: str
+    value: float
+    std: float | None = None
+    hidden: int | tuple[int, ...] | None = None
+    parameters: str | None = None
+    same_as: str | None = None
+    quoted_from: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement about a curve, an order or a mechanism, worded so that it can be checked.
+
+    Attributes:
+        id: Its name here.
+        paper: The ``id`` of the paper.
+        location: Where it is there.
+        task: What it is about.
+        kind: Such as ``curve``, ``ordering``, ``ablation`` or ``theory``.
+        text: The statement.
+        note: Which parts of the wording are ours.
+        same_as: The ``id`` of the same statement in another paper.
+    """
+
+    id: str
+    paper: str
+    location: str
+    task: str
+    kind: str
+    text: str
+    note: str = ""
+    same_as: str | None = None
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Results and claims that no recipe serves, and why.
+
+    Attributes:
+        reason: Why, or what is still to come.
+        tests: Tests of ours that check them instead, as pytest names them.
+        results: Names of results.
+        claims: Names of claims.
+    """
+
+    reason: str
+    tests: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+
+
+T = TypeVar("T", Paper, PublishedResult, Claim)
+
+
+@cache
+def papers() -> dict[str, Paper]:
+    """The papers, by name."""
+    return _index([from_table(Paper, one) for one in _content("published")["paper"]])
+
+
+@cache
+def results() -> dict[str, PublishedResult]:
+    """The printed numbers, by name."""
+    return _index(
+        [
+            from_table(
+                PublishedResult, {"paper": table["paper"], "location": table["location"], **one}
+            )
+            for table in _content("published")["table"]
+            for one in table["results"]
+        ]
+    )
+
+
+@cache
+def claims() -> dict[str, Claim]:
+    """The statements, by name."""
+    return _index([from_table(Claim, one) for one in _content("published")["claim"]])
+
+
+@cache
+def gaps() -> tuple[Gap, ...]:
+    """What no recipe serves."""
+    return tuple(from_table(Gap, one) for one in _content("not-runnable")["gap"])
+
+
+def result(id: str) -> PublishedResult:
+    """A printed number by its name.
+
+    Example:
+        >>> one = result("mnist-scornn-170")
+        >>> one.value, one.metric, one.paper, one.location
+        (0.973, 'test_accuracy', 'helfrich2020', 'Table 2.1')
+    """
+    return _find(results(), id, "a result")
+
+
+def claim(id: str) -> Claim:
+    """A statement by its name.
+
+    Example:
+        >>> claim("mnist-rho-optimum").text
+        'Best number of -1 entries in D: n/10 for row order, n/2 for the fixed permutation.'
+    """
+    return _find(claims(), id, "a claim")
+
+
+@cache
+def _content(name: str) -> Mapping[str, Any]:
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _index(entries: list[T]) -> dict[str, T]:
+    index = {one.id: one for one in entries}
+    if len(index) < len(entries):
+        names = [one.id for one in entries]
+        double = next(name for name in names if names.count(name) > 1)
+        raise RecipeError(f"published.toml: expected names that differ, got {double} twice")
+    return index
+
+
+def _find(entries: Mapping[str, T], id: str, kind: str) -> T:
+    if id not in entries:
+        near = difflib.get_close_matches(id, entries, 1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise RecipeError(f"expected {kind} of published.toml, got {id!r}{hint}")
+    return entries[id]

@@ -1,0 +1,149 @@
+"""Frozen dataclasses from tables of settings: no key unknown, none missing, every type right."""
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from cayley.lab.errors import RecipeError
+
+__all__ = ["FURTHER", "check_keys", "from_table", "to_table"]
+
+# metadata of a field that takes all keys of a table that are no field of the dataclass
+FURTHER = {"further": True}
+
+
+def from_table(kind: type[Any], content: Any, path: str = "", *, strict: bool = True) -> Any:
+    """A dataclass from a table.
+
+    Arguments:
+        kind: The dataclass; its fields may be dataclasses.
+        content: The table, as TOML gives it.
+        path: Where the table is, such as ``"optim."``.
+        strict: Whether a key that is unknown is an error; otherwise it is passed over.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Cake:
+        ...     eggs: int
+        ...     layers: tuple[str, ...] = ()
+        >>> from_table(Cake, {"eggs": 3, "layers": ["cream"]})
+        Cake(eggs=3, layers=('cream',))
+        >>> from_table(Cake, {"egs": 3})
+        Traceback (most recent call last):
+        ...
+        cayley.lab.errors.RecipeError: unknown key egs: did you mean eggs?
+    """
+    if not isinstance(content, Mapping):
+        raise RecipeError(f"{path[:-1] and path[:-1] + ': '}expected a table, got {content!r}")
+    further = _further(kind)
+    own = [f for f in fields(kind) if f is not further]
+    valid = [f.name for f in own]
+    required = [f.name for f in own if f.default is f.default_factory is MISSING]
+    others = {key: value for key, value in content.items() if further and key not in valid}
+    keys = [key for key in content if key not in others and (strict or key in valid)]
+    check_keys(keys, valid, required, path, others)
+    hints = get_type_hints(kind)
+    values = {
+        key: _convert(content[key], hints[key], path + key, strict)
+        for key in valid
+        if key in content
+    }
+    return kind(**values, **({further.name: others} if further else {}))
+
+
+def to_table(settings: Any) -> dict[str, Any]:
+    """The table that :func:`from_table` makes a dataclass of; None has no key."""
+    content: dict[str, Any] = {}
+    further = _further(type(settings))
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if f is further:
+            content |= value
+        elif is_dataclass(value):
+            content[f.name] = to_table(value)
+        elif value is not None:
+            content[f.name] = value
+    return content
+
+
+def check_keys(
+    content: Collection[str],
+    valid: Collection[str],
+    required: Collection[str],
+    path: str = "",
+    others: Collection[str] = (),
+) -> None:
+    """Raise if a key is unknown or missing; the message names the nearest one.
+
+    Arguments:
+        content: The keys that are there.
+        valid: Those that may be.
+        required: Those that must be.
+        path: What stands before a key in the message.
+        others: Keys that are there and may be, but could be misspelt.
+    """
+    for key in content:
+        if key not in valid:
+            near = difflib.get_close_matches(key, valid, 1)
+            hint = f"did you mean {path}{near[0]}?" if near else f"expected {', '.join(valid)}"
+            raise RecipeError(f"unknown key {path}{key}: {hint}")
+    for key in required:
+        if key not in content:
+            near = difflib.get_close_matches(key, others, 1)
+            hint = f": is {path}{near[0]} misspelt?" if near else ""
+            raise RecipeError(f"missing key {path}{key}{hint}")
+
+
+def _further(kind: type[Any]) -> Field[Any] | None:
+    return next((f for f in fields(kind) if "further" in f.metadata), None)
+
+
+def _convert(value: Any, hint: Any, path: str, strict: bool) -> Any:
+    """A value as a type wants it: lists become tuples, integers floats, tables dataclasses."""
+    if is_dataclass(hint):
+        return from_table(hint, value, path + ".", strict=strict)
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind is Any:
+        return value
+    if kind is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(part, parts[0], path, strict) for part in value)
+    if kind is dict and isinstance(value, Mapping):
+        return {key: _convert(one, parts[1], f"{path}.{key}", strict) for key, one in value.items()}
+    if kind in (Union, UnionType):
+        if isinstance(value, Mapping) and (tables := [p for p in parts if _is_table(p)]):
+            # its error says more than that of the union
+            return _convert(value, tables[0], path, strict)
+        for part in parts:
+            try:
+                return _convert(value, part, path, strict)
+            except RecipeError:
+                continue
+    elif kind is Literal:
+        if value in parts:
+            return value
+    elif kind is float:
+        # True is an int to Python, not to us
+        if type(value) in (int, float):
+            return float(value)
+    elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise RecipeError(f"{path}: expected {_words(hint)}, got {value!r}")
+
+
+def _is_table(hint: Any) -> bool:
+    return is_dataclass(hint) or get_origin(hint) is dict
+
+
+def _words(hint: Any) -> str:
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind is Literal:
+        return " or ".join(map(repr, parts))
+    if kind in (Union, UnionType):
+        return " or ".join(map(_words, parts))
+    if kind is tuple:
+        return f"a list of {_words(parts[0])}"
+    words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+    return words.get(kind, "nothing" if kind is type(None) else "a table")

@@ -1,0 +1,263 @@
+"""What a recipe says: frozen dataclasses, read strictly from TOML."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.recipes.reading import FURTHER, from_table, to_table
+
+__all__ = [
+    "EvaluationSettings",
+    "ModelSettings",
+    "OptimSettings",
+    "Recipe",
+    "ScheduleSettings",
+    "TaskSettings",
+    "TrainingSettings",
+    "Variant",
+    "read_recipe",
+    "write_recipe",
+]
+
+Variant = Literal["paper", "code"]
+LEAST_ZERO = ("epochs", "steps", "clip_norm", "clip_value", "patience", "log")
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """A task by its name, and its settings: all other keys of the table."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A network by its name; keys that are no field are keyword arguments of its layer.
+
+    Attributes:
+        name: A layer of cayley, ``torch.LSTM`` and its like, ``MLP``, ``GCN``, ``SAGE``, or
+            ``module:Class``.
+        hidden: Units, or a list of them: see :func:`~cayley.lab.models.build_model`.
+        layers: Of one size.
+        dropout: Between layers.
+        embedding: The size of a learned embedding of tokens; 0 for one-hot vectors.
+        embedding_dropout: On the embedding.
+        output_dropout: On what the output layer reads.
+        tied: Whether the output weights are those of the embedding.
+        input_matrix: ``"identity"`` for a first input matrix that is the identity and stays so.
+        output_init: Of the output layer: Glorot uniform, or torch's own.
+        options: Further keyword arguments.
+    """
+
+    name: str
+    hidden: int | tuple[int, ...]
+    layers: int = 1
+    dropout: float = 0.0
+    embedding: int = 0
+    embedding_dropout: float = 0.0
+    output_dropout: float = 0.0
+    tied: bool = False
+    input_matrix: Literal["", "identity"] = ""
+    output_init: Literal["glorot", "torch"] = "glorot"
+    options: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """A class of :mod:`torch.optim.lr_scheduler`; keys that are no field are its arguments."""
+
+    name: str = ""
+    every: Literal["epoch", "step"] = "epoch"
+    options: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
+
+
+@dataclass(frozen=True)
+class OptimSettings:
+    """Optimizers of the free tensors of structured matrices, of phases, and of all the rest.
+
+    Attributes:
+        name: A class of :mod:`torch.optim` or :mod:`cayley.optim`, for the rest.
+        lr: Its learning rate.
+        weight_decay: Of the rest.
+        options: Further keyword arguments of that class.
+        recurrent: A class for the free tensors; empty for the same.
+        recurrent_lr: None for ``lr``.
+        recurrent_options: Keyword arguments of that class.
+        phases: A class for the phases; empty for the same.
+        phase_lr: None for ``lr``.
+        phase_options: Keyword arguments of that class.
+        schedule: How learning rates change.
+    """
+
+    name: str
+    lr: float
+    weight_decay: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    recurrent: str = ""
+    recurrent_lr: float | None = None
+    recurrent_options: dict[str, Any] = field(default_factory=dict)
+    phases: str = ""
+    phase_lr: float | None = None
+    phase_options: dict[str, Any] = field(default_factory=dict)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long and in what steps; 0 stands for none.
+
+    Attributes:
+        batch: Examples a step.
+        epochs: How long, or
+        steps: how long.
+        clip_norm: The greatest norm of the whole gradient, after BNP.
+        clip_value: The greatest entry of the gradient, after BNP.
+        patience: Stop after so many evaluations without a better one.
+        log: Steps between two records of the loss; 0 for ten, or a thousand records a run.
+    """
+
+    batch: int
+    epochs: int = 0
+    steps: int = 0
+    clip_norm: float = 0.0
+    clip_value: float = 0.0
+    patience: int = 0
+    log: int = 0
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """When, on what, and which evaluation gives the numbers of the run.
+
+    Attributes:
+        every: ``"epoch"``, or a number of steps.
+        start: Whether there is one before the first step.
+        splits: On what.
+        batch: Examples a batch; 0 for that of training.
+        select: The evaluation that is best on ``"valid"`` or on ``"test"``, the ``"last"``, or for
+            ``"each"`` split its own best. ``"test"`` and ``"each"`` are optimistic: papers do it.
+        metric: What decides; empty for the task's first.
+        audio: Whether the sound of predictions is scored at the end.
+    """
+
+    every: Literal["epoch"] | int = "epoch"
+    start: bool = True
+    splits: tuple[Literal["train", "valid", "test"], ...] = ("valid", "test")
+    batch: int = 0
+    select: Literal["valid", "test", "last", "each"] = "valid"
+    metric: str = ""
+    audio: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One row of a published table or figure, as something to run.
+
+    Attributes:
+        name: Such as ``scornn/mnist-170``.
+        task, model, optim, training, evaluation: What to do.
+        table: The file that it is from.
+        variant: What the paper says, or what its published code does.
+        paper: Where it was published.
+        location: Which table or figure there.
+        reported: Names of the published numbers that it is meant to reproduce.
+        claims: Names of the published statements that it is about.
+        unstated: Settings that the paper does not give.
+        note: What a reader must know.
+        parameters: How many there are by the paper's formula; 0 if not known.
+        seed: Of the first run.
+        seeds: How many runs the paper averaged.
+        bnp: Keyword arguments of :class:`cayley.BNP`; empty for none.
+    """
+
+    name: str
+    task: TaskSettings
+    model: ModelSettings
+    optim: OptimSettings
+    training: TrainingSettings
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    table: str = ""
+    variant: Variant = "paper"
+    paper: str = ""
+    location: str = ""
+    reported: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+    unstated: tuple[str, ...] = ()
+    note: str = ""
+    parameters: int = 0
+    seed: int = 5544
+    seeds: int = 1
+    bnp: dict[str, Any] = field(default_factory=dict)
+
+
+def read_recipe(content: Mapping[str, Any]) -> Recipe:
+    """Check a table of settings, as TOML gives it, and make a recipe of it.
+
+    Example:
+        >>> optim, training = {"name": "Adam", "lr": 1e-3}, {"batch": 50, "epochs": 10}
+        >>> model = {"name": "ScoRNN", "hidden": 170, "negative_ones": 85}
+        >>> content = {"name": "mine", "model": model, "optim": optim, "training": training}
+        >>> read_recipe(content | {"task": {"name": "adding", "T": 200}}).model.options
+        {'negative_ones': 85}
+        >>> try:
+        ...     read_recipe(content | {"tusk": {"name": "adding"}})
+        ... except RecipeError as error:
+        ...     print(error)
+        mine: unknown key tusk: did you mean task?
+    """
+    name = content.get("name", "recipe")
+    try:
+        recipe = from_table(Recipe, content)
+        check(recipe)
+    except RecipeError as error:
+        raise RecipeError(f"{name}: {error}") from None
+    return recipe
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """A recipe as TOML, complete; :func:`read_recipe` makes the same recipe of it."""
+    import tomli_w
+
+    return tomli_w.dumps(to_table(recipe))
+
+
+def check(recipe: Recipe) -> None:
+    """Raise unless the settings fit together."""
+    training, evaluation = recipe.training, recipe.evaluation
+    if not re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*(/[a-z0-9]+([.-][a-z0-9]+)*)*", recipe.name):
+        raise RecipeError(
+            "name: expected lower-case words and numbers with - or . between them, in parts "
+            f"separated by /, got {recipe.name!r}"
+        )
+    if (training.epochs > 0) == (training.steps > 0):
+        raise RecipeError(
+            "training: expected either epochs or steps to be positive, got "
+            f"epochs={training.epochs} and steps={training.steps}: set the other one to 0"
+        )
+    limits = {
+        **{f"training.{key}": getattr(training, key) for key in LEAST_ZERO},
+        "evaluation.batch": evaluation.batch,
+    }
+    for key, value in limits.items():
+        # not <: NaN is no number of anything
+        if not value >= 0:
+            raise RecipeError(f"{key}: expected at least 0, got {value}")
+    if training.batch < 1:
+        raise RecipeError(f"training.batch: expected at least 1, got {training.batch}")
+    if isinstance(evaluation.every, int) and evaluation.every < 1:
+        raise RecipeError(
+            f'evaluation.every: expected "epoch" or at least 1 step, got {evaluation.every}'
+        )
+    if evaluation.select in ("valid", "test") and evaluation.select not in evaluation.splits:
+        raise RecipeError(
+            f'evaluation.select: expected "last", "each" or one of the splits '
+            f"{list(evaluation.splits)}, got {evaluation.select!r}"
+        )
+    content = to_table(recipe)
+    for key in recipe.unstated:
+        first, _, second = key.partition(".")
+        if first not in content or (second and second not in content[first]):
+            raise RecipeError(f"unstated: expected keys of this recipe, got {key!r}")

@@ -1,0 +1,131 @@
+"""A report as a page, one file that needs no network, and its tables as Markdown."""
+
+from importlib.resources import files
+from pathlib import PurePosixPath
+
+from cayley.lab import wording
+from cayley.lab.report.figures import VEGALITE, Figure, draw_figures
+from cayley.lab.report.rows import Line, Report, Row
+from cayley.lab.wording import counted, number, printed, signed, spread
+
+__all__ = ["draw_all", "write_markdown", "write_page"]
+
+# the modules of the page's charts; they are bundled into it with all that they need
+SNIPPET = "window.vegaEmbed = vegaEmbed;"
+HEADS = (
+    "recipe",
+    "quantity",
+    "ours",
+    "published",
+    "gap",
+    "baseline",
+    "seeds",
+    "parameters",
+    "time",
+    "machine",
+)
+PREFACE = """\
+Ours is the mean over seeds ± the sample standard deviation. The gap is ours − published; it is
+*within spread* if it is not larger than that deviation, ours or theirs.
+† The test set chose its own best evaluation, as in the paper: optimistic.\
+"""
+
+
+def draw_all(report: Report) -> dict[str, list[Figure]]:
+    """The figures of a report, by table."""
+    return {section.name: draw_figures(section) for section in report.sections}
+
+
+def write_page(report: Report, figures: dict[str, list[Figure]], date: str) -> str:
+    """The page as HTML.
+
+    Arguments:
+        report: What to show.
+        figures: By table.
+        date: When the report was made.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(
+        files("cayley.lab.report").joinpath("page.html").read_text(encoding="utf-8")
+    )
+    return template.render(
+        report=report, figures=figures, date=date, wording=wording, bundle=_bundle(figures)
+    )
+
+
+def _bundle(figures: dict[str, list[Figure]]) -> str:
+    """The scripts of the charts; none if there are no charts."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(SNIPPET, VEGALITE) if any(figures.values()) else ""
+
+
+def write_markdown(
+    report: Report, figures: dict[str, list[Figure]], folder: PurePosixPath | None = None
+) -> str:
+    """A report as Markdown.
+
+    Arguments:
+        report: What to show.
+        figures: By table.
+        folder: Where the figures are, seen from the file; None to leave them out.
+    """
+    blocks = ["# Results beside the published ones", report.sentence, PREFACE]
+    for section in report.sections:
+        blocks.append(f"## {section.title}")
+        lines = [(row, line) for row in section.rows for line in row.lines]
+        cells = [HEADS, ("---", "---", *["---:"] * 7, "---"), *(_cells(*one) for one in lines)]
+        blocks.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+        if folder is not None:
+            for figure in figures[section.name]:
+                blocks.append(f"![{_escape(figure.title)}]({folder / figure.name}.png)")
+                blocks.append(_escape(figure.caption))
+    if report.problems:
+        blocks.append("## Runs that are not, or not fully, in these numbers")
+        blocks.append("\n".join(f"- `{one.folder}`: {one.reason}" for one in report.problems))
+    blocks.append("## Machines")
+    for environment in report.environments:
+        facts = "; ".join(f"{name} {value}" for name, value in environment.facts)
+        runs = counted(environment.run_count, "run")
+        blocks.append(f"**{environment.letter}** ({runs}): {_escape(facts)}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _cells(row: Row, line: Line) -> tuple[str, ...]:
+    published = gap = "–"
+    if line.published is not None:
+        value = printed(line.published.value, line.published.std)
+        published = f"{value} ({line.published.source})"
+    if line.gap is not None and line.mean is not None:
+        gap = f"{signed(line.gap, line.mean)} {line.verdict}"
+    return tuple(
+        map(
+            _escape,
+            (
+                row.label,
+                line.quantity.label + (" †" if line.optimistic else ""),
+                "–" if line.mean is None else spread(line.mean, line.spread),
+                published,
+                gap,
+                "–" if line.baseline is None else number(line.baseline),
+                row.seeds + (f", and {row.unfinished} unfinished" if row.unfinished else ""),
+                f"{row.parameters:,}" + (f" (printed {row.printed})" if row.printed else ""),
+                " ".join(row.time or "–"),
+                ", ".join(row.environments),
+            ),
+        )
+    )
+
+
+def _escape(text: str) -> str:
+    r"""Text that Markdown shows as it is.
+
+    Example:
+        >>> print(_escape("a_b|c"))
+        a\_b\|c
+    """
+    return "".join("\\" + letter if letter in "\\|_*`[]<>" else letter for letter in text)

@@ -1,0 +1,61 @@
+"""Runs: the folder that a run writes, what is read of it, and the machine that it is on.
+
+=============== ============================================================
+``folders``     a folder, held by the process that writes it
+``description`` ``run.json``: what was started, on what
+``result``      ``result.json``: the numbers
+``reading``     folders read, with errors that name the file
+``machine``     device, precision, threads; facts about them
+``interrupts``  Ctrl-C and SIGTERM, noted until a loop can stop
+=============== ============================================================
+"""
+
+from cayley.lab.runs.description import FORMAT, DataPlace, MetricInfo, RunDescription
+from cayley.lab.runs.folders import Record, RunFolder
+from cayley.lab.runs.interrupts import Interrupts
+from cayley.lab.runs.machine import (
+    GitState,
+    Machine,
+    MachineFacts,
+    Precision,
+    describe_machine,
+    find_git_state,
+    find_versions,
+)
+from cayley.lab.runs.reading import (
+    explain_damage,
+    find_runs,
+    load_tensors,
+    parse_json,
+    read_metrics,
+    read_result,
+    read_run,
+)
+from cayley.lab.runs.result import BestValue, RunResult, SelectedScores
+
+__all__ = [
+    "FORMAT",
+    "BestValue",
+    "DataPlace",
+    "GitState",
+    "Interrupts",
+    "Machine",
+    "MachineFacts",
+    "MetricInfo",
+    "Precision",
+    "Record",
+    "RunDescription",
+    "RunFolder",
+    "RunResult",
+    "SelectedScores",
+    "describe_machine",
+    "explain_damage",
+    "find_git_state",
+    "find_runs",
+    "find_versions",
+    "load_tensors",
+    "parse_json",
+    "read_metrics",
+    "read_result",
+    "read_run",
+]

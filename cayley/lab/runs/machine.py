@@ -1,0 +1,156 @@
+"""The machine that a run is on: chosen once, written down, and chosen again when it goes on."""
+
+import logging
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+import cayley
+from cayley.lab.errors import MachineError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = [
+    "GitState",
+    "Machine",
+    "MachineFacts",
+    "Precision",
+    "describe_machine",
+    "find_git_state",
+    "find_versions",
+]
+
+Precision = Literal["32-true", "64-true", "bf16-mixed"]
+PACKAGES = ("torch", "lightning-fabric", "numpy", "torch-geometric")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What to compute on.
+
+    Arguments:
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, or ``"cuda:1"``.
+        precision: Of parameters and computation; ``bf16-mixed`` is torch's autocast.
+        threads: Of torch; 0 leaves them as they are.
+    """
+
+    device: str = "auto"
+    precision: Precision = "32-true"
+    threads: int = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of parameters and input."""
+        return torch.float64 if self.precision == "64-true" else torch.float32
+
+    def fabric(self) -> "Fabric":
+        """The engine; threads are set and, on a GPU, deterministic algorithms chosen."""
+        from lightning_fabric import Fabric
+
+        # it recommends TF32, which an orthogonal recurrence does not forgive
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        accelerator, _, number = self.device.partition(":")
+        if accelerator == "cuda" and not torch.cuda.is_available():
+            raise MachineError(
+                "expected a GPU for the device cuda, got none that torch can use: choose "
+                "--device cpu"
+            )
+        # cuBLAS reads it when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=[int(number)] if number else 1,
+            precision=self.precision,
+        )
+        if fabric.device.type == "cuda":
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            # pyrefly: ignore[missing-attribute]
+            torch.utils.deterministic.fill_uninitialized_memory = False
+        return fabric
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """What a machine is, as ``run.json`` has it."""
+
+    accelerator: str
+    device: str = ""
+    precision: Precision
+    threads: int
+    host: str = ""
+    platform: str = ""
+    cpu: str = ""
+    cores: int | None = None
+
+
+@dataclass(frozen=True)
+class GitState:
+    """The revision of the source, and whether files differ from it."""
+
+    revision: str = ""
+    modified: bool = False
+
+
+def describe_machine(machine: Machine, device: torch.device) -> MachineFacts:
+    """What a reader of numbers may ask about the machine that they are from."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return MachineFacts(
+        accelerator=str(device),
+        device=name,
+        precision=machine.precision,
+        threads=torch.get_num_threads(),
+        host=platform.node(),
+        platform=platform.platform(),
+        cpu=_cpu(),
+        cores=os.cpu_count(),
+    )
+
+
+def find_versions() -> dict[str, str]:
+    """The versions of Python and of the packages that numbers depend on."""
+    found = {name: _version(name) for name in PACKAGES}
+    return {
+        "cayley": cayley.__version__,
+        "python": platform.python_version(),
+        **{name: number for name, number in found.items() if number},
+    }
+
+
+def find_git_state(folder: Path | None = None) -> GitState | None:
+    """The state of the repository that a folder is in; None outside a repository.
+
+    Arguments:
+        folder: None for that of this package.
+    """
+    folder = Path(cayley.__file__).parent if folder is None else folder
+    git = partial(subprocess.run, cwd=folder, capture_output=True, text=True, check=True)
+    try:
+        revision = git(["git", "rev-parse", "HEAD"]).stdout.strip()
+        status = git(["git", "--no-optional-locks", "status", "--porcelain", "--", "."]).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return GitState(revision, bool(status))
+
+
+def _cpu() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

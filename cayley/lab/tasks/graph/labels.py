@@ -1,0 +1,65 @@
+"""Labels that are yes or no, several a node: their loss and their score."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from cayley.lab.tasks.batch import Batch
+from cayley.lab.tasks.metrics import Metric
+
+__all__ = ["label_loss", "mean_roc_auc", "roc_auc"]
+
+
+def label_loss(output: Tensor, target: Tensor) -> Tensor:
+    """Cross entropy of yes-no labels, mean over those that are not NaN.
+
+    Arguments:
+        output: Logits, (N, p).
+        target: 1, 0, or NaN where no answer is wanted, (N, p).
+
+    Example:
+        >>> label_loss(torch.zeros(2, 1), torch.tensor([[1.0], [torch.nan]]))
+        tensor(0.6931)
+    """
+    wanted = ~target.isnan()
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(
+        output, target.nan_to_num(), reduction="none"
+    )
+    return torch.where(wanted, losses, 0).sum() / wanted.sum()
+
+
+def mean_roc_auc(rows: Tensor) -> float:
+    """The area under the receiver operating characteristic, mean over labels.
+
+    A label of which only one value occurs is left out, as the Open Graph Benchmark does. A score
+    that is NaN where there is a value makes the area NaN.
+
+    Arguments:
+        rows: Scores of p labels and then their values 0 or 1, or NaN where there is none, (N, 2p).
+
+    Example:
+        >>> mean_roc_auc(torch.tensor([[0.1, 0.0], [0.7, 1.0], [0.3, 0.0], [0.2, 1.0]]))
+        0.75
+    """
+    from torchmetrics.functional.classification import binary_auroc
+
+    scores, values = rows.double().chunk(2, 1)
+    wanted = ~values.isnan()
+    if scores[wanted].isnan().any():
+        return math.nan
+    areas = [
+        binary_auroc(score[known], value[known].long())
+        for score, value, known in zip(scores.t(), values.t(), wanted.t(), strict=True)
+        if (value == 0).any() and (value == 1).any()
+    ]
+    if not areas:
+        raise ValueError("expected a label with both values, got none: the area is not defined")
+    return float(torch.stack(areas).mean())
+
+
+def _scores_and_labels(output: Tensor, batch: Batch) -> Tensor:
+    return torch.cat((output, batch.target.to(output)), 1)
+
+
+roc_auc = Metric("roc_auc", "higher", _scores_and_labels, mean_roc_auc)

@@ -1,0 +1,128 @@
+"""CIFAR-10, each image read at once."""
+
+import io
+import tarfile
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cayley.lab.errors import DataError
+from cayley.lab.tasks.batch import Split
+from cayley.lab.tasks.frequencies import count_classes
+from cayley.lab.tasks.images.images import CLASSES, Images
+from cayley.lab.tasks.sources import NOWHERE, Resource, Source
+from cayley.lab.tasks.task import Answers, Reads
+
+__all__ = ["CIFAR10", "read_records"]
+
+ARCHIVE = Resource("cifar-10-binary.tar", "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz")
+FILES = {
+    "train": [f"data_batch_{number}.bin" for number in range(1, 6)],
+    "test": ["test_batch.bin"],
+}
+RECORD = 1 + 3 * 32 * 32
+
+
+def read_records(content: bytes) -> tuple[Tensor, Tensor]:
+    """Images (N, 3072) and labels (N) in the binary format of CIFAR-10.
+
+    Example:
+        >>> images, labels = read_records(bytes([7] + [0] * 3072))
+        >>> images.shape, labels
+        (torch.Size([1, 3072]), tensor([7]))
+    """
+    if not content or len(content) % RECORD:
+        raise DataError(
+            f"expected records of {RECORD} bytes, got {len(content)} bytes: fetch the binary "
+            f"version, {ARCHIVE.url}"
+        )
+    records = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, RECORD)
+    return records[:, 1:], records[:, 0].long()
+
+
+@dataclass(frozen=True)
+class CIFAR10(Images):
+    """Small colour photographs, each read at once as 3072 numbers.
+
+    References:
+        Learning Multiple Layers of Features from Tiny Images, Krizhevsky, 2009.
+
+    Arguments:
+        validation: The number of images, from the first of the training files, that validate.
+        shuffle: Whether each epoch of training has an order of its own.
+        source: Where the files are: the archive of the binary version, or its unpacked files.
+        invented: Whether to use random images instead of files.
+
+    Example:
+        >>> next(CIFAR10(invented=True).batches("train", 6)).input.shape
+        torch.Size([6, 3072])
+    """
+
+    validation: int = 0
+    shuffle: bool = True
+    source: Source = NOWHERE
+    invented: bool = False
+
+    reads: ClassVar[Reads] = "rows"
+    answers: ClassVar[Answers] = "rows"
+
+    @property
+    def input_size(self) -> int:
+        """32 × 32 pixels of three colours."""
+        return RECORD - 1
+
+    @property
+    def needs(self) -> tuple[Resource, ...]:
+        """The archive."""
+        return (ARCHIVE,)
+
+    @property
+    def invented_pixels(self) -> int:
+        """As many as real ones have."""
+        return RECORD - 1
+
+    def read(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The unpacked files if they are there, else those of the archive."""
+        unpacked = self.source.has(Resource(FILES["test"][0]))
+        archive = None if unpacked else self.source.read(ARCHIVE)
+        tensors: list[Tensor] = []
+        for names in FILES.values():
+            if archive is None:
+                content = b"".join(self.source.read(Resource(name)) for name in names)
+            else:
+                content = _from_tar(archive, names)
+            images, labels = read_records(content)
+            expected = len(names) * 10_000
+            if (
+                self.source.check
+                and count_classes(labels, CLASSES).tolist() != [expected // CLASSES] * CLASSES
+            ):
+                raise DataError(
+                    f"expected {expected // CLASSES} images of each class in {names}, got "
+                    f"{count_classes(labels, CLASSES).tolist()}: fetch the files again, or use "
+                    "them as they are with check=False or --unchecked"
+                )
+            tensors += images, labels
+        return tensors[0], tensors[1], tensors[2], tensors[3]
+
+    def examples(
+        self, split: Split, index: Tensor, seed: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, None]:
+        """Input (B, 3072), red, green and blue planes, and target (B)."""
+        return *self.chosen(split, index, dtype), None
+
+    def tiny(self) -> "CIFAR10":
+        """Random images."""
+        return replace(self, invented=True)
+
+
+def _from_tar(archive: bytes, names: list[str]) -> bytes:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        paths = {path.rpartition("/")[2]: path for path in opened.getnames()}
+        missing = [name for name in names if name not in paths]
+        if missing:
+            raise DataError(f"expected {missing} in {ARCHIVE.name}.gz: fetch it again")
+        files = [opened.extractfile(paths[name]) for name in names]
+        return b"".join(file.read() for file in files if file is not None)

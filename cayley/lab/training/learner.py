@@ -1,0 +1,125 @@
+"""What learns: a model with its optimizers, learning rates and preconditioner."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+import cayley
+from cayley.lab.recipes import Recipe
+from cayley.lab.tasks import Batch, Task
+from cayley.lab.training.optimizers import build_bnp, build_optimizer, build_schedule
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["Learner"]
+
+
+class Learner:
+    """A model and everything that moves its weights.
+
+    Arguments:
+        recipe: Says how.
+        task: Says what is wrong with an answer.
+        model: Takes the input of a batch and a state, returns an output and a state.
+        fabric: The engine, that is device and precision.
+    """
+
+    def __init__(self, recipe: Recipe, task: Task, model: nn.Module, fabric: "Fabric") -> None:
+        self.training = recipe.training
+        self.every = recipe.optim.schedule.every
+        self.task = task
+        self.fabric = fabric
+        self.model = model
+        self.forward = fabric.setup_module(model)
+        self.optimizer = build_optimizer(recipe.optim, model)
+        self.schedule = build_schedule(recipe.optim.schedule, self.optimizer)
+        self.bnp = build_bnp(recipe.bnp, model)
+        self.state: Any = None
+
+    def learn(self, batch: Batch) -> Tensor:
+        """Take one step, by a batch; the recurrent state goes on from the batch before.
+
+        It equals, with BNP and clipping where there are any::
+
+            output, state = model(batch.input, None if batch.fresh else state)
+            task.loss(output, batch).backward()
+            bnp.step()
+            clip_grad_norm_(model.parameters(), clip_norm)
+            optimizer.step()
+
+        Returns:
+            The loss before the step, a scalar on the device.
+        """
+        if batch.position.batch == 0:
+            for module in self.model.modules():
+                # the paper computes the inverse again at the start of each epoch
+                if isinstance(module, cayley.NCGRU):
+                    module.refresh_()
+        output, state = self.forward(batch.input, None if batch.fresh else self.state)
+        self.state = detach_state(state)
+        loss = self.task.loss(output, batch)
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        if self.bnp is not None:
+            self.bnp.step()
+        if self.training.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
+        if self.training.clip_value:
+            nn.utils.clip_grad_value_(self.model.parameters(), self.training.clip_value)
+        self.optimizer.step()
+        ended = batch.next.batch == 0
+        if self.schedule is not None and (ended or self.every == "step"):
+            self.schedule.step()
+        return loss.detach()
+
+    def rates(self) -> dict[str, float]:
+        """The learning rates, by the name of their parameters."""
+        return {group["name"]: group["lr"] for group in self.optimizer.param_groups}
+
+    def is_finite(self) -> bool:
+        """Whether all weights are."""
+        finite = [p.isfinite().all() for p in self.model.parameters()]
+        return bool(torch.stack(finite).all())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on, random numbers included."""
+        device = self.fabric.device
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "bnp": None if self.bnp is None else self.bnp.state_dict(),
+            "state": self.state,
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what :meth:`state_dict` gave."""
+        device = self.fabric.device
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(state["schedule"])
+        if self.bnp is not None:
+            self.bnp.load_state_dict(state["bnp"])
+        self.state = detach_state(state["state"], device)
+        torch.set_rng_state(state["random"])
+        if state["random_cuda"] is not None and device.type == "cuda":
+            torch.cuda.set_rng_state(state["random_cuda"], device)
+
+
+def detach_state(state: Any, device: torch.device | None = None) -> Any:
+    """A state without its history: tensors, detached, in tuples.
+
+    Example:
+        >>> detach_state((torch.ones(1, requires_grad=True) * 2, None))
+        (tensor([2.]), None)
+    """
+    if isinstance(state, Tensor):
+        return state.detach().to(device)
+    if isinstance(state, tuple):
+        return tuple(detach_state(part, device) for part in state)
+    return state

@@ -1,0 +1,288 @@
+"""The loop around a learner: when to evaluate, to record, to save, and to stop."""
+
+import math
+import statistics
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from cayley.lab.errors import Interrupted, NotFinite
+from cayley.lab.recipes import Recipe
+from cayley.lab.runs import Interrupts, RunFolder, RunResult, explain_damage, load_tensors
+from cayley.lab.tasks import Metric, Prefetcher, Split, Task
+from cayley.lab.training.evaluation import (
+    audio_metrics,
+    deciding_metric,
+    evaluated_splits,
+    score_model,
+)
+from cayley.lab.training.learner import Learner
+from cayley.lab.training.progress import Progress
+from cayley.lab.training.reporters import Reporter
+from cayley.lab.training.selection import Evaluation, Scores, Selection
+from cayley.lab.training.timetable import Timetable
+
+__all__ = ["Loop"]
+
+# a longer evaluation can be interrupted, for which there is a checkpoint before it
+LONG_SECONDS = 1.0
+REMEDY = (
+    "the last good checkpoint is kept. Try a smaller learning rate (--set optim.lr=…) or clipping "
+    "(--set training.clip_norm=1)"
+)
+
+
+class Loop:
+    """Training from where a run is to its end.
+
+    Everything that the next step depends on is in the checkpoint: a loop that is restored goes on
+    as if it had never stopped, bit for bit on the same device.
+
+    Arguments:
+        recipe: What to do.
+        task: On what.
+        learner: The model, and what changes its weights.
+        run: The folder.
+        reporter: What shows the progress.
+        seed: Of the examples and their order.
+        interrupts: Signals that ask to stop; None to take none.
+        checkpoint_seconds: Between two checkpoints.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        task: Task,
+        learner: Learner,
+        run: RunFolder,
+        reporter: Reporter,
+        *,
+        seed: int,
+        interrupts: Interrupts | None = None,
+        checkpoint_seconds: float = 60.0,
+    ) -> None:
+        self.recipe = recipe
+        self.task = task
+        self.learner = learner
+        self.run = run
+        self.reporter = reporter
+        self.seed = seed
+        self.interrupts = interrupts
+        self.checkpoint_seconds = checkpoint_seconds
+        self.device = learner.fabric.device
+        self.dtype = next(learner.model.parameters()).dtype
+        self.batches = Prefetcher(
+            task,
+            "train",
+            recipe.training.batch,
+            seed=seed,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        self.splits = evaluated_splits(recipe, task)
+        metric = deciding_metric(recipe, task)
+        self.selection = Selection(metric.name, metric.better, recipe.evaluation.select)
+        self.progress = Progress()
+        epoch = task.steps("train", recipe.training.batch, seed=seed)
+        self.times = Timetable(recipe, epoch, self.progress, self.selection)
+        # losses wait on the device, so that it is not waited for at every step
+        self.losses = torch.zeros(self.times.log, dtype=torch.float64, device=self.device)
+        self.waiting = 0
+        self.saved = -math.inf
+        self.long = True
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a signal asks the loop to stop."""
+        return self.interrupts is not None and bool(self.interrupts.signal)
+
+    def train(self) -> RunResult:
+        """Go on to the end, and write the result."""
+        self.progress.watch.start()
+        try:
+            while True:
+                if self.times.evaluation_due:
+                    self.score_splits()
+                if self.times.finished:
+                    break
+                if self.stop_requested:
+                    self.flush()
+                    self.event("interrupted", "there is a checkpoint of this step")
+                if self.stop_requested or time.monotonic() - self.saved > self.checkpoint_seconds:
+                    self.save()
+                self.stop_if_requested()
+                self.step()
+        except NotFinite as error:
+            self.event("not finite", str(error))
+            raise
+        if self.times.stopped_early:
+            self.event("stopped early", f"nothing better in {self.selection.stale} evaluations")
+        self.save()
+        result = self.result()
+        self.run.finish(result)
+        return result
+
+    def step(self) -> None:
+        """One batch."""
+        progress = self.progress
+        batch = self.batches.batch(progress.position)
+        self.losses[self.waiting] = self.learner.learn(batch)
+        self.waiting += 1
+        progress.step += 1
+        progress.position = batch.next
+        if progress.step % self.times.log == 0:
+            self.log()
+        if batch.next.batch == 0:
+            self.flush()
+            progress.end_epoch()
+        self.reporter.step(progress.step, self.times.epoch)
+
+    def flush(self) -> None:
+        """Take the losses that wait into account; raise if one is not finite."""
+        first = self.progress.step - self.waiting + 1
+        losses = self.losses[: self.waiting].tolist()
+        self.waiting = 0
+        for step, loss in enumerate(losses, first):
+            if not math.isfinite(loss):
+                raise NotFinite(f"the loss of step {step} is {loss}; {REMEDY}")
+            self.progress.logged.add(loss)
+            self.progress.trained.add(loss)
+
+    def log(self) -> None:
+        """Record the mean loss since the last time."""
+        self.flush()
+        self.record(
+            "train",
+            loss=self.progress.logged.take(),
+            lr=self.learner.rates(),
+            seconds=round(self.progress.watch.seconds, 3),
+        )
+
+    def score_splits(self) -> None:
+        """Score all splits; save the weights where they are the best so far."""
+        progress = self.progress
+        self.flush()
+        if self.long:
+            self.save()
+        progress.watch.stop()
+        began = time.perf_counter()
+        scores: Scores = {split: self.score(split) for split in self.splits}
+        seconds = time.perf_counter() - began
+        self.long = seconds > LONG_SECONDS
+        progress.evaluation_seconds += seconds
+        progress.evaluated = progress.step
+        loss = progress.end_interval()
+        for split in self.selection.add(Evaluation(progress.step, self.times.epoch, scores)):
+            # papers choose by it only where each split has its own choice
+            if split != "train" or self.selection.select == "each":
+                self.save_best(split, scores)
+        self.record(
+            "eval",
+            scores=scores,
+            train_loss=loss,
+            seconds=round(progress.watch.seconds, 3),
+            evaluation_seconds=round(progress.evaluation_seconds, 3),
+        )
+        progress.watch.start()
+
+    def score(self, split: Split, metrics: tuple[Metric, ...] | None = None) -> dict[str, float]:
+        """The metrics of a split; a long evaluation can be interrupted."""
+        try:
+            return score_model(
+                self.recipe,
+                self.task,
+                self.learner.forward,
+                split,
+                seed=self.seed,
+                device=self.device,
+                dtype=self.dtype,
+                metrics=metrics,
+                between=self.stop_if_requested if self.long else None,
+            )
+        except NotFinite as error:
+            raise NotFinite(f"{error} after step {self.progress.step}; {REMEDY}") from error
+
+    def save_best(self, split: str, scores: Scores) -> None:
+        """Keep the weights of the best evaluation by a split."""
+        weights = {"model": self.learner.model.state_dict(), "scores": scores}
+        self.run.save(f"best-{split}.pt", weights | {"step": self.progress.step})
+
+    def save(self) -> None:
+        """Write the checkpoint, if what it would hold is good."""
+        self.flush()
+        if not self.learner.is_finite():
+            raise NotFinite(f"weights are not finite after step {self.progress.step}; {REMEDY}")
+        self.run.save(
+            "checkpoint.pt",
+            {
+                "learner": self.learner.state_dict(),
+                "progress": self.progress.state_dict(),
+                "selection": self.selection.state_dict(),
+                "mark": self.run.mark(),
+            },
+        )
+        self.saved = time.monotonic()
+
+    def restore(self) -> None:
+        """Go back to the checkpoint, in the metrics too."""
+        with explain_damage(self.run.folder, "checkpoint.pt"):
+            state = load_tensors(self.run.folder, "checkpoint.pt")
+            self.learner.load_state_dict(state["learner"])
+            self.progress.load_state_dict(state["progress"])
+            self.selection.load_state_dict(state["selection"])
+            mark = state["mark"]
+        self.run.rewind(mark)
+
+    def stop_if_requested(self) -> None:
+        """Leave, if a signal asks for it; there is a checkpoint of this step."""
+        if self.stop_requested:
+            assert self.interrupts is not None
+            raise Interrupted(
+                f"stopped after step {self.progress.step}; go on with: cayley resume "
+                f"{self.run.folder}",
+                self.interrupts.signal,
+            )
+
+    def record(self, kind: str, **values: Any) -> None:
+        """Write a record down, and show it."""
+        record = {"kind": kind, "step": self.progress.step, "epoch": self.times.epoch, **values}
+        self.run.record(record)
+        self.reporter.record(record)
+
+    def event(self, event: str, message: str) -> None:
+        """Record something that is not a number."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.record("event", event=event, message=message, time=now)
+
+    def result(self) -> RunResult:
+        """The numbers of the run."""
+        progress, selection = self.progress, self.selection
+        assert selection.last is not None
+        epochs = progress.epoch_seconds
+        return RunResult(
+            status="stopped early" if self.times.stopped_early else "done",
+            step=progress.step,
+            epoch=self.times.epoch,
+            seconds=progress.watch.seconds,
+            evaluation_seconds=progress.evaluation_seconds,
+            seconds_per_epoch=statistics.median(epochs) if epochs else None,
+            select=selection.select,
+            selected=selection.selected(),
+            best=selection.best_values(),
+            last=selection.last.scores,
+            train_loss_best=progress.best_train_loss,
+            audio=self.audio() if self.recipe.evaluation.audio else None,
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def audio(self) -> dict[str, float]:
+        """Scores of the sound that the selected weights make of the test set."""
+        metrics = audio_metrics(self.task)
+        chosen = self.selection.selected()["test"].chosen_by
+        if chosen != "last":
+            best = f"best-{chosen}.pt"
+            with explain_damage(self.run.folder, best):
+                self.learner.model.load_state_dict(load_tensors(self.run.folder, best)["model"])
+        return self.score("test", metrics)

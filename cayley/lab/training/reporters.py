@@ -1,0 +1,230 @@
+"""What shows the progress of a run: a bar at a terminal, lines in a log, JSON, or nothing."""
+
+import json
+import sys
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from cayley.lab.runs import Record, RunDescription, RunResult
+from cayley.lab.wording import duration, short_number
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+__all__ = ["JSON", "Live", "Plain", "Quiet", "Reporter", "choose_reporter", "title"]
+
+
+class Reporter(ABC):
+    """Shows what happens in a run."""
+
+    @abstractmethod
+    def begin(self, description: RunDescription, step: int) -> None:
+        """A run begins, or goes on after a step; the description is that of ``run.json``."""
+
+    @abstractmethod
+    def step(self, step: int, epoch: float) -> None:
+        """A step is over."""
+
+    @abstractmethod
+    def record(self, record: Record) -> None:
+        """A line was added to the metrics."""
+
+    @abstractmethod
+    def end(self, result: RunResult | None) -> None:
+        """The run is finished; None if it was left before."""
+
+
+class Quiet(Reporter):
+    """Says nothing."""
+
+    def begin(self, description: RunDescription, step: int) -> None:
+        """Nothing."""
+
+    def step(self, step: int, epoch: float) -> None:
+        """Nothing."""
+
+    def record(self, record: Record) -> None:
+        """Nothing."""
+
+    def end(self, result: RunResult | None) -> None:
+        """Nothing."""
+
+
+class JSON(Reporter):
+    """Prints a JSON object a line: the description, every record of the metrics, the result."""
+
+    def begin(self, description: RunDescription, step: int) -> None:
+        """Print the description."""
+        self._print({"kind": "run", "step": step, **description.to_json()})
+
+    def step(self, step: int, epoch: float) -> None:
+        """Nothing."""
+
+    def record(self, record: Record) -> None:
+        """Print it."""
+        self._print(record)
+
+    def end(self, result: RunResult | None) -> None:
+        """Print the result."""
+        if result is not None:
+            self._print({"kind": "result", **result.to_json()})
+
+    def _print(self, content: dict[str, Any]) -> None:
+        print(json.dumps(content), flush=True)
+
+
+class Clock:
+    """Rate and time left, by the steps of this session."""
+
+    def __init__(self, step: int, steps: int) -> None:
+        self.first, self.steps = step, steps
+        self.began = time.monotonic()
+
+    def words(self, step: int) -> str:
+        """Such as ``"12.5/s, 0:01:10 left"``."""
+        passed = time.monotonic() - self.began
+        rate = (step - self.first) / passed if passed > 0 else 0.0
+        if rate == 0:
+            return ""
+        left = max(self.steps - step, 0) / rate
+        speed = f"{rate:.3g}/s" if rate >= 1 else f"{1 / rate:.3g} s a step"
+        return f"{speed}, {duration(left)} left"
+
+
+class Plain(Reporter):
+    """Prints a line for each evaluation, and one a minute in between, to the standard error.
+
+    Arguments:
+        seconds: Between two lines of training.
+    """
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        self.seconds = seconds
+
+    def begin(self, description: RunDescription, step: int) -> None:
+        """Say what it is about."""
+        self.title = title(description)
+        self.metric = description.metric.name
+        self.clock = Clock(step, description.steps)
+        self.shown = time.monotonic()
+        for line in headlines(description, step):
+            self._print(line)
+
+    def step(self, step: int, epoch: float) -> None:
+        """Nothing: records show enough."""
+
+    def record(self, record: Record) -> None:
+        """Print evaluations and events, and some of the rest."""
+        now = time.monotonic()
+        if record["kind"] == "train" and now - self.shown < self.seconds:
+            return
+        self.shown = now
+        left = self.clock.words(record["step"]) if record["kind"] != "event" else ""
+        self._print(f"{sentence(record, self.metric)}{left and f'  ({left})'}")
+
+    def end(self, result: RunResult | None) -> None:
+        """Nothing: the command prints the result."""
+
+    def _print(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+
+class Live(Reporter):
+    """Shows a bar with step rate, time left, loss, metric and baseline; evaluations above it."""
+
+    def begin(self, description: RunDescription, step: int) -> None:
+        """Show the bar."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self.metric = description.metric.name
+        self.clock = Clock(step, description.steps)
+        self.shown = 0.0
+        self.loss, self.score = "", ""
+        self.baseline = baseline(description)
+        console = Console(stderr=True, highlight=False)
+        self.progress = Progress(
+            TextColumn("{task.completed}/{task.total}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[words]}"),
+            console=console,
+            transient=True,
+        )
+        for line in headlines(description, step):
+            console.print(line, soft_wrap=True)
+        self.bar: TaskID = self.progress.add_task(
+            "", total=description.steps, completed=step, words=""
+        )
+        self.progress.start()
+
+    def step(self, step: int, epoch: float) -> None:
+        """Move the bar, ten times a second."""
+        now = time.monotonic()
+        if now - self.shown >= 0.1:
+            self.shown = now
+            parts = (self.clock.words(step), self.loss, self.score, self.baseline)
+            words = "  ".join(part for part in parts if part)
+            self.progress.update(self.bar, completed=step, words=words)
+
+    def record(self, record: Record) -> None:
+        """Show evaluations and events above the bar, losses in it."""
+        if record["kind"] == "train":
+            self.loss = f"loss {short_number(record['loss'])}"
+            return
+        if record["kind"] == "eval":
+            split = "valid" if "valid" in record["scores"] else next(iter(record["scores"]))
+            self.score = (
+                f"{split} {self.metric} {short_number(record['scores'][split][self.metric])}"
+            )
+        self.progress.console.print(sentence(record, self.metric), soft_wrap=True)
+
+    def end(self, result: RunResult | None) -> None:
+        """Take the bar away."""
+        self.progress.stop()
+
+
+def choose_reporter(quiet: bool, as_json: bool) -> Reporter:
+    """The reporter that suits: a bar at a terminal, lines elsewhere."""
+    if as_json:
+        return JSON()
+    if quiet:
+        return Quiet()
+    return Live() if sys.stderr.isatty() else Plain()
+
+
+def title(description: RunDescription) -> str:
+    """Recipe, variant and seed."""
+    variant = "" if description.variant == "paper" else f" ({description.variant})"
+    return f"{description.recipe}{variant}, seed {description.seed}"
+
+
+def headlines(description: RunDescription, step: int) -> list[str]:
+    """What a run is about, in two lines."""
+    machine = description.machine
+    threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
+    where = f"{machine.accelerator}, {machine.precision}, {threads}"
+    begin = f", from step {step}" if step else ""
+    return [
+        f"{title(description)}: {description.parameters} parameters, {description.steps} "
+        f"steps{begin}, on {where}",
+        f"to beat: {baseline(description)} ({description.baseline_rule})",
+    ]
+
+
+def baseline(description: RunDescription) -> str:
+    """What the naive predictor gets."""
+    scores = description.baseline
+    split = "valid" if "valid" in scores else next(iter(scores))
+    return f"baseline {short_number(scores[split][description.metric.name])}"
+
+
+def sentence(record: Record, metric: str) -> str:
+    """A record in words."""
+    where = f"step {record['step']}, epoch {record['epoch']:.2f}: "
+    if record["kind"] == "event":
+        return f"{where}{record['event']}: {record['message']}"
+    if record["kind"] == "train":
+        return f"{where}loss {short_number(record['loss'])}"
+    scores = record["scores"].items()
+    return where + ", ".join(f"{split} {metric} {short_number(s[metric])}" for split, s in scores)

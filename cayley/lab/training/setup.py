@@ -1,0 +1,172 @@
+"""What a run is made of: its task, its model, its folder and its description."""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from inspect import signature
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.models import build_model, count_parameters
+from cayley.lab.recipes import Recipe, TaskSettings
+from cayley.lab.runs import (
+    FORMAT,
+    DataPlace,
+    Machine,
+    MetricInfo,
+    RunDescription,
+    describe_machine,
+    find_git_state,
+    find_versions,
+)
+from cayley.lab.tasks import SPLITS, Source, Task, make_task, task_class
+from cayley.lab.training.loop import Loop
+
+__all__ = [
+    "RunSettings",
+    "build_task",
+    "describe",
+    "initial_model",
+    "reads_files",
+    "restore_settings",
+    "run_folder",
+]
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How to run a recipe, apart from what the recipe says.
+
+    Arguments:
+        machine: Device, precision and threads.
+        data: The user's folder or file of data.
+        download: Whether missing files may be fetched.
+        check: Whether files must have the published checksums.
+        tiny: Whether a few made-up examples stand for the data.
+        overrides: What was changed in the recipe, for the record.
+        checkpoint_seconds: Between two checkpoints.
+    """
+
+    machine: Machine = field(default_factory=Machine)
+    data: Path | None = None
+    download: bool = False
+    check: bool = True
+    tiny: bool = False
+    overrides: tuple[str, ...] = ()
+    checkpoint_seconds: float = 60.0
+
+
+def run_folder(output: Path, recipe: Recipe, seed: int, overrides: Sequence[str] = ()) -> Path:
+    """Where a run belongs: recipe, variant and seed, and a digest of what was overridden.
+
+    Example:
+        >>> from cayley.lab.recipes import find_recipe
+        >>> recipe = find_recipe("quickstart").recipe()
+        >>> run_folder(Path("runs"), recipe, 1).as_posix()
+        'runs/quickstart/paper-seed1'
+        >>> run_folder(Path("runs"), recipe, 1, ["model.hidden=64"]).as_posix()
+        'runs/quickstart/paper-seed1-f12df79b'
+    """
+    name = f"{recipe.variant}-seed{seed}"
+    if overrides:
+        name += "-" + hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:8]
+    return output / recipe.name / name
+
+
+def reads_files(task: TaskSettings) -> bool:
+    """Whether a task takes the user's data."""
+    try:
+        return "source" in signature(task_class(task.name)).parameters
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"task: {error}") from error
+
+
+def build_task(task: TaskSettings, settings: RunSettings) -> Task:
+    """The task of a recipe, with the user's data."""
+    place = {}
+    if reads_files(task):
+        place["source"] = Source(settings.data, settings.download, settings.check)
+    try:
+        made = make_task(task.name, **task.settings, **place)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"task: {error}") from error
+    return made.tiny() if settings.tiny else made
+
+
+def initial_model(recipe: Recipe, task: Task, seed: int, machine: Machine) -> nn.Module:
+    """The model of a recipe, drawn by a seed; as large as the paper says, if that is known."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(machine.dtype)
+    try:
+        torch.manual_seed(seed)
+        model = build_model(recipe.model, task)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"{recipe.name}: {error}") from error
+    finally:
+        torch.set_default_dtype(before)
+    count = count_parameters(model)
+    if recipe.parameters and count != recipe.parameters:
+        raise RecipeError(
+            f"{recipe.name}: expected a model of {recipe.parameters} parameters, got {count}: "
+            "change the model, or parameters"
+        )
+    return model
+
+
+def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescription:
+    """What ``run.json`` says of a run that begins."""
+    task, model = loop.task, loop.learner.model
+    splits = [split for split in SPLITS if task.size(split)]
+    place = None if settings.data is None else str(settings.data.resolve())
+    return RunDescription(
+        format=FORMAT,
+        recipe=recipe.name,
+        table=recipe.table,
+        variant=recipe.variant,
+        seed=loop.seed,
+        overrides=settings.overrides,
+        tiny=settings.tiny,
+        parameters=count_parameters(model),
+        parameters_stored=sum(p.numel() for p in model.parameters()),
+        metric=MetricInfo(loop.selection.metric, loop.selection.better),
+        metrics=tuple(MetricInfo(metric.name, metric.better) for metric in task.metrics),
+        baseline={split: task.baseline(split) for split in splits},
+        baseline_rule=task.naive_rule,
+        sizes={split: task.size(split) for split in splits},
+        steps_per_epoch=loop.times.steps_per_epoch,
+        steps=loop.times.steps,
+        data=DataPlace(place, settings.download, settings.check),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=tuple(sys.argv),
+        machine=describe_machine(settings.machine, loop.device),
+        versions=find_versions(),
+        git=find_git_state(),
+    )
+
+
+def restore_settings(
+    description: RunDescription, device: str = "", data: Path | None = None
+) -> RunSettings:
+    """The settings of a run that was begun before.
+
+    Arguments:
+        description: Of the run.
+        device: Another one; empty for the same.
+        data: Where the data are now; None for the same place.
+    """
+    machine, place = description.machine, description.data
+    if data is None and place.folder is not None:
+        data = Path(place.folder)
+    return RunSettings(
+        Machine(device or machine.accelerator, machine.precision, machine.threads),
+        data=data,
+        download=place.download,
+        check=place.check,
+        tiny=description.tiny,
+        overrides=description.overrides,
+    )

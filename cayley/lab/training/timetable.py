@@ -1,0 +1,68 @@
+"""When a run evaluates, records and ends."""
+
+import math
+
+from cayley.lab.recipes import Recipe
+from cayley.lab.training.progress import Progress
+from cayley.lab.training.selection import Selection
+
+__all__ = ["Timetable"]
+
+
+class Timetable:
+    """Says what time it is in a run.
+
+    Arguments:
+        recipe: Has the times.
+        epoch: The number of steps of the first epoch.
+        progress: Where the run is.
+        selection: What evaluations came to.
+
+    Attributes:
+        steps: How many the run is planned to have.
+        log: How many lie between two records of the loss.
+    """
+
+    def __init__(
+        self, recipe: Recipe, epoch: int, progress: Progress, selection: Selection
+    ) -> None:
+        self.training = recipe.training
+        self.evaluation = recipe.evaluation
+        self.steps_per_epoch = epoch
+        self.progress = progress
+        self.selection = selection
+        self.steps = self.training.steps or self.training.epochs * epoch
+        self.log = self.training.log or max(10, math.ceil(self.steps / 1000))
+
+    @property
+    def epoch(self) -> float:
+        """Epochs that are over, with a fraction."""
+        position = self.progress.position
+        return position.epoch + position.batch / self.steps_per_epoch
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether evaluations have not become better for too long."""
+        patience = self.training.patience
+        return bool(patience) and self.selection.stale >= patience
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to train."""
+        if self.training.steps:
+            done = self.progress.step >= self.training.steps
+        else:
+            done = self.progress.position.epoch >= self.training.epochs
+        return done or self.stopped_early
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether it is time for one that has not been done."""
+        step, every = self.progress.step, self.evaluation.every
+        if self.progress.evaluated == step:
+            return False
+        if step == 0:
+            return self.evaluation.start
+        if self.finished:
+            return True
+        return self.progress.position.batch == 0 if every == "epoch" else step % every == 0

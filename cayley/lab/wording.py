@@ -1,0 +1,123 @@
+"""Numbers as a reader wants them: four digits, the same decimals where they are compared."""
+
+import math
+
+__all__ = [
+    "counted",
+    "decimals",
+    "duration",
+    "number",
+    "printed",
+    "short_number",
+    "signed",
+    "spread",
+    "time_words",
+]
+
+DIGITS = 4
+
+
+def counted(count: int, what: str) -> str:
+    """So many things.
+
+    Example:
+        >>> counted(1, "run"), counted(2, "run")
+        ('1 run', '2 runs')
+    """
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def decimals(value: float) -> int | None:
+    """How many decimals show four digits of a number; None where only an exponent does.
+
+    Example:
+        >>> decimals(0.97312), decimals(97.312), decimals(1.2e-5)
+        (4, 2, None)
+    """
+    if value == 0:
+        return DIGITS
+    if not 1e-3 <= abs(value) < 1e6:
+        return None
+    return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))
+
+
+def number(value: float, like: float | None = None) -> str:
+    """A number with four digits, or with the decimals of another one.
+
+    Example:
+        >>> number(0.9731), number(0.97, like=12.0), number(0.0), number(1.23456e-5)
+        ('0.9731', '0.97', '0.0000', '1.235e-05')
+    """
+    places = decimals(value if like is None else like)
+    return f"{value:.{DIGITS - 1}e}" if places is None else f"{value:.{places}f}"
+
+
+def short_number(value: float) -> str:
+    """A number with at most four digits.
+
+    Example:
+        >>> short_number(0.16666), short_number(97.312), short_number(1e-5)
+        ('0.1667', '97.31', '1e-05')
+    """
+    return f"{value:.4g}"
+
+
+def spread(mean: float, deviation: float | None) -> str:
+    """A mean and what it varies by, where that is known.
+
+    Example:
+        >>> spread(0.97312, 0.00119), spread(0.97312, None)
+        ('0.9731 ± 0.0012', '0.9731')
+    """
+    if deviation is None:
+        return number(mean)
+    return f"{number(mean)} ± {number(deviation, like=mean)}"
+
+
+def printed(value: float, deviation: float | None) -> str:
+    """A published number, with no digit added.
+
+    Example:
+        >>> printed(0.973, None), printed(81.5, 0.6)
+        ('0.973', '81.5 ± 0.6')
+    """
+    return f"{value:g}" if deviation is None else f"{value:g} ± {deviation:g}"
+
+
+def signed(value: float, like: float) -> str:
+    """A difference, with its sign and the decimals of what it is a difference of.
+
+    Example:
+        >>> signed(-0.004, like=0.9731), signed(0.0, like=97.0)
+        ('−0.0040', '0.00')
+    """
+    words = number(abs(value), like)
+    if float(words) == 0:
+        return words
+    return ("−" if value < 0 else "+") + words
+
+
+def time_words(seconds: float) -> str:
+    """A time with the unit that suits it.
+
+    Example:
+        >>> time_words(0.00312), time_words(62.07), time_words(725)
+        ('3.12 ms', '62.1 s', '12.1 min')
+    """
+    for factor, unit in ((1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h")):
+        # 1000 ms, 120 s and 120 min are where the next unit begins
+        if seconds < factor * (1000 if unit == "ms" else 120) or unit == "h":
+            break
+    value = seconds / factor
+    return f"{value:.3g} {unit}" if value < 100 else f"{value:.0f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    Example:
+        >>> duration(3725.2)
+        '1:02:05'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -1,0 +1,187 @@
+import re
+import tomllib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.models import build_model, count_parameters
+from cayley.lab.recipes import published, tables
+from cayley.lab.recipes.schema import Variant
+from cayley.lab.runs.machine import Machine
+from cayley.lab.training import RunSettings, build_task, train
+
+ROOT = Path(__file__).parents[3]
+REPORTED = ROOT.parent / "shared" / "reported.toml"
+ENTRIES = {entry.name: entry for table in tables().values() for entry in table.entries}
+RECIPES = [(name, variant) for name, entry in ENTRIES.items() for variant in entry.variants]
+LINKED = [(name, id) for name, entry in ENTRIES.items() for id in entry.recipe().reported]
+AUDIO = ("segsnr_db", "stoi", "pesq")
+
+# what is printed and what the sizes that are printed beside it give
+WRONGLY_PRINTED = {
+    "rnn/mnist-116-timing": ("16k", 14858),
+    "rnn/mnist-360-timing": ("137k", 133930),
+    "enrnn/characters-310-720": ("1016k", 893575),
+}
+# two steps at full size would take seconds; the full size is built all the same, on no device
+SMALLER = {
+    "gru/words": ["model.hidden=[40, 50, 40]", "model.embedding=40"],
+    "nc-gru/words": ["model.hidden=[60, 70, 60]", "model.embedding=60"],
+    "nc-gru/words-two": ["model.hidden=[60, 70, 60]", "model.embedding=60"],
+    "scornn/words": ["model.hidden=[40, 50, 40]", "model.embedding=40"],
+    "urnn/mnist-2170": ["model.hidden=64"],
+    "urnn/mnist-2170-timing": ["model.hidden=64"],
+    "urnn/pmnist-2170": ["model.hidden=64"],
+}
+
+
+def metric_of(id: str) -> tuple[str, str]:
+    """The split that a result is from, and the name of its metric here."""
+    name = published.result(id).metric.removeprefix("permuted_").removesuffix("_percent")
+    split, _, rest = name.partition("_")
+    if split not in ("train", "valid", "test"):
+        split, rest = "test", name
+    return split, "cross_entropy" if rest == "loss" else rest
+
+
+def test_there_is_every_number_of_the_documents() -> None:
+    if not REPORTED.exists():
+        pytest.skip(f"no {REPORTED}: it belongs to the project, not to the package")
+    reported = tomllib.loads(REPORTED.read_text(encoding="utf-8"))
+    keys = ("paper", "location", "value", "std", "same_as", "quoted_from")
+    for one in reported["result"]:
+        got = published.result(one["id"])
+        assert {key: getattr(got, key) for key in keys} == {key: one.get(key) for key in keys}
+        assert got.parameters == one.get("params")
+    for one in reported["claim"]:
+        assert published.claim(one["id"]).text == one["text"]
+    assert len(published.results()) == len(reported["result"]) == 400
+    assert len(published.claims()) == len(reported["claim"]) == 95
+
+
+def test_every_result_is_linked_from_a_recipe_or_listed_with_a_reason() -> None:
+    served = [id for _, id in LINKED]
+    listed = [id for gap in published.gaps() for id in gap.results]
+    assert Counter(served + listed) == Counter(list(published.results()))
+
+
+def test_every_claim_is_linked_from_a_recipe_or_listed_with_a_reason() -> None:
+    served = {id for entry in ENTRIES.values() for id in entry.recipe().claims}
+    listed = [id for gap in published.gaps() for id in gap.claims]
+    assert Counter([*served, *listed]) == Counter(list(published.claims()))
+
+
+def test_what_stands_for_a_recipe_is_there() -> None:
+    for gap in published.gaps():
+        assert gap.reason
+        assert gap.results or gap.claims
+        for test in gap.tests:
+            path, _, name = test.partition("::")
+            assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+def test_same_as_names_the_same_number() -> None:
+    for one in published.results().values():
+        if one.same_as is not None:
+            other = published.result(one.same_as)
+            assert (other.value, other.metric, other.model) == (one.value, one.metric, one.model)
+    for one in published.claims().values():
+        assert one.same_as is None or one.same_as in published.claims()
+
+
+def test_an_unknown_name_is_told_the_nearest() -> None:
+    with pytest.raises(RecipeError, match="did you mean mnist-scornn-170"):
+        published.result("mnist-scornn-17")
+    with pytest.raises(RecipeError, match="did you mean mnist-rho-optimum"):
+        published.claim("mnist-rho-optimun")
+
+
+def test_names_differ_and_what_is_linked_has_a_paper() -> None:
+    """A recipe may have no paper; then it reproduces no published number."""
+    assert len(ENTRIES) == sum(len(table.entries) for table in tables().values())
+    for entry in ENTRIES.values():
+        recipe = entry.recipe()
+        if recipe.paper in published.papers():
+            assert recipe.location
+            assert recipe.table.startswith(recipe.paper)
+        else:
+            assert not recipe.reported
+            assert not recipe.claims
+
+
+def test_a_tenth_of_the_scornn_on_timit_is_negative() -> None:
+    """All tables print the same settings of it: 22, 32 and, rounded up, 43."""
+    recipes = [entry.recipe() for name, entry in ENTRIES.items() if name.startswith("scornn/timit")]
+    signs = {(recipe.model.hidden, recipe.model.options["negative_ones"]) for recipe in recipes}
+    assert signs == {(224, 22), (322, 32), (425, 43)}
+
+
+@pytest.mark.parametrize(("name", "id"), LINKED)
+def test_a_recipe_gives_the_number_that_it_is_linked_to(name: str, id: str) -> None:
+    recipe, one = ENTRIES[name].recipe(), published.result(id)
+    split, metric = metric_of(id)
+    if metric in AUDIO:
+        assert recipe.evaluation.audio
+    elif metric != "minutes_per_epoch":
+        task = build_task(recipe.task, RunSettings())
+        assert metric in [each.name for each in task.metrics]
+        assert split in recipe.evaluation.splits
+    if one.hidden is not None:
+        assert recipe.model.hidden == one.hidden
+    permuted = recipe.task.settings.get("order") == "permuted"
+    assert permuted == one.metric.startswith("permuted_")
+    T = re.match(r"(?:copy|add|denoise)(\d+)-", id)
+    assert T is None or recipe.task.settings["T"] == int(T[1])
+
+
+@pytest.mark.parametrize(("name", "variant"), RECIPES)
+def test_the_network_has_as_many_parameters_as_the_formulas_say(
+    name: str, variant: Variant
+) -> None:
+    recipe = ENTRIES[name].recipe(variant)
+    with torch.device("meta"):
+        model = build_model(recipe.model, build_task(recipe.task, RunSettings()))
+    assert count_parameters(model) == recipe.parameters > 0
+
+
+@pytest.mark.parametrize(("name", "id"), LINKED)
+def test_the_parameters_are_those_printed(name: str, id: str) -> None:
+    """Up to half a thousand or 2 %: the papers round 1,179,957 to 1200k."""
+    printed, count = published.result(id).parameters, ENTRIES[name].recipe().parameters
+    if printed is None:
+        return
+    about = 1000 * int(printed.removesuffix("k").replace(",", ""))
+    if name in WRONGLY_PRINTED:
+        assert (printed, count) == WRONGLY_PRINTED[name]
+        assert abs(count - about) > 0.02 * about
+    else:
+        assert abs(count - about) <= max(500, 0.02 * about)
+
+
+@pytest.mark.parametrize(("name", "variant"), RECIPES)
+def test_trains_two_steps(name: str, variant: Variant, tmp_path: Path) -> None:
+    changes = ["training.epochs=0", "training.steps=2", *SMALLER.get(name, ())]
+    recipe = ENTRIES[name].recipe(variant, changes)
+    recipe = replace(
+        recipe,
+        # more examples a step cost time and show nothing new
+        training=replace(recipe.training, batch=min(recipe.training.batch, 4)),
+        # the made-up recordings have no speech for PESQ to find
+        evaluation=replace(recipe.evaluation, audio=False),
+    )
+    settings = RunSettings(Machine("cpu", threads=1), tiny=True)
+    result = train(recipe, tmp_path / "run", settings=settings)
+    assert (result.status, result.step) == ("done", 2)
+    assert result.selected
+    assert set(result.selected) <= set(recipe.evaluation.splits)
+
+
+@pytest.mark.parametrize("name", [name for name, variant in RECIPES if variant == "code"])
+def test_the_code_differs_from_the_paper(name: str) -> None:
+    paper, code = ENTRIES[name].recipe(), ENTRIES[name].recipe("code")
+    assert replace(code, variant="paper") != paper
+    assert (code.reported, code.claims) == (paper.reported, paper.claims)

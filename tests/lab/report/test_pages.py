@@ -1,0 +1,240 @@
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path, PurePosixPath
+from statistics import mean
+
+import pytest
+from lab.report.folders import make_recipe, write_run
+
+from cayley.lab.report.figures import Figure
+from cayley.lab.report.pages import draw_all, write_markdown, write_page
+from cayley.lab.report.reading import read_runs
+from cayley.lab.report.summary import summarize
+
+# moves the pointer over the first chart, then makes its axes logarithmic
+PROBE = """
+<script>
+setTimeout(() => {
+  const chart = document.querySelector(".chart svg");
+  const box = chart.getBoundingClientRect();
+  const place = {clientX: box.x + box.width / 2, clientY: box.y + 60, bubbles: true};
+  for (const kind of ["pointerover", "pointermove", "mouseover", "mousemove"])
+    document.elementFromPoint(place.clientX, place.clientY)
+      .dispatchEvent(new PointerEvent(kind, place));
+  for (const box of document.querySelectorAll("figure input")) box.click();
+}, 1500);
+</script>
+"""
+
+
+class Cells(HTMLParser):
+    """The cells of the tables: for each body, the label, the exact value and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies: list[list[tuple[str, float | None, str]]] = []
+        self.tags: dict[str, int] = {}
+        self.addresses: list[str] = []
+        self.inside = False
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        named = dict(attributes)
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        # names of XML dialects are not addresses of anything
+        self.addresses += [
+            value for key, value in named.items() if value and "//" in value and "xmlns" not in key
+        ]
+        if tag == "tbody":
+            self.bodies.append([])
+        self.inside = tag in ("td", "th", "small", "strong", "span") and bool(self.bodies)
+        if tag in ("td", "th") and self.bodies:
+            value = named.get("data-value")
+            label = named.get("data-label") or tag
+            self.bodies[-1].append((label, None if value is None else float(value), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside and self.bodies and self.bodies[-1]:
+            label, value, text = self.bodies[-1][-1]
+            self.bodies[-1][-1] = (label, value, (text + " " + data.strip()).strip())
+
+
+def read_page(page: str) -> Cells:
+    cells = Cells()
+    cells.feed(page)
+    return cells
+
+
+def make_page(runs: Path) -> str:
+    report = summarize(*read_runs([runs]))
+    return write_page(report, draw_all(report), "2026-11-15")
+
+
+def check_numbers(page: str, runs: Path) -> None:
+    """The numbers of the page are those of the run folders, to the last digit."""
+    bodies = {
+        next((text for _, _, text in body), ""): {label: value for label, value, _ in body}
+        for body in read_page(page).bodies
+    }
+    results = [
+        json.loads(path.read_text())["selected"]["test"]["scores"]["accuracy"]
+        for path in sorted(runs.glob("scornn/mnist-170/paper-seed????/result.json"))
+    ]
+    assert len(results) == 3
+    assert bodies["scornn/mnist-170"]["Ours"] == mean(results)
+    assert bodies["scornn/mnist-170"]["Published"] == 0.973
+    assert bodies["scornn/mnist-170"]["Gap"] == mean(results) - 0.973
+    (path,) = runs.glob("lstm/*/*/result.json")
+    scores = json.loads(path.read_text())["selected"]["test"]["scores"]
+    assert bodies["lstm/mnist-128"]["Ours"] == scores["accuracy"]
+    assert bodies["scornn/pmnist-170"]["Ours"] is None
+
+
+def test_tables_need_no_scripts(runs: Path) -> None:
+    page = make_page(runs)
+    check_numbers(page, runs)
+    speech = next(body for body in read_page(page).bodies if body[0][2] == "scornn/timit300-425")
+    ours = [(value, text) for label, value, text in speech if label == "Ours"]
+    assert ours == [
+        (1.43, "1.430"),
+        (4.2, "4.200"),
+        (0.82, "0.8200"),
+        (1.43, "1.430"),
+        (2.31, "2.310"),
+    ]
+    drawn = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
+    assert len(drawn) == 4
+    assert all(one.startswith("<svg") for one in drawn)
+    assert "authors&#39; code. Not stated in the paper: training.batch." in page
+    for word in ("0.9728 ± 0.0017", "within spread", "model.hidden=64", "16,415", "NVIDIA H200"):
+        assert word in page
+    assert "secret-host" not in page
+    assert "/home/someone" not in page
+
+
+def test_nothing_comes_from_outside(runs: Path) -> None:
+    page = make_page(runs)
+    cells = read_page(page)
+    assert cells.addresses == []
+    assert not {"link", "img", "iframe", "object"} & set(cells.tags)
+    # the scripts of the charts know addresses, which the policy of the page forbids to use
+    assert "default-src 'none'" in page
+    bundle = max(re.findall(r"<script>(.*?)</script>", page, re.DOTALL), key=len)
+    rest = page.replace(bundle, "").replace("http://www.w3.org/", "")
+    assert "://" not in rest
+
+
+def test_words_of_others_are_only_words(tmp_path: Path) -> None:
+    recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8})
+    write_run(
+        tmp_path,
+        recipe,
+        scores={"mse": 0.1},
+        start={"mse": 1.0},
+        baseline={"mse": 1.0},
+        rule="</script><script>alert(1)</script>",
+        overrides=("task.path=<b>&</b>",),
+    )
+    page = make_page(tmp_path)
+    assert "alert(1)</script>" not in page
+    assert "task.path=&lt;b&gt;&amp;&lt;/b&gt;" in page
+
+
+def test_a_page_without_figures(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    page = make_page(tmp_path)
+    assert "<script" not in page
+    assert "left out: expected a run in" in page
+
+
+def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    path = tmp_path / "report.html"
+    before, end, after = make_page(runs).rpartition("</body>")
+    path.write_text(before + PROBE + end + after)
+    done = subprocess.run(
+        [
+            browser,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--enable-logging=stderr",
+            "--window-size=1200,3000",
+            "--virtual-time-budget=6000",
+            "--dump-dom",
+            path.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert said == []
+    check_numbers(done.stdout, runs)
+    live = re.sub(r"<noscript>.*?</noscript>", "", done.stdout, flags=re.DOTALL)
+    assert len(re.findall(r'<svg[^>]*class="marks"', live)) == 4
+    tooltip = re.findall(r'<div id="vg-tooltip-element".*?</div>', done.stdout, re.DOTALL)
+    assert len(tooltip) == 1
+    assert re.search(r"recipe.*(scornn|lstm)/mnist-", tooltip[0], re.DOTALL)
+    assert re.search(r"epoch.*\d", tooltip[0], re.DOTALL)
+    assert "undefined" not in tooltip[0]
+
+
+FIGURE = Figure("curve", "a_b: test MSE", "A line a run.", {}, "step", True, True)
+
+
+def markdown(runs: Path, folder: PurePosixPath | None) -> list[str]:
+    report = summarize(*read_runs([runs]))
+    figures = {section.name: [FIGURE] for section in report.sections}
+    return write_markdown(report, figures, folder).splitlines()
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_rows_of_markdown(runs: Path) -> None:
+    lines = markdown(runs, None)
+    rows = [cells(line) for line in lines if line.startswith("|")]
+    assert {len(row) for row in rows} == {10}
+    (row,) = [row for row in rows if row[0] == "scornn/mnist-170"]
+    assert row == [
+        "scornn/mnist-170",
+        "test accuracy †",
+        "0.9728 ± 0.0017",
+        "0.973 (Helfrich 2020, Table 2.1, and 1 more)",
+        "−0.0002 within spread",
+        "0.1135",
+        "3",
+        "16,415 (printed 16k)",
+        "55 s an epoch",
+        "A",
+    ]
+    (row,) = [row for row in rows if row[0] == "scornn/pmnist-170"]
+    assert row[2:5] == ["–", "0.943 (Helfrich 2020, Table 2.1)", "–"]
+    assert row[6] == "0, and 1 unfinished"
+
+
+def test_markdown_names_problems_and_machines(runs: Path) -> None:
+    lines = markdown(runs, None)
+    assert len([line for line in lines if line.startswith("- `")]) == 4
+    assert any(line.startswith("**B** (2 runs): device x86") for line in lines)
+
+
+def test_figures_of_markdown_are_linked_where_they_are(runs: Path) -> None:
+    assert not any(line.startswith("![") for line in markdown(runs, None))
+    lines = markdown(runs, PurePosixPath("../figures"))
+    assert lines.count("![a\\_b: test MSE](../figures/curve.png)") == 3

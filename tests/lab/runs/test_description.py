@@ -1,0 +1,43 @@
+import json
+
+import pytest
+from lab.descriptions import CONTENT, make_description
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.runs.description import DataPlace, RunDescription
+
+
+def test_json_is_kept_key_by_key() -> None:
+    written = json.loads(json.dumps(make_description().to_json()))
+    assert written == CONTENT
+    assert list(written) == list(CONTENT)
+    assert list(written["machine"]) == list(CONTENT["machine"])
+
+
+def test_what_is_unknown_is_passed_over_and_what_may_be_missing_is_filled_in() -> None:
+    content = {key: value for key, value in CONTENT.items() if key not in ("git", "sizes")}
+    content |= {"tomorrow": 1, "data": {"folder": "/there", "tomorrow": 2}}
+    description = RunDescription.parse(content)
+    assert (description.git, description.sizes) == (None, {})
+    assert description.data == DataPlace("/there")
+
+
+@pytest.mark.parametrize("key", ["format", "seed", "steps", "metric", "machine", "data"])
+def test_what_is_missing_is_named(key: str) -> None:
+    content = {name: value for name, value in CONTENT.items() if name != key}
+    with pytest.raises(RecipeError, match=f"missing key {key}"):
+        RunDescription.parse(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": "x"}, "seed: expected an integer, got 'x'"),
+        ({"machine": {"accelerator": "cpu"}}, "missing key machine.precision"),
+        ({"baseline": {"test": {"mse": None}}}, "baseline.test.mse: expected a number, got None"),
+        ({"metric": {"name": "mse", "better": "x"}}, "metric.better: expected 'lower' or 'higher'"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make_description(**change)

@@ -1,0 +1,68 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from cayley.lab.errors import MachineError
+from cayley.lab.runs.machine import (
+    GitState,
+    Machine,
+    describe_machine,
+    find_git_state,
+    find_versions,
+)
+
+
+def test_precision_is_a_dtype() -> None:
+    assert Machine(precision="64-true").dtype == torch.float64
+    assert Machine(precision="bf16-mixed").dtype == torch.float32
+    assert Machine("cpu").fabric().device == torch.device("cpu")
+
+
+def test_threads_are_set() -> None:
+    before = torch.get_num_threads()
+    Machine("cpu", threads=3).fabric()
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(before)
+    Machine("cpu").fabric()
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(MachineError, match="choose --device cpu"):
+        Machine("cuda").fabric()
+
+
+def test_what_numbers_depend_on_is_named() -> None:
+    found = describe_machine(Machine("cpu", "64-true"), torch.device("cpu"))
+    assert found.precision == "64-true"
+    assert found.threads == torch.get_num_threads()
+    assert find_versions()["torch"] == torch.__version__
+
+
+def test_revision_of_a_repository_or_none(tmp_path: Path) -> None:
+    assert find_git_state(tmp_path) is None
+    commands = (
+        ["init", "--quiet"],
+        [
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "--quiet",
+            "--allow-empty",
+            "-m",
+            "x",
+        ],
+    )
+    for command in commands:
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert find_git_state(tmp_path) == GitState(head.stdout.strip(), False)
+    (tmp_path / "new").write_text("")
+    assert find_git_state(tmp_path) == GitState(head.stdout.strip(), True)

@@ -1,0 +1,93 @@
+"""Tasks by name, and of the user's own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cayley.lab.tasks
+from cayley.lab.tasks import TASKS, make_task, score_split, task_class
+from cayley.lab.tasks.graph import Nodes
+from cayley.lab.tasks.synthetic import Adding
+from cayley.lab.tasks.text import Text
+
+OWN = """
+from dataclasses import dataclass
+import torch
+from cayley.lab.tasks.examples import ExampleTask
+from cayley.lab.tasks.metrics import mean_squared_error
+
+@dataclass(frozen=True)
+class Parity(ExampleTask):
+    bits: int = 3
+    reads = "rows"
+    answers = "rows"
+    naive_rule = "always 1/2: 1/4"
+    input_size = property(lambda self: self.bits)
+    output_size = property(lambda self: 1)
+    metrics = property(lambda self: (mean_squared_error,))
+    def size(self, split): return {"train": 4, "valid": 2, "test": 2}[split]
+    def examples(self, split, index, seed, dtype):
+        first = {"train": 0, "valid": 4, "test": 6}[split]
+        x = ((index + first).unsqueeze(1) >> torch.arange(self.bits) & 1).to(dtype)
+        return x, (x.sum(1, keepdim=True) % 2), None
+    def loss(self, output, batch): return (output - batch.target).square().mean()
+    def naive(self, batch): return torch.full_like(batch.target, 0.5)
+    def baseline(self, split): return {"mse": 0.25}
+    def tiny(self): return self
+
+class NoTask: ...
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_parity.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_parity"
+    sys.modules.pop("own_parity", None)
+
+
+def test_names() -> None:
+    assert make_task("adding", T=50) == Adding(T=50)
+    assert make_task("words", K=70) == Text("words", K=70)
+    assert make_task("photo").dataset == "photo"
+    assert task_class("cora") is Nodes
+    assert all(make_task(name) for name in TASKS)
+
+
+def test_a_task_of_the_users_own(module: str) -> None:
+    task = make_task(f"{module}:Parity", bits=4)
+    assert task.input_size == 4
+    naive = score_split(task, lambda batch, state: (task.naive(batch), None), "test", 1)
+    assert naive == task.baseline("test")
+    with pytest.raises(TypeError, match="expected NoTask in own_parity to be a subclass"):
+        make_task(f"{module}:NoTask")
+    with pytest.raises(TypeError, match="got None"):
+        make_task(f"{module}:Nothing")
+
+
+def test_wrong_names_are_told_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean 'copying'"):
+        make_task("copyng")
+    with pytest.raises(TypeError, match=r"expected settings of T, markers.*did you mean 'shuffle'"):
+        make_task("adding", shufle=False)
+
+
+def test_import_brings_numpy_and_nothing_else() -> None:
+    script = (
+        "import sys, numpy, cayley; before = set(sys.modules)\n"
+        "import cayley.lab.tasks\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "new -= set(sys.stdlib_module_names) | {'cayley', 'torch', 'numpy'}\n"
+        "assert not new, new\n"
+    )
+    root = Path(cayley.lab.tasks.__file__).parents[3]
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=root)
+
+
+def test_public_names_exist() -> None:
+    names = cayley.lab.tasks.__all__
+    assert len(set(names)) == len(names)
+    assert all(name in vars(cayley.lab.tasks) for name in names)

@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from cayley.lab.errors import DataError
+from cayley.lab.tasks.sources import Source
+from cayley.lab.tasks.text.corpora import encode, read_own, read_ptb, tokenize
+
+
+def test_both_forms_of_the_treebank_give_one_text(tmp_path: Path) -> None:
+    words, characters = tmp_path / "words", tmp_path / "characters"
+    words.mkdir()
+    characters.mkdir()
+    (words / "ptb.valid.txt").write_text(" a bc \n <unk> d \n")
+    (characters / "ptb.char.valid.txt").write_text("a _ b c \n < u n k > _ d \n ")
+    for folder in (words, characters):
+        text = read_ptb(Source(folder, check=False), "valid")
+        assert text == "a bc\n<unk> d\n"
+
+
+def test_own_file_is_cut_in_three(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text("x" * 900 + "y" * 50 + "z" * 50)
+    texts = read_own(Source(path))
+    assert texts == {"train": "x" * 900, "valid": "y" * 50, "test": "z" * 50}
+
+
+def test_own_folder_has_three_files(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.txt").write_text(split)
+    with pytest.raises(DataError, match=r"expected the file test.txt"):
+        read_own(Source(tmp_path))
+    (tmp_path / "test.txt").write_text("test")
+    assert read_own(Source(tmp_path))["valid"] == "valid"
+
+
+def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(b"\xff\xd8\xff")
+    for path in (tmp_path / "image", tmp_path / "nowhere"):
+        with pytest.raises(DataError, match=r"could not read .* as text"):
+            read_own(Source(path))
+    with pytest.raises(DataError, match="expected a text file, or a folder"):
+        read_own(Source())
+
+
+def test_characters_and_words() -> None:
+    text = "an  é\n\nb"
+    assert "".join(tokenize(text, "characters")) == text
+    assert tokenize(text, "words") == ["an", "é", "<eos>", "<eos>", "b", "<eos>"]
+
+
+def test_encoding_can_be_undone() -> None:
+    tokens = {"train": list("abcabba"), "valid": list("cab"), "test": list("bb")}
+    vocabulary, numbers = encode(tokens)
+    assert vocabulary == ["a", "b", "c"]
+    for split, part in tokens.items():
+        assert [vocabulary[n] for n in numbers[split]] == part
+
+
+def test_rare_and_unseen_tokens_become_unknown() -> None:
+    tokens = {"train": list("aaabbc"), "valid": list("ad"), "test": list("b")}
+    vocabulary, numbers = encode(tokens, limit=3)
+    assert vocabulary == ["a", "b", "<unk>"]
+    assert numbers["train"].tolist() == [0, 0, 0, 1, 1, 2]
+    assert numbers["valid"].tolist() == [0, 2]
+    # one that is there already is used
+    tokens["train"] += ["<unk>"] * 9
+    assert encode(tokens, limit=3)[0] == ["<unk>", "a", "b"]
+    for limit in (1, 2, 3, 4, 5, None):
+        vocabulary, numbers = encode(tokens, limit)
+        assert len(vocabulary) <= (limit or 9)
+        assert torch.cat(list(numbers.values())).min() >= 0
+        assert torch.cat(list(numbers.values())).max() < len(vocabulary)

@@ -1,0 +1,284 @@
+import json
+import os
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import pytest
+import torch
+
+from cayley.lab.errors import DataError, RecipeError, RunError
+from cayley.lab.recipes import find_recipe
+from cayley.lab.recipes.schema import Recipe, read_recipe
+from cayley.lab.runs import load_tensors, read_metrics, read_result, read_run
+from cayley.lab.runs.machine import Machine
+from cayley.lab.training import RunSettings, evaluate, resume, run_folder, train
+
+ROOT = Path(__file__).parents[3]
+TINY = RunSettings(Machine("cpu", "64-true", 1), tiny=True)
+ADDING = {
+    "name": "adding",
+    "task": {"name": "adding"},
+    "model": {"name": "ENRNN", "hidden": [5, 4]},
+    "optim": {"name": "Adam", "lr": 1e-2, "recurrent": "RMSpropTF", "recurrent_lr": 1e-3},
+    "training": {"batch": 16, "epochs": 12},
+}
+CHARACTERS = {
+    "name": "characters",
+    "task": {"name": "characters", "K": 8, "jitter": True},
+    "model": {
+        "name": "NCGRU",
+        "hidden": [7, 6],
+        "embedding": 5,
+        "dropout": 0.25,
+        "output_dropout": 0.25,
+    },
+    "optim": {
+        "name": "Adam",
+        "lr": 1e-2,
+        "schedule": {"name": "MultiStepLR", "every": "step", "milestones": [9], "gamma": 0.5},
+    },
+    "training": {"batch": 4, "epochs": 3, "clip_norm": 0.5, "log": 2},
+    "evaluation": {"every": 7},
+}
+GRAPH = {
+    "name": "graph",
+    "task": {"name": "cora"},
+    "model": {
+        "name": "GCN",
+        "hidden": 8,
+        "layers": 2,
+        "dropout": 0.5,
+        "norm": "batch",
+        "sites": "010",
+    },
+    "optim": {"name": "SGD", "lr": 0.1, "options": {"momentum": 0.9}},
+    "bnp": {"eps": 0.1, "momentum": 0.9},
+    "training": {"batch": 1, "epochs": 40},
+}
+SPEECH = ADDING | {
+    "task": {"name": "speech"},
+    "model": {"name": "ScoRNN", "hidden": 6},
+    "training": {"batch": 3, "steps": 2},
+    "evaluation": {"audio": True},
+}
+
+
+def test_killed_at_random_moments_the_numbers_are_the_same(tmp_path: Path) -> None:
+    contents = json.dumps([ADDING, CHARACTERS, GRAPH])
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("killed.py"), tmp_path, contents],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(reports) == 3
+    for report in reports:
+        assert report["same"], report
+        assert report["kills"] > 0, report
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return read_recipe(ADDING | {"training": {"batch": 16, "steps": 7, "log": 2}})
+
+
+def test_a_run_leaves_what_it_should(recipe: Recipe, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, recipe, 3)
+    result = train(recipe, folder, seed=3, settings=TINY)
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json",
+        "recipe.toml",
+        "metrics.jsonl",
+        "checkpoint.pt",
+        "best-valid.pt",
+        "best-test.pt",
+        "result.json",
+        "lock",
+    }
+    description, again = read_run(folder)
+    assert again == recipe
+    assert (description.seed, description.steps, description.tiny) == (3, 7, True)
+    assert description.baseline["test"] == {"mse": 1 / 6}
+    assert description.machine.precision == "64-true"
+    assert description.versions["torch"] == torch.__version__
+    records = list(read_metrics(folder))
+    steps = [(record["kind"], record["step"]) for record in records]
+    # three batches an epoch: of 16, 16 and 8
+    expected = [("eval", 0), ("train", 2), ("eval", 3), ("train", 4), ("train", 6), ("eval", 6)]
+    assert steps == [*expected, ("eval", 7)]
+    assert records[0]["train_loss"] is None
+    assert records[1]["lr"] == {"rest": 1e-2, "recurrent": 1e-3}
+    assert result == read_result(folder)
+    assert json.loads(json.dumps(result.to_json())) == json.loads(
+        (folder / "result.json").read_text()
+    )
+    assert (result.status, result.step, result.epoch) == ("done", 7, 2 + 1 / 3)
+    assert result.last == records[-1]["scores"]
+    values = [r["scores"]["valid"]["mse"] for r in records if r["kind"] == "eval"]
+    assert result.best["valid"].value == min(values)
+    assert result.selected["test"].chosen_by == "valid"
+
+
+def test_losses_are_means_of_what_was_trained(recipe: Recipe, tmp_path: Path) -> None:
+    """A record every step gives the numbers that are averaged otherwise."""
+    each = read_recipe(ADDING | {"training": {"batch": 16, "steps": 7, "log": 1}})
+    train(recipe, tmp_path / "two", settings=TINY)
+    train(each, tmp_path / "one", settings=TINY)
+    losses = [r["loss"] for r in read_metrics(tmp_path / "one") if r["kind"] == "train"]
+    records = list(read_metrics(tmp_path / "two"))
+    means = [r["loss"] for r in records if r["kind"] == "train"]
+    assert means == [(a + b) / 2 for a, b in zip(losses[0:6:2], losses[1:6:2], strict=True)]
+    means = [r["train_loss"] for r in records if r["kind"] == "eval"][1:]
+    expected = [sum(losses[:3]) / 3, sum(losses[3:6]) / 3, losses[6]]
+    assert means == pytest.approx(expected, rel=1e-15)
+    assert read_result(tmp_path / "two").train_loss_best == min(means)
+
+
+def test_evaluate_gives_the_numbers_of_the_run(recipe: Recipe, tmp_path: Path) -> None:
+    result = train(recipe, tmp_path / "run", settings=TINY)
+    for split in ("valid", "test"):
+        scores = evaluate(tmp_path / "run", split)
+        assert scores == result.selected[split].scores
+    assert evaluate(tmp_path / "run", "test", weights="last") == result.last["test"]
+    best = evaluate(tmp_path / "run", "test", weights="test")
+    assert best["mse"] == result.best["test"].value
+    with pytest.raises(RecipeError, match="expected a task of speech"):
+        evaluate(tmp_path / "run", "test", audio=True)
+
+
+def test_each_split_has_the_numbers_of_its_own_best(tmp_path: Path) -> None:
+    content = ADDING | {
+        "training": {"batch": 16, "steps": 30},
+        "evaluation": {"every": 3, "splits": ["train", "valid"], "select": "each"},
+    }
+    result = train(read_recipe(content), tmp_path, settings=TINY)
+    steps = {selected.step for selected in result.selected.values()}
+    assert len(steps) == 2, "choose settings with which the splits choose differently"
+    for split in ("train", "valid"):
+        assert evaluate(tmp_path, split) == result.selected[split].scores
+    # a split that the run did not look at goes by validation, and so did training once
+    assert evaluate(tmp_path, "test") == evaluate(tmp_path, "test", weights="valid")
+    (tmp_path / "best-train.pt").unlink()
+    assert evaluate(tmp_path, "train") == evaluate(tmp_path, "train", weights="valid")
+
+
+def test_seeds_differ_and_repeat(recipe: Recipe, tmp_path: Path) -> None:
+    a, b, c = (
+        train(recipe, tmp_path / name, seed=seed, settings=TINY).last
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert a == b != c
+
+
+def test_a_run_is_not_overwritten_and_a_finished_one_not_repeated(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    result = train(recipe, tmp_path / "run", settings=TINY)
+    with pytest.raises(RunError, match="go on with cayley resume"):
+        train(recipe, tmp_path / "run", settings=TINY)
+    assert resume(tmp_path / "run") == result
+
+
+def test_a_checkpoint_of_another_run_is_named_and_without_it_the_run_starts_over(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    train(recipe, tmp_path / "run", settings=TINY)
+    losses = [r.get("loss") for r in read_metrics(tmp_path / "run")]
+    larger = read_recipe(ADDING | {"model": {"name": "ENRNN", "hidden": [6, 4]}})
+    train(larger, tmp_path / "other", settings=TINY)
+    for name in ("checkpoint.pt", "best-valid.pt"):
+        (tmp_path / "other" / name).replace(tmp_path / "run" / name)
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(RunError, match=r"could not use .*best-valid.pt, .*or of another run"):
+        evaluate(tmp_path / "run", "test")
+    with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*or of another run"):
+        evaluate(tmp_path / "run", "test", weights="last")
+    with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*cayley resume starts"):
+        resume(tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    resume(tmp_path / "run")
+    assert [r.get("loss") for r in read_metrics(tmp_path / "run")] == losses
+
+
+def test_what_cannot_work_leaves_nothing_behind(tmp_path: Path) -> None:
+    recipe = find_recipe("quickstart").recipe(overrides=["task.TT=3"])
+    with pytest.raises(RecipeError, match="did you mean 'T'"):
+        train(recipe, tmp_path / "run", settings=TINY)
+    counted = read_recipe(ADDING | {"parameters": 99})
+    with pytest.raises(RecipeError, match=r"expected a model of 99 parameters, got \d+"):
+        train(counted, tmp_path / "run", settings=TINY)
+    mnist = read_recipe(ADDING | {"task": {"name": "mnist"}})
+    with pytest.raises(DataError, match="--data"):
+        train(mnist, tmp_path / "run", settings=RunSettings())
+    for changes, message in (
+        ({"evaluation": {"batch": 200}}, "split valid: expected a batch of 1 to 99 streams"),
+        ({"training": {"batch": 500, "steps": 1}}, "split train: expected a batch of 1 to 499"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            train(read_recipe(CHARACTERS | changes), tmp_path / "run", settings=TINY)
+    assert not (tmp_path / "run").exists()
+
+
+def write_sounds(folder: Path, seconds: float = 2.0) -> None:
+    """Noise that swells and fades."""
+    t = torch.arange(int(8000 * seconds)) / 8000
+    for number in range(3):
+        samples = (torch.sin(8 * t + number).square() * torch.randn(len(t)) * 3000).short()
+        with wave.open(str(folder / f"{number}.wav"), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
+            file.writeframes(samples.numpy().tobytes())
+
+
+def test_speech_is_heard_at_the_end(tmp_path: Path) -> None:
+    pytest.importorskip("pystoi")
+    pytest.importorskip("pesq")
+    write_sounds(tmp_path)
+    content = SPEECH | {"task": {"name": "speech", "corpus": "own"}}
+    settings = RunSettings(Machine("cpu", "64-true", 1), data=tmp_path)
+    result = train(read_recipe(content), tmp_path / "run", settings=settings)
+    assert set(result.audio) == {"segsnr_db", "stoi", "pesq"}
+    assert evaluate(tmp_path / "run", "test", audio=True) == result.audio
+
+
+def test_speech_that_cannot_be_heard_ends_the_run_all_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("pystoi")
+    pytest.importorskip("pesq")
+    write_sounds(tmp_path, seconds=0.2)
+    content = SPEECH | {"task": {"name": "speech", "corpus": "own"}}
+    settings = RunSettings(Machine("cpu", "64-true", 1), data=tmp_path)
+    with (
+        pytest.warns(UserWarning, match="stoi: 1 of 1 recordings are left out"),
+        pytest.warns(UserWarning, match="pesq: 1 of 1 recordings are left out"),
+    ):
+        result = train(read_recipe(content), tmp_path / "run", settings=settings)
+    assert set(result.audio) == {"segsnr_db"}
+
+
+def test_sound_that_cannot_be_scored_is_refused_before_there_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cayley.lab.training.evaluation.find_spec", lambda name: True)
+    for changes, message in (
+        ({"task": {"name": "adding"}}, "expected a task of speech, got Adding"),
+        ({"evaluation": {"audio": True, "splits": ["valid"]}}, "expected the split test"),
+        ({"task": {"name": "speech", "rate": 10_000}}, "expected a rate of 8000 or 16000 Hz"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            train(read_recipe(SPEECH | changes), tmp_path / "run", settings=TINY)
+    monkeypatch.setattr("cayley.lab.training.evaluation.find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match="expected the package pystoi, got none"):
+        train(read_recipe(SPEECH), tmp_path / "run", settings=TINY)
+    assert not (tmp_path / "run").exists()
+
+
+def test_checkpoints_hold_tensors_and_numbers_only(recipe: Recipe, tmp_path: Path) -> None:
+    train(recipe, tmp_path / "run", settings=TINY)
+    for name in ("checkpoint.pt", "best-valid.pt"):
+        torch.load(tmp_path / "run" / name, weights_only=True)
+    state = load_tensors(tmp_path / "run", "best-test.pt")
+    assert "structured.weight_hh_l0.A" in str(state["model"].keys())

@@ -1,0 +1,144 @@
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cayley
+from cayley.lab.models import build_model
+from cayley.lab.recipes.schema import Recipe, read_recipe
+from cayley.lab.runs.machine import Machine
+from cayley.lab.tasks import Batch, Task, make_task
+from cayley.lab.training.learner import Learner, detach_state
+from cayley.preconditioners import BNP
+
+
+def recipe(**changes: Any) -> Recipe:
+    content: dict[str, Any] = {
+        "name": "a",
+        "task": {"name": "adding"},
+        "model": {"name": "ScoRNN", "hidden": 6},
+        "optim": {"name": "SGD", "lr": 0.1},
+        "training": {"batch": 5, "steps": 10},
+    }
+    return read_recipe(content | changes)
+
+
+def learner(recipe: Recipe, task: Task) -> Learner:
+    model = build_model(recipe.model, task)
+    return Learner(recipe, task, model, Machine("cpu", "64-true").fabric())
+
+
+def test_a_step_is_forward_backward_bnp_clip_step() -> None:
+    task = make_task("adding").tiny()
+    settings = recipe(
+        training={"batch": 5, "steps": 10, "clip_norm": 0.01},
+        bnp={"eps": 0.1},
+        model={"name": "torch.LSTM", "hidden": 6},
+    )
+    one = learner(settings, task)
+    model = copy.deepcopy(one.model)
+    batch = next(task.batches("train", 5))
+
+    bnp = BNP(model, eps=0.1)
+    output, _ = model(batch.input)
+    loss = (output - batch.target).square().mean()
+    loss.backward()
+    bnp.step()
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    assert norm > 0.01
+    expected = [p - 0.1 * p.grad * 0.01 / (norm + 1e-6) for p in model.parameters()]
+
+    torch.testing.assert_close(one.learn(batch), loss.detach())
+    for got, want in zip(one.model.parameters(), expected, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_values_are_clipped() -> None:
+    task = make_task("adding").tiny()
+    one = learner(recipe(training={"batch": 5, "steps": 1, "clip_value": 1e-3}), task)
+    before = [p.detach().clone() for p in one.model.parameters()]
+    one.learn(next(task.batches("train", 5)))
+    for p, old in zip(one.model.parameters(), before, strict=True):
+        assert (p - old).abs().max() <= 1e-4 * (1 + 1e-9)
+
+
+class Echo(nn.Module):
+    """Returns the number of the batch as its state, and remembers what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(50))
+        self.given: list[Any] = []
+
+    def forward(self, input: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        self.given.append(state)
+        count = self.weight.sum() * 0 + (1 if state is None else state[0] + 1)
+        return self.weight.expand(*input.shape, 50), (count,)
+
+
+def test_the_state_is_carried_detached_until_a_fresh_batch() -> None:
+    task = make_task("characters", K=100).tiny()
+    one = Learner(recipe(), task, Echo(), Machine("cpu", "64-true").fabric())
+    batches: list[Batch] = list(task.batches("train", 5, epochs=2))
+    for batch in batches:
+        one.learn(batch)
+    model = one.model
+    assert isinstance(model, Echo)
+    half = len(batches) // 2
+    assert half > 1
+    counts = [None if state is None else int(state[0]) for state in model.given]
+    assert counts == [None, *range(1, half)] * 2
+    assert not any(state[0].requires_grad for state in model.given if state is not None)
+
+
+@pytest.mark.parametrize(("every", "rates"), [("step", [0.05, 0.025]), ("epoch", [0.1, 0.05])])
+def test_rates_follow_their_schedule(every: str, rates: list[float]) -> None:
+    task = make_task("adding").tiny()
+    schedule = {"name": "ExponentialLR", "gamma": 0.5, "every": every}
+    one = learner(recipe(optim={"name": "SGD", "lr": 0.1, "schedule": schedule}), task)
+    got = []
+    for batch in task.batches("train", 20):
+        one.learn(batch)
+        got.append(one.rates())
+    assert got == [{"rest": rate, "recurrent": rate} for rate in rates]
+
+
+def test_inverses_are_computed_anew_at_the_start_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = make_task("adding").tiny()
+    one = learner(recipe(model={"name": "NCGRU", "hidden": 6}), task)
+    seen = []
+    monkeypatch.setattr(cayley.NCGRU, "refresh_", lambda layer: seen.append(layer))
+    for batch in task.batches("train", 10, epochs=2):
+        one.learn(batch)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("name", ["NCGRU", "ScuRNN", "FullURNN"])
+def test_the_state_dict_holds_all_that_the_next_steps_depend_on(name: str) -> None:
+    task = make_task("adding").tiny()
+    optim = {"name": "RMSpropTF", "lr": 1e-2, "recurrent": "StiefelRMSprop"}
+    settings = recipe(
+        model={"name": name, "hidden": [6, 6], "dropout": 0.5},
+        optim=optim if name == "FullURNN" else {"name": "Adam", "lr": 1e-2},
+    )
+    one, other = learner(settings, task), learner(settings, task)
+    batches = list(task.batches("train", 5))
+    for batch in batches[:4]:
+        one.learn(batch)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    random = torch.get_rng_state()
+    losses = [one.learn(batch) for batch in batches[4:]]
+    torch.set_rng_state(random)
+    assert [other.learn(batch) for batch in batches[4:]] == losses
+
+
+def test_convey_keeps_the_form() -> None:
+    x = torch.ones(2, requires_grad=True)
+    (a, (b,)), c = detach_state(((x, (x * 2,)), None))
+    assert not a.requires_grad
+    torch.testing.assert_close(b, 2 * torch.ones(2))
+    assert c is None

@@ -1,0 +1,118 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import cayley
+from cayley.lab.errors import RecipeError
+from cayley.lab.recipes.reading import from_table
+from cayley.lab.recipes.schema import OptimSettings, ScheduleSettings
+from cayley.lab.training.optimizers import build_bnp, build_optimizer, build_schedule
+
+
+def optimizer(model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
+    return build_optimizer(
+        from_table(OptimSettings, {"name": "Adam", "lr": 1e-3} | settings), model
+    )
+
+
+def test_one_optimizer_where_one_is_enough() -> None:
+    single = optimizer(cayley.ScuRNN(2, 4), recurrent_lr=1e-4, phase_lr=1e-2, weight_decay=0.1)
+    assert type(single) is torch.optim.Adam
+    found = {group["name"]: (group["lr"], group["weight_decay"]) for group in single.param_groups}
+    assert found == {"rest": (1e-3, 0.1), "recurrent": (1e-4, 0.0), "phases": (1e-2, 0.0)}
+
+
+def test_an_optimizer_for_each_kind() -> None:
+    several = optimizer(
+        cayley.ScuRNN(2, 4),
+        recurrent="AdagradTF",
+        recurrent_lr=1e-4,
+        phases="RMSpropTF",
+        phase_options={"alpha": 0.8},
+        options={"betas": [0.8, 0.9]},
+    )
+    assert isinstance(several, cayley.optim.Optimizers)
+    kinds = [type(each).__name__ for each in several.optimizers]
+    assert kinds == ["Adam", "AdagradTF", "RMSpropTF"]
+    assert tuple(several.param_groups[0]["betas"]) == (0.8, 0.9)
+    assert several.param_groups[2]["alpha"] == 0.8
+    assert len({p for group in several.param_groups for p in group["params"]}) == 5
+
+
+def test_the_same_class_with_other_options_is_another() -> None:
+    several = optimizer(
+        cayley.ScoRNN(2, 4),
+        name="RMSprop",
+        options={"alpha": 0.5},
+        recurrent_options={"alpha": 0.9},
+    )
+    assert [group["alpha"] for group in several.param_groups] == [0.5, 0.9]
+
+
+def test_unitary_matrices_move_along_their_manifold() -> None:
+    layer = cayley.FullURNN(1, 5)
+    several = optimizer(layer, name="RMSpropTF", recurrent="StiefelRMSprop", recurrent_lr=0.1)
+    layer(torch.randn(7, 2, 1))[0].square().sum().backward()
+    before = layer.weight_hh_l0.detach().clone()
+    several.step()
+    W = layer.weight_hh_l0.detach()
+    assert not torch.allclose(W, before)
+    torch.testing.assert_close(W.mH @ W, torch.eye(5, dtype=W.dtype))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "Adm"}, "did you mean Adam?"),
+        ({"recurrent": "RMSPropTF"}, "did you mean RMSpropTF?"),
+        ({"options": {"alfa": 1}}, "Adam refuses these settings"),
+        ({"lr": -1.0}, "optim: .* expected a finite lr of at least 0, got -1"),
+        ({"recurrent_lr": math.nan}, "optim: .* expected a finite recurrent_lr"),
+        ({"name": "SGD", "options": {"momentum": -1.0}}, "SGD refuses these settings"),
+    ],
+)
+def test_wrong_optimizers(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        optimizer(cayley.ScoRNN(2, 4), **settings)
+
+
+def test_a_schedule_moves_all_rates() -> None:
+    several = optimizer(cayley.ScoRNN(2, 4), recurrent="RMSpropTF", recurrent_lr=0.5)
+    settings = from_table(
+        ScheduleSettings, {"name": "MultiStepLR", "milestones": [2], "gamma": 0.1}
+    )
+    schedule = build_schedule(settings, several)
+    assert schedule is not None
+    rates = []
+    for _ in range(3):
+        several.step()
+        schedule.step()
+        rates.append([group["lr"] for group in several.param_groups])
+    assert rates == [pytest.approx(pair) for pair in ([1e-3, 0.5], [1e-4, 0.05], [1e-4, 0.05])]
+    assert build_schedule(ScheduleSettings(), several) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "StepLr"}, "did you mean StepLR?"),
+        ({"name": "StepLR"}, "StepLR refuses these settings"),
+        ({"name": "ReduceLROnPlateau"}, "expected one that needs no metric"),
+    ],
+)
+def test_wrong_schedules(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build_schedule(from_table(ScheduleSettings, settings), optimizer(nn.Linear(1, 1)))
+
+
+def test_bnp_where_there_are_settings() -> None:
+    model = nn.Linear(2, 3)
+    assert build_bnp({}, model) is None
+    bnp = build_bnp({"eps": 0.1}, model)
+    assert bnp is not None
+    assert bnp.damping.eps == 0.1
+    with pytest.raises(RecipeError, match="bnp: "):
+        build_bnp({"epps": 0.1}, model)

@@ -1,0 +1,100 @@
+import io
+import json
+import sys
+
+import pytest
+from lab.descriptions import CONTENT, make_description
+
+from cayley.lab.runs import RunResult
+from cayley.lab.training import reporters
+from cayley.lab.training.reporters import JSON, Clock, Live, Plain, Quiet, choose_reporter
+
+DESCRIPTION = make_description()
+TRAIN = {"kind": "train", "step": 10, "epoch": 0.5, "loss": 0.123456}
+EVAL = {
+    "kind": "eval",
+    "step": 20,
+    "epoch": 1.0,
+    "scores": {"valid": {"mse": 0.2, "x": 1.0}, "test": {"mse": 0.21, "x": 1.0}},
+}
+EVENT = {"kind": "event", "step": 20, "epoch": 1.0, "event": "resumed", "message": "from step 20"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_which_reporter_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(choose_reporter(quiet=True, as_json=False), Quiet)
+    assert isinstance(choose_reporter(quiet=True, as_json=True), JSON)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert isinstance(choose_reporter(quiet=False, as_json=False), Plain)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert isinstance(choose_reporter(quiet=False, as_json=False), Live)
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Plain(seconds=1000)
+    reporter.begin(DESCRIPTION, 7)
+    for record in (TRAIN, EVAL, EVENT):
+        reporter.record(record)
+    reporter.end(None)
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert not out
+    assert lines[0] == (
+        "papers/row (code), seed 3: 1234 parameters, 100 steps, from step 7, on cpu, 32-true, "
+        "2 threads"
+    )
+    assert lines[1] == "to beat: baseline 0.25 (always 1)"
+    assert lines[2].startswith("step 20, epoch 1.00: valid mse 0.2, test mse 0.21  (")
+    assert lines[3:] == ["step 20, epoch 1.00: resumed: from step 20"]
+
+
+def test_training_is_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Plain(seconds=0)
+    reporter.begin(DESCRIPTION, 0)
+    reporter.record(TRAIN)
+    assert "step 10, epoch 0.50: loss 0.1235  (" in capsys.readouterr().err
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = JSON()
+    reporter.begin(DESCRIPTION, 0)
+    reporter.record(EVAL)
+    reporter.end(RunResult(status="done", step=1, epoch=1.0, seconds=2.0, selected={}))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["kind"] for line in lines] == ["run", "eval", "result"]
+    assert lines[0] == {"kind": "run", "step": 0, **CONTENT}
+    assert lines[1] == EVAL
+    assert lines[2]["status"] == "done"
+
+
+def test_a_bar_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    reporter = Live()
+    reporter.begin(DESCRIPTION, 0)
+    for record in (TRAIN, EVAL):
+        reporter.record(record)
+    reporter.step(20, 1.0)
+    reporter.progress.refresh()
+    reporter.end(None)
+    text = terminal.getvalue()
+    assert "step 20, epoch 1.00: valid mse 0.2, test mse 0.21" in text
+    assert "20/100" in text
+    assert "loss 0.1235  valid mse 0.2  baseline 0.25" in text
+    assert "left" in text
+
+
+def test_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 50.0
+    monkeypatch.setattr(reporters.time, "monotonic", lambda: now)
+    clock = Clock(10, 100)
+    assert clock.words(10) == ""
+    now = 60.0
+    assert clock.words(30) == "2/s, 0:00:35 left"
+    assert clock.words(12) == "5 s a step, 0:07:20 left"
