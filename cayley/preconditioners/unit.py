@@ -1,6 +1,5 @@
 """A module whose gradients are preconditioned, with its statistics."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
+from cayley.notices import warn_once
 from cayley.preconditioners.collector import Collector
 from cayley.preconditioners.joint import Block, Damping, precondition_
 from cayley.preconditioners.rule import Observation, Rows, Rule
@@ -44,7 +44,6 @@ class Unit:
         self._wanted = {weight.site for block in blocks for weight in block.weights}
         self.collector = Collector(lambda: not self.gradients(), dtype=dtype)
         self.running: dict[str, RunningStatistics] = {}
-        self._warned = False
 
     def watch(self) -> list[RemovableHandle]:
         """Hook the modules."""
@@ -137,13 +136,14 @@ class Unit:
         return self.running
 
     def _warn_if_never_reached(self) -> None:
-        if self.collector.reached or self._warned:
+        if self.collector.reached:
             return
-        self._warned = True
-        warnings.warn(
+        warn_once(
             f"BNP: {self.name or 'the model'} has a gradient, but no forward pass of it was seen: "
             "its gradient is left as it is. Call the module itself rather than a function with its "
             "weights, or leave it out with exclude=",
+            key="never reached",
+            owner=self,
             stacklevel=4,
         )
 
