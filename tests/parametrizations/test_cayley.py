@@ -84,7 +84,7 @@ def test_signs_on_another_device_are_refused() -> None:
     map = ScaledCayley(4)
     (A,) = map.sample()
     map.D = map.D.to("meta")
-    for form in (map, map.formed):
+    for form in (map, map.with_pullback):
         with pytest.raises(RuntimeError, match="device"):
             form(A)
 
