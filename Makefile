@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test lint bench bench-gpu clean
+.PHONY: demo test test-fast lint bench bench-gpu clean
 
 demo: $(READY)  ## train ScoRNN on the adding problem, a minute; then the report of the run
 	$(BIN)/cayley train quickstart --seeds 1 --output out/runs
@@ -11,6 +11,9 @@ demo: $(READY)  ## train ScoRNN on the adding problem, a minute; then the report
 
 test: $(READY)  ## tests and doctests
 	$(BIN)/python -m pytest
+
+test-fast: $(READY)  ## one case of every test, in a minute
+	$(BIN)/python -m pytest --fast
 
 lint: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .

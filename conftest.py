@@ -1,5 +1,31 @@
-"""Modules whose extra is not installed are left out of the doctests."""
+"""What all tests share: modules that need an extra, and the quick selection of ``--fast``."""
 
 from importlib.util import find_spec
 
+import pytest
+
 collect_ignore = [] if find_spec("torch_geometric") else ["cayley/preconditioners/graph.py"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--fast``."""
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="one case of every test, and none that is marked slow",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--fast`` keep the first case of every test that is not slow."""
+    if not config.getoption("--fast"):
+        return
+    seen: set[str] = set()
+    left_out = []
+    for item in list(items):
+        test = item.nodeid.partition("[")[0]
+        if test in seen or item.get_closest_marker("slow"):
+            items.remove(item)
+            left_out.append(item)
+        seen.add(test)
+    config.hook.pytest_deselected(items=left_out)

@@ -3,6 +3,7 @@
 from cayley import (
     activations,
     initializers,
+    layers,
     norms,
     optim,
     parametrizations,
@@ -51,6 +52,7 @@ __all__ = [
     "activations",
     "backend",
     "initializers",
+    "layers",
     "modrelu",
     "norms",
     "optim",

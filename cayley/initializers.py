@@ -3,9 +3,9 @@
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["rotation_angles"]
+__all__ = ["rotation_angles", "small_uniform_", "unit_state_"]
 
 
 def rotation_angles(
@@ -25,3 +25,36 @@ def rotation_angles(
         torch.Size([2])
     """
     return torch.rand(n // 2, device=device, dtype=dtype) * (math.pi / 2)
+
+
+def small_uniform_(tensor: Tensor) -> Tensor:
+    r"""Fill a tensor with numbers :math:`U[-0.01, 0.01]`.
+
+    References:
+        Orthogonal Recurrent Neural Networks with Scaled Cayley Transform, Helfrich, Willmott, Ye,
+        2018, section 4.
+
+    Example:
+        >>> bool(small_uniform_(torch.empty(5)).abs().max() <= 0.01)
+        True
+    """
+    return nn.init.uniform_(tensor, -0.01, 0.01)
+
+
+def unit_state_(tensor: Tensor) -> Tensor:
+    r"""Fill a state of H features so that its mean square norm is 1.
+
+    .. math:: h_j \sim U\left[-\sqrt{3/H}, \sqrt{3/H}\right]
+
+    References:
+        Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, section 4.3.
+
+    Arguments:
+        tensor: (H), with H = 2n for n complex units.
+
+    Example:
+        >>> bool(unit_state_(torch.empty(12)).abs().max() <= 0.5)
+        True
+    """
+    bound = (3 / len(tensor)) ** 0.5
+    return nn.init.uniform_(tensor, -bound, bound)

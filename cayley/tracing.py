@@ -4,11 +4,13 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = [
     "autocast_enabled",
     "computes_now",
     "has_tangent",
+    "needs_loop",
     "no_autocast",
     "traced",
     "transforms_active",
@@ -54,17 +56,40 @@ def has_tangent(tensor: Tensor) -> bool:
         ...     has_tangent(x), has_tangent(forward_ad.make_dual(x, x))
         (False, True)
     """
+    return _forward_mode() and forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def _forward_mode() -> bool:
+    """Whether there are derivatives in forward mode at all: one question for many tensors."""
     # compilers cannot ask, and refuse such derivatives themselves
-    if torch.compiler.is_compiling():
-        return False
-    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+def needs_loop(*tensors: Tensor | None) -> bool:
+    """Whether a derivative is taken that our operators do not have, but torch's own have.
+
+    They have a gradient only. Transforms of :mod:`torch.func`, and derivatives in forward mode
+    through any of the tensors, go through the loop that an operator stands for.
+
+    Example:
+        >>> from torch.autograd import forward_ad
+        >>> x = torch.zeros(2)
+        >>> with forward_ad.dual_level():
+        ...     needs_loop(x, None), needs_loop(x, forward_ad.make_dual(x, x))
+        (False, True)
+        >>> torch.func.vmap(lambda x: x + needs_loop(x))(x)
+        tensor([1., 1.])
+    """
+    if transforms_active():
+        return True
+    return _forward_mode() and any(t is not None and has_tangent(t) for t in tensors)
 
 
 def traced(tensor: Tensor) -> bool:
     """Whether somebody else sees operations on a tensor, and may do something else with them.
 
-    It is so under ``torch.compile`` and ``torch.export``, on the meta device, under
-    :mod:`torch.func` and inside dispatch modes such as that of fake tensors.
+    It is so under ``torch.compile`` and ``torch.export``, under ``torch.jit.trace``, on the meta
+    device, under :mod:`torch.func` and inside dispatch modes such as that of fake tensors.
 
     Example:
         >>> traced(torch.zeros(1)), traced(torch.zeros(1, device="meta"))
@@ -72,6 +97,7 @@ def traced(tensor: Tensor) -> bool:
     """
     return (
         torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
         or tensor.is_meta
         or transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0

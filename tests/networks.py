@@ -1,6 +1,7 @@
-"""Every network, in every variant that the contract is checked for."""
+"""Every network of the registry, in every variant that the contract is checked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -9,19 +10,34 @@ from cayley.layers.recurrent import Recurrent
 
 Make = Callable[..., Recurrent]
 
+# further arguments, under the network's name and what is special; each network is there without
+# any, too
+VARIANTS: dict[str, Mapping[str, object]] = {
+    "RNN-modrelu": {"nonlinearity": "modrelu"},
+    "RNN-cayley-relu": {"recurrent": "cayley", "nonlinearity": "relu"},
+    "ScoRNN-banded": {"bandwidth": 2},
+    "EURNN-fft": {"layers": "fft"},
+    "ENRNN-uncoupled": {"coupled": False, "eps": 0.1, "nonlinearity": "relu"},
+    "NCGRU-exact-candidate": {"orthogonal": ("candidate",), "order": None},
+    "NCGRU-tanh": {"order": 1, "refresh_every": 2, "nonlinearity": "tanh"},
+    "NCGRU-free": {"orthogonal": ()},
+    "LSTM-layer": {"norm": "layer"},
+    "LSTM-atn": {"norm": "atn", "window": 3},
+    "LSTM-atn-outside": {"norm": "atn", "window": 9, "norm_cell": False, "bias_inside": False},
+    "LSTM-batch": {"norm": "batch"},
+    "LSTM-atn-batch": {"norm": "atn", "window": 3, "over": "batch"},
+}
 
-def lstm(*, evaluate: bool = False, **own: object) -> Make:
+
+def lstm(*sizes: int, **options: object) -> Recurrent:
     """LSTMs; those over the batch in evaluation, where examples do not depend on one another."""
-
-    def make(*sizes: int, **options: object) -> Recurrent:
-        layer = cayley.LSTM(*sizes, **own, **options).train(not evaluate)
-        with torch.no_grad():  # over the batch γ starts at 0.1, which leaves little to compare
-            for name, parameter in layer.named_parameters():
-                if name.startswith("gamma"):
-                    parameter.fill_(1.0)
-        return layer
-
-    return make
+    layer = cayley.LSTM(*sizes, **options)
+    layer.train("batch" not in (options.get("norm"), options.get("over")))
+    with torch.no_grad():  # over the batch γ starts at 0.1, which leaves little to compare
+        for name, parameter in layer.named_parameters():
+            if name.startswith("gamma"):
+                parameter.fill_(1.0)
+    return layer
 
 
 # hidden sizes are 8 throughout, which every pattern can serve
@@ -31,38 +47,13 @@ def enrnn(input_size: int, hidden_size: int, *rest: int, **options: object) -> R
     return cayley.ENRNN(input_size, hidden_size - short, short, *rest, **options)
 
 
-NETWORKS: dict[str, Make] = {
-    "RNN-tanh": cayley.RNN,
-    "RNN-modrelu": lambda *sizes, **options: cayley.RNN(*sizes, nonlinearity="modrelu", **options),
-    "RNN-cayley-relu": lambda *sizes, **options: cayley.RNN(
-        *sizes, recurrent="cayley", nonlinearity="relu", **options
-    ),
-    "ScoRNN": cayley.ScoRNN,
-    "ScoRNN-banded": lambda *sizes, **options: cayley.ScoRNN(*sizes, bandwidth=2, **options),
-    "ScuRNN": cayley.ScuRNN,
-    "URNN": cayley.URNN,
-    "FullURNN": cayley.FullURNN,
-    "EURNN": cayley.EURNN,
-    "EURNN-fft": lambda *sizes, **options: cayley.EURNN(*sizes, layers="fft", **options),
-    "ORNN": cayley.ORNN,
-    "ExpRNN": cayley.ExpRNN,
-    "SpectralRNN": cayley.SpectralRNN,
-    "ENRNN": enrnn,
-    "ENRNN-uncoupled": lambda *sizes, **options: enrnn(
-        *sizes, coupled=False, eps=0.1, nonlinearity="relu", **options
-    ),
-    "NCGRU": cayley.NCGRU,
-    "NCGRU-exact-candidate": lambda *sizes, **options: cayley.NCGRU(
-        *sizes, orthogonal=("candidate",), order=None, **options
-    ),
-    "NCGRU-tanh": lambda *sizes, **options: cayley.NCGRU(
-        *sizes, order=1, refresh_every=2, nonlinearity="tanh", **options
-    ),
-    "NCGRU-free": lambda *sizes, **options: cayley.NCGRU(*sizes, orthogonal=(), **options),
-    "LSTM": cayley.LSTM,
-    "LSTM-layer": lstm(norm="layer"),
-    "LSTM-atn": lstm(norm="atn", window=3),
-    "LSTM-atn-outside": lstm(norm="atn", window=9, norm_cell=False, bias_inside=False),
-    "LSTM-batch": lstm(norm="batch", evaluate=True),
-    "LSTM-atn-batch": lstm(norm="atn", window=3, over="batch", evaluate=True),
-}
+# those that are not made of an input size, a hidden size and a number of layers alone
+MAKERS: dict[str, Make] = {"ENRNN": enrnn, "LSTM": lstm}
+
+
+def maker(name: str) -> Make:
+    kind = name.partition("-")[0]
+    return partial(MAKERS.get(kind, cayley.layers.NETWORKS[kind]), **VARIANTS.get(name, {}))
+
+
+NETWORKS = {name: maker(name) for name in (*cayley.layers.NETWORKS, *VARIANTS)}

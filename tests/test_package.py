@@ -1,5 +1,7 @@
 """The package as a whole: what importing it does, and what the README shows."""
 
+import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -26,6 +28,30 @@ def test_public_names_exist_and_are_sorted() -> None:
         assert len(set(module.__all__)) == len(module.__all__)
         for name in module.__all__:
             assert hasattr(module, name), f"{module.__name__}.{name}"
+
+
+def test_modules_import_public_names_of_one_another() -> None:
+    """What a module gives to others is in its ``__all__``; the rest may change at will."""
+    folder = Path(cayley.__file__).parent
+    settled = ("*.py", "layers/*.py", "optim/*.py", "parametrizations/*.py")
+    files = [path for pattern in settled for path in folder.glob(pattern)]
+    names = [".".join(path.relative_to(folder.parent).with_suffix("").parts) for path in files]
+    modules = {name.removesuffix(".__init__") for name in names} - {"cayley.__main__", "cayley.cli"}
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in modules - {"cayley"}:
+                source = importlib.import_module(node.module)
+                for name in (alias.name for alias in node.names):
+                    known = name in source.__all__ or f"{node.module}.{name}" in sys.modules
+                    assert known, f"{path}: {name} is not in the __all__ of {node.module}"
+
+
+def test_every_network_of_the_registry_is_public() -> None:
+    for name, network in cayley.layers.NETWORKS.items():
+        assert network.__name__ == name
+        assert getattr(cayley, name) is network
+        assert name in cayley.__all__
+        assert name in cayley.layers.__all__
 
 
 def test_import_brings_torch_and_nothing_else() -> None:

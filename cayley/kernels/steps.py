@@ -179,7 +179,7 @@ def last_states(h: Tensor, batch_sizes: Tensor | None, reverse: bool) -> Tensor:
     B = int(batch_sizes[0])
     if reverse:
         return h[:B]
-    sequence = torch.arange(B)
+    sequence = torch.arange(B, device=batch_sizes.device)
     length = (batch_sizes > sequence[:, None]).sum(1)
     first_row = batch_sizes.cumsum(0) - batch_sizes
     return h[(first_row[length - 1] + sequence).to(h.device)]

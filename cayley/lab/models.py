@@ -15,22 +15,12 @@ from cayley.lab.reading import check_keys
 from cayley.lab.schema import ModelSettings
 from cayley.lab.sequences import SequenceModel, features_of
 from cayley.lab.tasks import Task
+from cayley.layers import NETWORKS
 
 __all__ = ["LAYERS", "build", "count_parameters"]
 
 LAYERS: dict[str, type[nn.Module]] = {
-    "ENRNN": cayley.ENRNN,
-    "EURNN": cayley.EURNN,
-    "ExpRNN": cayley.ExpRNN,
-    "FullURNN": cayley.FullURNN,
-    "LSTM": cayley.LSTM,
-    "NCGRU": cayley.NCGRU,
-    "ORNN": cayley.ORNN,
-    "RNN": cayley.RNN,
-    "ScoRNN": cayley.ScoRNN,
-    "ScuRNN": cayley.ScuRNN,
-    "SpectralRNN": cayley.SpectralRNN,
-    "URNN": cayley.URNN,
+    **NETWORKS,
     "torch.GRU": nn.GRU,
     "torch.LSTM": nn.LSTM,
     "torch.RNN": nn.RNN,

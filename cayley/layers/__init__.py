@@ -14,12 +14,14 @@ from cayley.layers.networks import (
     ScuRNN,
     SpectralRNN,
 )
+from cayley.layers.recurrent import Recurrent
 
 __all__ = [
     "ENRNN",
     "EURNN",
     "LSTM",
     "NCGRU",
+    "NETWORKS",
     "ORNN",
     "RNN",
     "URNN",
@@ -29,3 +31,21 @@ __all__ = [
     "ScuRNN",
     "SpectralRNN",
 ]
+
+NETWORKS: dict[str, type[Recurrent]] = {
+    network.__name__: network
+    for network in (
+        ENRNN,
+        EURNN,
+        ExpRNN,
+        FullURNN,
+        LSTM,
+        NCGRU,
+        ORNN,
+        RNN,
+        ScoRNN,
+        ScuRNN,
+        SpectralRNN,
+        URNN,
+    )
+}

@@ -8,16 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from cayley.activations import ACTIVATIONS
+from cayley.checks import check_integer
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
-from cayley.layers.recurrent import Recurrent, check_positive
+from cayley.layers.recurrent import Recurrent
 from cayley.parametrizations import Parametrization, StructuredMatrix
-from cayley.parametrizations.orthogonal import named_map
+from cayley.parametrizations.orthogonal import MapFactory, make_map
 from cayley.parametrizations.parametrization import full_precision
 from cayley.recurrences import elman
 from cayley.tracing import no_autocast
 
-__all__ = ["RNN", "Options"]
+__all__ = ["RNN", "Options", "with_initializers"]
+
+INITIALIZED = ("weight_ih", "weight_hh", "bias", "h0")
 
 Initializer = Callable[[Tensor], object]
 
@@ -30,8 +33,22 @@ class Options(TypedDict, total=False):
     dropout: float
     bidirectional: bool
     trainable_h0: bool
+    initializers: Mapping[str, Initializer] | None
     device: torch.device | str | None
     dtype: torch.dtype | None
+
+
+def with_initializers(options: Options, **own: Initializer) -> Options:
+    """The options of a network with its own initialisers, over which go those of the options.
+
+    Example:
+        >>> options = with_initializers({"initializers": {"h0": nn.init.ones_}}, h0=nn.init.zeros_)
+        >>> options["initializers"]["h0"].__name__
+        'ones_'
+    """
+    given = options.get("initializers") or {}
+    check_initializers(given)
+    return {**options, "initializers": {**own, **given}}
 
 
 class RNN(Recurrent):
@@ -64,19 +81,21 @@ class RNN(Recurrent):
         input_size: The number I of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
-        recurrent: A parametrisation of the recurrent matrix (each layer and direction gets a copy),
-            its name, a key of
-            :data:`cayley.parametrizations.MAPS`, or None for a free matrix.
-        nonlinearity: ``"tanh"``, ``"relu"``, ``"leaky_relu"``, ``"modrelu"`` or ``"identity"``;
-            with a complex matrix ``"modrelu"`` or ``"identity"``.
+        recurrent: What makes the recurrent matrix: a function from n to a parametrisation, such as
+            its class or a :func:`functools.partial` of it; the name of one, a key of
+            :data:`cayley.parametrizations.MAPS`; a parametrisation, of which each layer and
+            direction gets a copy; or None for a free matrix.
+        nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`; with a complex matrix one
+            that has a complex form, such as ``"modrelu"``.
         bias: Whether there is a bias (a threshold, with modReLU).
         batch_first: Whether input and output are (B, T, ·).
         dropout: Probability of dropout on the output of each layer but the last.
         bidirectional: Whether a second set of weights reads the sequence from its end.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
-        initializers: Functions that fill a tensor in place, under ``"weight_ih"``,
-            ``"weight_hh"``, ``"bias"`` and ``"h0"``.
+        initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
+            ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own. The layer
+            keeps them: to be pickled it needs functions that can be.
         device, dtype: Of the parameters, real also with a complex matrix.
 
     Shapes:
@@ -99,7 +118,7 @@ class RNN(Recurrent):
         hidden_size: int,
         num_layers: int = 1,
         *,
-        recurrent: Parametrization | str | None = None,
+        recurrent: Parametrization | MapFactory | str | None = None,
         nonlinearity: str = "tanh",
         bias: bool = True,
         batch_first: bool = False,
@@ -110,8 +129,8 @@ class RNN(Recurrent):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_positive("hidden_size", hidden_size)
-        template = None if recurrent is None else named_map(recurrent, hidden_size)
+        check_integer("hidden_size", hidden_size)
+        template = None if recurrent is None else make_map(recurrent, hidden_size, device)
         is_complex = template is not None and template.is_complex
         super().__init__(
             input_size,
@@ -129,21 +148,9 @@ class RNN(Recurrent):
         self.is_complex = is_complex
         stacked = is_complex and nonlinearity == "modrelu"
         self._activation = "modrelu_stacked" if stacked else nonlinearity
-        bound = hidden_size**-0.5
-        uniform = partial(nn.init.uniform_, a=-bound, b=bound)
         self._threshold = ACTIVATIONS[self._activation].threshold
-        self._initializers: dict[str, Initializer] = {
-            "weight_ih": uniform,
-            "weight_hh": uniform,
-            "bias": nn.init.zeros_ if self._threshold else uniform,
-            "h0": nn.init.zeros_,
-        }
-        if unknown := set(initializers or ()) - set(self._initializers):
-            raise ValueError(
-                f"unknown initializers {sorted(unknown)}: expected some of "
-                f"{sorted(self._initializers)}"
-            )
-        self._initializers |= initializers or {}
+        check_initializers(initializers or {})
+        self._initializers = dict(initializers or {})
         (H,) = self.state_sizes
         # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
         self._two_biases = template is None and not self._threshold
@@ -167,9 +174,18 @@ class RNN(Recurrent):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all parameters anew, as when the layer was made."""
+        bound = self.hidden_size**-0.5
+        uniform = partial(nn.init.uniform_, a=-bound, b=bound)
+        initializers: dict[str, Initializer] = {
+            "weight_ih": uniform,
+            "weight_hh": uniform,
+            "bias": nn.init.zeros_ if self._threshold else uniform,
+            "h0": nn.init.zeros_,
+            **self._initializers,
+        }
         for name, parameter in self.named_parameters(recurse=False):
             kind = name.partition("_l")[0]
-            self._initializers["bias" if kind.startswith("bias") else kind](parameter)
+            initializers["bias" if kind.startswith("bias") else kind](parameter)
         for matrix in self.matrices():
             matrix.reset_parameters()
 
@@ -223,10 +239,28 @@ class RNN(Recurrent):
 
 def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:
     """Raise unless the activation exists for states of this kind."""
-    known = {"modrelu", "identity"} if is_complex else set(ACTIVATIONS) - {"modrelu_stacked"}
+    # a list: it can be asked for what has no hash
+    known = sorted({"modrelu", "identity"} if is_complex else {*ACTIVATIONS} - {"modrelu_stacked"})
     if nonlinearity not in known:
         kind = "a complex" if is_complex else "a real"
         raise ValueError(
-            f"expected the nonlinearity of {kind} recurrence to be one of {sorted(known)}, got "
+            f"expected the nonlinearity of {kind} recurrence to be one of {known}, got "
             f"{nonlinearity!r}"
         )
+
+
+def check_initializers(initializers: Mapping[str, Initializer]) -> None:
+    """Raise unless they are functions under names that are known."""
+    if not isinstance(initializers, Mapping):
+        raise TypeError(
+            f"expected initializers as a dictionary of functions under {INITIALIZED}, got "
+            f"{initializers!r}"
+        )
+    if unknown := set(initializers) - set(INITIALIZED):
+        raise ValueError(f"unknown initializers {sorted(unknown)}: expected some of {INITIALIZED}")
+    for name, initializer in initializers.items():
+        if not callable(initializer):
+            raise TypeError(
+                f"expected initializers of functions that fill a tensor in place, got "
+                f"{initializer!r} for {name!r}"
+            )

@@ -4,8 +4,8 @@ from typing import Unpack, cast
 
 from torch import nn
 
-from cayley.layers.elman import RNN, Options
-from cayley.layers.networks import small
+from cayley.initializers import small_uniform_
+from cayley.layers.elman import RNN, Options, with_initializers
 from cayley.parametrizations.long_short import LongShort, check_sizes
 
 __all__ = ["ENRNN"]
@@ -77,7 +77,7 @@ class ENRNN(RNN):
             input_size,
             long_size + short_size,
             num_layers,
-            recurrent=LongShort(
+            recurrent=lambda n: LongShort(
                 long_size,
                 short_size,
                 coupled=coupled,
@@ -86,8 +86,7 @@ class ENRNN(RNN):
                 coupling=coupling,
             ),
             nonlinearity=nonlinearity,
-            initializers={"weight_ih": small, "bias": nn.init.zeros_},
-            **options,
+            **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),
         )
         self.long_size = long_size
         self.short_size = short_size

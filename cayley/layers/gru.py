@@ -1,16 +1,18 @@
 """The gated recurrent layer with orthogonal gates (NC-GRU)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
-from cayley.layers.recurrent import Recurrent, check_positive
+from cayley.layers.recurrent import Recurrent
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
 from cayley.parametrizations.neumann import NeumannCayley
+from cayley.parametrizations.orthogonal import make_map
 from cayley.parametrizations.parametrization import full_precision
 from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
@@ -116,7 +118,6 @@ class NCGRU(Recurrent):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
@@ -147,15 +148,16 @@ class NCGRU(Recurrent):
                 why = "the inverse is exact" if self.orthogonal else "no matrix is orthogonal"
                 raise ValueError(f"expected {name}=None where {why}, got {value}")
         if order is None:
-            template = ScaledCayley(n, negative_ones=negative_ones)
+            make = partial(ScaledCayley, negative_ones=negative_ones)
         else:
-            template = NeumannCayley(
-                n,
+            make = partial(
+                NeumannCayley,
                 order=order,
                 negative_ones=negative_ones,
                 tolerance=tolerance,
                 refresh_every=refresh_every,
             )
+        template = make_map(make, n, device)
         for suffix, size, _ in self.suffixes():
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (3 * n, size)}
             if self.orthogonal:
@@ -250,7 +252,8 @@ class NCGRU(Recurrent):
 def check_orthogonal_gates(orthogonal: Sequence[str]) -> None:
     """Raise unless each gate named is one that may be orthogonal."""
     allowed = ("reset", "candidate")
-    if isinstance(orthogonal, str) or not set(orthogonal) <= set(allowed):
+    listed = isinstance(orthogonal, Collection) and not isinstance(orthogonal, str)
+    if not listed or not all(gate in allowed for gate in orthogonal):
         raise ValueError(
             f"expected orthogonal to hold some of {allowed}, as a tuple, got {orthogonal!r}; the "
             "update gate's matrix is free in every variant of the network"

@@ -5,13 +5,14 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from cayley.checks import check_integer, check_number
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.lstm_state import StreamState, stream_size
-from cayley.layers.recurrent import Recurrent, State, check_positive
+from cayley.layers.recurrent import Recurrent, State
 from cayley.norms.atn import check_over
-from cayley.norms.batch import PopulationStatistics
-from cayley.norms.layouts import turned
+from cayley.norms.batch import MAX_STEPS, PopulationStatistics
+from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
 from cayley.recurrences.lstm_arguments import NormSite
@@ -45,8 +46,8 @@ class LSTM(Recurrent):
 
     - ``"layer"`` normalises each example over its units;
     - ``"batch"`` normalises each unit over the examples that have this step and, in evaluation, by
-      the statistics of the population at this step, the last one standing for all beyond the
-      longest training sequence;
+      the statistics of the population at this step (:class:`~cayley.norms.PopulationStatistics`),
+      to which a step of a single sequence does not count;
     - ``"atn"`` does either over the last K steps: assorted-time normalisation.
 
     Normalised layers start with W the identity four times, U orthogonal, biases and β at 0, γ at 1,
@@ -83,6 +84,8 @@ class LSTM(Recurrent):
             normalisation, which would undo a bias inside, its :math:`\beta_h`. None leaves it as
             it is drawn.
         eps: The ε of all normalisations.
+        max_steps: The number of time steps with statistics of the population, over the batch; all
+            later steps share the last one's.
         bias: Whether there are biases.
         batch_first: Whether input and output are (B, T, ·).
         dropout: Probability of dropout on the output of each layer but the last.
@@ -116,6 +119,7 @@ class LSTM(Recurrent):
         bias_inside: bool = True,
         forget_bias: float | None = None,
         eps: float = 1e-5,
+        max_steps: int = MAX_STEPS,
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
@@ -124,6 +128,8 @@ class LSTM(Recurrent):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_norm(norm, window, over)
+        check_number("LSTM", "eps", eps)
+        check_integer("max_steps", max_steps)
         if norm is None and forget_bias is not None and not bias:
             raise ValueError("forget_bias is the value of a bias: expected bias=True, got False")
         sites = 0 if norm is None else 2 + norm_cell
@@ -147,6 +153,7 @@ class LSTM(Recurrent):
         self.bias_inside = bias_inside
         self.forget_bias = forget_bias
         self.eps = eps
+        self.max_steps = max_steps
         self.population = nn.ModuleDict()
         H = hidden_size
         for suffix, size, _ in self.suffixes():
@@ -159,7 +166,7 @@ class LSTM(Recurrent):
                 shapes |= {f"gamma_{site}": (features,), f"beta_{site}": (features,)}
                 if over == "batch":
                     self.population[f"{site}_{suffix}"] = PopulationStatistics(
-                        features, device=device, dtype=dtype
+                        features, max_steps=max_steps, device=device, dtype=dtype
                     )
             for name, shape in shapes.items():
                 parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -211,7 +218,7 @@ class LSTM(Recurrent):
         """One layer in one direction; see :meth:`Recurrent.run`."""
         weight = getattr(self, f"weight_ih_{suffix}")
         if reverse:
-            x = turned(x, batch_sizes)
+            x = reversed_sequences(x, batch_sizes)
         if self.norm is not None and weight.dtype not in PRECISIONS:
             raise TypeError(
                 f"LSTM: expected parameters in float32 or float64 with norm={self.norm!r}, got "
@@ -249,10 +256,11 @@ class LSTM(Recurrent):
             )
             windows.take(states)
             if self.over == "batch" and self.training:
+                sequences = windows.B if batch_sizes is None else batch_sizes
                 for site, (mean, var) in windows.statistics(self.eps).items():
-                    self._population(site, suffix).update(mean, var, windows.start())
+                    self._population(site, suffix).update(mean, var, sequences, windows.start())
         h_n, c_n = (last_states(v, batch_sizes, False) for v in (states.h, states.c))
-        y = turned(states.h, batch_sizes) if reverse else states.h
+        y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
         return y, (h_n, c_n, *windows.state())
 
     def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:
@@ -296,6 +304,8 @@ class LSTM(Recurrent):
                 parts.append("bias_inside=False")
             if self.eps != 1e-5:
                 parts.append(f"eps={self.eps}")
+            if self.max_steps != MAX_STEPS:
+                parts.append(f"max_steps={self.max_steps}")
         if self.forget_bias is not None:
             parts.append(f"forget_bias={self.forget_bias}")
         return ", ".join(parts)
@@ -309,7 +319,7 @@ def check_norm(norm: str | None, window: int | None, over: str) -> None:
     if norm == "atn":
         if window is None:
             raise ValueError("norm='atn' needs the number of steps of its window: pass window=K")
-        check_positive("window", window)
+        check_integer("window", window)
     elif window is not None or over != "layer":
         raise ValueError(
             f"window and over are settings of norm='atn', got window={window}, over={over!r} with "

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cayley.norms.atn import unbiased
-from cayley.norms.layouts import there
+from cayley.norms.layouts import step_mask
 from cayley.norms.windows import TimeWindow, advance
 from cayley.recurrences.lstm import States
 
@@ -108,7 +108,7 @@ class StreamState:
         if self.batch_sizes is None:
             seen = self.x.new_full((self.B, 1), self.T)
         else:
-            lengths = there(self.batch_sizes, self.x.device).sum(0)
+            lengths = step_mask(self.batch_sizes, self.x.device).sum(0)
             seen = lengths[:, None].to(self.x.dtype)
         if self.seen is not None:
             seen = seen + self.seen

@@ -5,8 +5,9 @@ from typing import Literal, Unpack, cast
 
 from torch import nn
 
-from cayley.layers.elman import RNN, Initializer, Options
-from cayley.layers.recurrent import check_positive
+from cayley.checks import check_integer
+from cayley.initializers import small_uniform_, unit_state_
+from cayley.layers.elman import RNN, Options, with_initializers
 from cayley.parametrizations import (
     ComplexScaledCayley,
     GivensLayers,
@@ -19,8 +20,6 @@ from cayley.parametrizations import (
 )
 
 __all__ = ["EURNN", "ORNN", "URNN", "ExpRNN", "FullURNN", "ScoRNN", "ScuRNN", "SpectralRNN"]
-
-small = partial(nn.init.uniform_, a=-0.01, b=0.01)
 
 
 class ScoRNN(RNN):
@@ -64,15 +63,13 @@ class ScoRNN(RNN):
         bandwidth: int | None = None,
         **options: Unpack[Options],
     ) -> None:
-        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=ScaledCayley(hidden_size, negative_ones=negative_ones, bandwidth=bandwidth),
+            recurrent=partial(ScaledCayley, negative_ones=negative_ones, bandwidth=bandwidth),
             nonlinearity=nonlinearity,
-            initializers={"weight_ih": small, "bias": nn.init.zeros_},
-            **options,
+            **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),
         )
 
 
@@ -115,15 +112,15 @@ class ScuRNN(RNN):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
-        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=ComplexScaledCayley(hidden_size, bandwidth=bandwidth),
+            recurrent=partial(ComplexScaledCayley, bandwidth=bandwidth),
             nonlinearity="modrelu",
-            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": small, "h0": small},
-            **options,
+            **with_initializers(
+                options, weight_ih=nn.init.xavier_uniform_, bias=small_uniform_, h0=small_uniform_
+            ),
         )
 
 
@@ -166,15 +163,15 @@ class URNN(RNN):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
-        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=UnitaryComposition(hidden_size),
+            recurrent=UnitaryComposition,
             nonlinearity="modrelu",
-            initializers=_urnn_initializers(hidden_size),
-            **options,
+            **with_initializers(
+                options, weight_ih=nn.init.xavier_uniform_, bias=small_uniform_, h0=unit_state_
+            ),
         )
 
 
@@ -216,15 +213,15 @@ class FullURNN(RNN):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
-        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=StiefelPoint(hidden_size),
+            recurrent=StiefelPoint,
             nonlinearity="modrelu",
-            initializers=_urnn_initializers(hidden_size),
-            **options,
+            **with_initializers(
+                options, weight_ih=nn.init.xavier_uniform_, bias=small_uniform_, h0=unit_state_
+            ),
         )
 
 
@@ -265,15 +262,13 @@ class EURNN(RNN):
         layers: int | Literal["fft"] = 2,
         **options: Unpack[Options],
     ) -> None:
-        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=GivensLayers(hidden_size, layers=layers),
+            recurrent=partial(GivensLayers, layers=layers),
             nonlinearity="modrelu",
-            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": nn.init.zeros_},
-            **options,
+            **with_initializers(options, weight_ih=nn.init.xavier_uniform_, bias=nn.init.zeros_),
         )
 
 
@@ -315,15 +310,14 @@ class ORNN(RNN):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
-        check_positive("hidden_size", hidden_size)
+        check_integer("reflections", reflections)
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=HouseholderProduct(hidden_size, reflections=min(reflections, hidden_size)),
+            recurrent=lambda n: HouseholderProduct(n, reflections=min(reflections, n)),
             nonlinearity=nonlinearity,
-            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": nn.init.zeros_},
-            **options,
+            **with_initializers(options, weight_ih=nn.init.xavier_uniform_, bias=nn.init.zeros_),
         )
 
 
@@ -363,15 +357,13 @@ class ExpRNN(RNN):
         nonlinearity: str = "modrelu",
         **options: Unpack[Options],
     ) -> None:
-        check_positive("hidden_size", hidden_size)
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=MatrixExponential(hidden_size),
+            recurrent=MatrixExponential,
             nonlinearity=nonlinearity,
-            initializers={"weight_ih": small, "bias": nn.init.zeros_},
-            **options,
+            **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),
         )
 
     def rebase_(self) -> None:
@@ -425,24 +417,12 @@ class SpectralRNN(RNN):
         nonlinearity: str = "leaky_relu",
         **options: Unpack[Options],
     ) -> None:
-        check_positive("hidden_size", hidden_size)
+        check_integer("reflections", reflections)
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=SpectralSVD(
-                hidden_size, reflections=min(reflections, hidden_size), margin=margin
-            ),
+            recurrent=lambda n: SpectralSVD(n, reflections=min(reflections, n), margin=margin),
             nonlinearity=nonlinearity,
-            initializers={"weight_ih": nn.init.xavier_uniform_, "bias": nn.init.zeros_},
-            **options,
+            **with_initializers(options, weight_ih=nn.init.xavier_uniform_, bias=nn.init.zeros_),
         )
-
-
-def _urnn_initializers(n: int) -> dict[str, Initializer]:
-    bound = (3 / (2 * n)) ** 0.5
-    return {
-        "weight_ih": nn.init.xavier_uniform_,
-        "bias": small,
-        "h0": partial(nn.init.uniform_, a=-bound, b=bound),
-    }

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from cayley.checks import check_integer
 from cayley.parametrizations import StructuredMatrix
 from cayley.tracing import autocast_enabled
 
@@ -52,9 +53,11 @@ class Recurrent(nn.Module, ABC):
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
         for name, size in sizes.items():
-            check_positive(name, size)
-        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
-            raise ValueError(f"expected a dropout probability from 0 to 1, got {dropout}")
+            check_integer(name, size)
+        # the type of error that nn.RNN raises
+        number = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
+        if not number or not 0 <= dropout <= 1:
+            raise ValueError(f"expected a dropout probability from 0 to 1, got {dropout!r}")
         if dropout > 0 and num_layers == 1:
             warnings.warn(
                 f"dropout={dropout} has no effect with num_layers=1: it acts between layers, not "
@@ -290,7 +293,7 @@ class Recurrent(nn.Module, ABC):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._modules.get("structured", ())})
+        return sorted({*super().__dir__(), *self.structured})
 
     # pyrefly: ignore[bad-override]
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
@@ -325,11 +328,3 @@ class Recurrent(nn.Module, ABC):
         if self.trainable_h0:
             parts.append("trainable_h0=True")
         return ", ".join(parts)
-
-
-def check_positive(name: str, size: int) -> None:
-    """Raise unless a size is a positive integer."""
-    if not isinstance(size, int) or isinstance(size, bool):
-        raise TypeError(f"expected {name} to be an int, got {type(size).__name__}")
-    if size < 1:
-        raise ValueError(f"expected {name} to be at least 1, got {size}")

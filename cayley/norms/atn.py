@@ -6,13 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from cayley.norms.batch import PopulationStatistics
-from cayley.norms.layouts import laid_out, padded, there
+from cayley.checks import check_number
+from cayley.norms.batch import MAX_STEPS, PopulationStatistics
+from cayley.norms.layouts import packed_table, padded, step_mask
 from cayley.norms.windows import (
     TimeWindow,
     advance,
-    coarse,
     mean_and_variance,
+    measured_from,
+    reference_of,
+    reference_with_past,
     sliding_sum,
     window_statistics,
 )
@@ -20,7 +23,7 @@ from cayley.norms.windows import (
 __all__ = [
     "AssortedTimeNorm",
     "NormState",
-    "StepMoments",
+    "StepStatistics",
     "assorted_time_norm",
     "check_over",
     "normalize",
@@ -30,7 +33,7 @@ __all__ = [
 Over = Literal["layer", "batch"]
 
 
-class StepMoments(NamedTuple):
+class StepStatistics(NamedTuple):
     """Statistics of every step, and of the window that ends with it.
 
     Attributes:
@@ -60,7 +63,8 @@ def assorted_time_norm(
     eps: float = 1e-5,
     batch_sizes: Tensor | None = None,
     past: TimeWindow | None = None,
-) -> tuple[Tensor, StepMoments]:
+    reference: Tensor | None = None,
+) -> tuple[Tensor, StepStatistics]:
     r"""Normalise each step by the mean and variance of the last K steps.
 
     .. math:: y_t = \gamma \odot \frac{a_t - \mu_t}{\sqrt{\sigma_t^2 + \epsilon}} + \beta
@@ -81,6 +85,8 @@ def assorted_time_norm(
         eps: ε.
         batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU.
         past: The window before the first step; None for an empty one.
+        reference: What the means in the result are measured from, (B, 1) over the layer, (1, F)
+            over the batch; None for one that keeps the digits of values with a large mean.
 
     Returns:
         y, in the layout of a, and the statistics it was made with.
@@ -92,13 +98,17 @@ def assorted_time_norm(
         >>> expected = (a[6, 0] - last.mean()) / (last.var(correction=0) + 1e-5).sqrt()
         >>> torch.testing.assert_close(y[6, 0], expected)
     """
-    rows = None if batch_sizes is None else there(batch_sizes, a.device)
+    rows = None if batch_sizes is None else step_mask(batch_sizes, a.device)
     a = a if rows is None else padded(a, rows)
     axis = 2 if over == "layer" else 1
-    reference = coarse(a[:1].mean(axis, keepdim=True)[0])
+    past = past if window > 1 else None
+    if reference is None:
+        # the sum is a value, or the 0 of a batch without any
+        values = a.narrow(axis, 0, min(1, a.shape[axis])).sum(axis, keepdim=True)
+        is_there = rows[..., None] if rows is not None and over == "layer" else None
+        reference = reference_with_past(reference_of(values, is_there), past)
     if past is not None:
-        seen = past.weights[-1:].sum(0) > 0 if window > 1 else torch.zeros_like(reference) > 0
-        reference = torch.where(seen, past.reference, reference)
+        past = measured_from(past, reference)
     a = a - reference
     if over == "layer" or rows is None:
         m, v = mean_and_variance(a, axis)
@@ -110,7 +120,7 @@ def assorted_time_norm(
     w = a.new_ones(a.shape[0], 1, 1)
     if over == "batch":
         w = w * a.shape[1] if rows is None else rows.sum(1)[:, None, None].to(a.dtype)
-    if past is None or window == 1:
+    if past is None:
         mean, var = window_statistics(m, v, w, window)
     else:
         weights = w.expand(-1, past.weights.shape[1], 1)
@@ -119,7 +129,7 @@ def assorted_time_norm(
         mean, var = window_statistics(means, variances, weights, window)
         mean, var = mean[window - 1 :], var[window - 1 :]
     y = normalize(a, mean, var, gamma, beta, eps)
-    return y if rows is None else y[rows], StepMoments(reference, m, v, w, mean, var)
+    return y if rows is None else y[rows], StepStatistics(reference, m, v, w, mean, var)
 
 
 def normalize(
@@ -176,7 +186,8 @@ class AssortedTimeNorm(nn.Module):
     Note:
         The documents do not say what the form over the batch does at inference. Here it uses, as
         batch normalisation does, the mean over training batches of the statistics that were used
-        at each time step (:class:`~cayley.norms.PopulationStatistics`).
+        at each time step (:class:`~cayley.norms.PopulationStatistics`). A step of a single sequence
+        does not count there.
 
     References:
         Breaking Time Invariance: Assorted-Time Normalization for RNNs, Pospisil, Zadorozhnyy, Ye,
@@ -188,6 +199,8 @@ class AssortedTimeNorm(nn.Module):
         over: ``"layer"`` or ``"batch"``.
         eps: ε.
         affine: Whether there are γ and β, which start at 1 and 0.
+        max_steps: The number of time steps with statistics of the population, over the batch; all
+            later steps share the last one's.
         device, dtype: Of γ and β.
 
     Shapes:
@@ -214,6 +227,7 @@ class AssortedTimeNorm(nn.Module):
         over: Over = "layer",
         eps: float = 1e-5,
         affine: bool = True,
+        max_steps: int = MAX_STEPS,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -222,17 +236,21 @@ class AssortedTimeNorm(nn.Module):
             if not isinstance(size, int) or size < 1:
                 raise ValueError(f"expected {name} to be an int of at least 1, got {size!r}")
         check_over(over)
+        check_number("AssortedTimeNorm", "eps", eps)
         self.features = features
         self.window = window
         self.over: Over = over
         self.eps = eps
         self.affine = affine
+        self.max_steps = max_steps
         for name in ("gamma", "beta"):
             parameter = nn.Parameter(torch.empty(features, device=device, dtype=dtype))
             self.register_parameter(name, parameter if affine else None)
         self.population = None
         if over == "batch":
-            self.population = PopulationStatistics(features, device=device, dtype=dtype)
+            self.population = PopulationStatistics(
+                features, max_steps=max_steps, device=device, dtype=dtype
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -287,10 +305,10 @@ class AssortedTimeNorm(nn.Module):
         T = a.shape[0] if batch_sizes is None else len(batch_sizes)
         if self.population is not None and not self.training:
             steps = torch.arange(seen, seen + T, device=a.device)
-            mean, var = (laid_out(x[:, None], batch_sizes) for x in self.population(steps))
+            mean, var = (packed_table(x[:, None], batch_sizes) for x in self.population(steps))
             y = normalize(a, mean, var, self.gamma, self.beta, self.eps)
             return y.to(dtype), NormState(None, seen + T)
-        y, moments = assorted_time_norm(
+        y, found = assorted_time_norm(
             a,
             self.gamma,
             self.beta,
@@ -301,14 +319,13 @@ class AssortedTimeNorm(nn.Module):
             past=past,
         )
         if self.population is not None and a.numel():
-            mean, var = moments.mean + moments.reference, moments.var
-            var = unbiased(var, moments.w, self.window, past)
-            self.population.update(mean[:, 0], var[:, 0], seen)
+            mean, var = found.mean + found.reference, found.var
+            var = unbiased(var, found.w, self.window, past)
+            sequences = a.shape[1] if batch_sizes is None else batch_sizes
+            self.population.update(mean[:, 0], var[:, 0], sequences, seen)
         window = None
         if batch_sizes is None:
-            window = advance(
-                past, moments.reference, moments.m, moments.v, moments.w, self.window, None
-            )
+            window = advance(past, found.reference, found.m, found.v, found.w, self.window, None)
         return y.to(dtype), NormState(window, seen + T)
 
     def extra_repr(self) -> str:
@@ -320,4 +337,6 @@ class AssortedTimeNorm(nn.Module):
             parts.append(f"eps={self.eps}")
         if not self.affine:
             parts.append("affine=False")
+        if self.max_steps != MAX_STEPS:
+            parts.append(f"max_steps={self.max_steps}")
         return ", ".join(parts)

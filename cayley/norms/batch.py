@@ -1,12 +1,18 @@
 """Statistics over the batch, for each time step apart, and what they are in the population."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["PopulationStatistics"]
+from cayley.checks import check_integer
+from cayley.tracing import computes_now
+
+__all__ = ["MAX_STEPS", "PopulationStatistics"]
+
+MAX_STEPS = 1024  # an image of 32² pixels, read one by one
 
 
 class PopulationStatistics(nn.Module):
@@ -14,27 +20,35 @@ class PopulationStatistics(nn.Module):
 
     .. math::
         \bar\mu_t \leftarrow (1 - \alpha_t)\, \bar\mu_t + \alpha_t\, \mu_t, \qquad
-        \alpha_t = \max(\alpha, 1/\text{batches that had a step } t)
+        \alpha_t = \max(\alpha, 1/k_t) \, n_t / \bar n_t
 
-    and the same for the variance: a plain mean at first, then a moving one. There are as many
-    steps as the longest training sequence had; the last one stands for all beyond it.
+    and the same for the variance, where step t had :math:`n_t` sequences in this batch and
+    :math:`\bar n_t` on average over the :math:`k_t` batches that had it: a plain mean over
+    sequences at first, then a moving one. A step of a single sequence has no variance and does not
+    count, which a warning says once. A step that never counted takes the statistics of the last
+    one before it that did.
+
+    Each of the first ``max_steps`` − 1 steps has a slot of its own. The last slot is for all later
+    steps, whose values are pooled. So the buffers have one size whatever the sequences: streams do
+    not let them grow, and the processes of ``DistributedDataParallel`` (which use the statistics of
+    the first, as those of ``nn.BatchNorm1d``), averages of models and checkpoints fit together.
 
     Note:
-        The buffers grow with the longest sequence, and ``load_state_dict`` gives them the size they
-        were saved with. Under ``DistributedDataParallel`` all ranks must see the same longest
-        sequence, or keep their own statistics (``broadcast_buffers=False``).
+        ``load_state_dict`` takes statistics of any number of slots. Slots that are too many are
+        pooled in the last one.
 
     References:
         Recurrent Batch Normalization, Cooijmans, Ballas, Laurent, Gülçehre, Courville, 2017.
 
     Arguments:
         features: The number F of units.
+        max_steps: The number of slots.
         momentum: The α above.
         device, dtype: Of the statistics.
 
     Example:
         >>> population = PopulationStatistics(1)
-        >>> population.update(torch.tensor([[1.0], [2.0]]), torch.ones(2, 1))
+        >>> population.update(torch.tensor([[1.0], [2.0]]), torch.ones(2, 1), 8)
         >>> mean, variance = population(torch.tensor([0, 1, 2, 7]))
         >>> mean.flatten()
         tensor([1., 2., 2., 2.])
@@ -43,67 +57,144 @@ class PopulationStatistics(nn.Module):
     mean: Tensor
     var: Tensor
     batches: Tensor
+    sequences: Tensor
 
     def __init__(
         self,
         features: int,
         *,
+        max_steps: int = MAX_STEPS,
         momentum: float = 0.1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_integer("max_steps", max_steps)
         self.momentum = momentum
-        self.register_buffer("mean", torch.zeros(1, features, device=device, dtype=dtype))
-        self.register_buffer("var", torch.ones(1, features, device=device, dtype=dtype))
-        self.register_buffer("batches", torch.zeros(1, device=device, dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(max_steps, features, device=device, dtype=dtype))
+        self.register_buffer("var", torch.ones(max_steps, features, device=device, dtype=dtype))
+        for name in ("batches", "sequences"):
+            counts = torch.zeros(max_steps, device=device, dtype=torch.int64)
+            self.register_buffer(name, counts)
+        self._left_out = False  # whether a step did not count
 
     def reset(self) -> None:
-        """Forget all batches: one step with mean 0 and variance 1."""
-        with torch.inference_mode(False):
-            self.mean = torch.zeros_like(self.mean[:1])
-            self.var = torch.ones_like(self.var[:1])
-            self.batches = torch.zeros_like(self.batches[:1])
+        """Forget all batches: mean 0 and variance 1 at every step."""
+        self._left_out = False
+        with torch.no_grad():
+            self.mean.zero_()
+            self.var.fill_(1)
+            self.batches.zero_()
+            self.sequences.zero_()
 
     def forward(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance at time steps counted from 0, (…) ↦ (…, F) each."""
-        steps = steps.clamp(0, self.mean.shape[0] - 1)
-        return self.mean[steps], self.var[steps]
+        counted = self.batches > 0
+        if self._left_out and computes_now(counted) and not counted.any():
+            raise RuntimeError(
+                "there are no population statistics to evaluate by: no training step had two "
+                "sequences or more; train on batches of at least two"
+            )
+        slots = torch.arange(len(counted), device=counted.device)
+        # the last slot that counted, or before all of these the first one
+        last = torch.where(counted, slots, 0).cummax(0).values
+        slots = torch.maximum(last, counted.int().argmax())
+        at = slots[steps.clamp(0, len(slots) - 1)]
+        return self.mean[at], self.var[at]
 
     @torch.no_grad()
-    def update(self, mean: Tensor, var: Tensor, start: int = 0) -> None:
+    def update(self, mean: Tensor, var: Tensor, sequences: int | Tensor, start: int = 0) -> None:
         """Take in the statistics of one batch.
 
         Arguments:
             mean: Of each step, (T, F).
             var: The unbiased variance of each step, (T, F).
+            sequences: The number of sequences that had each step, the same for all or (T), on the
+                CPU.
             start: The number of steps that the sequences had before.
         """
-        T = mean.shape[0]
-        missing = start + T - self.mean.shape[0]
-        if missing > 0:
-            # an inference tensor could not take in what comes outside of inference mode
-            with torch.inference_mode(False):
-                self.mean = torch.cat((self.mean, self.mean[-1:].expand(missing, -1)))
-                self.var = torch.cat((self.var, self.var[-1:].expand(missing, -1)))
-                self.batches = torch.cat((self.batches, self.batches.new_zeros(missing)))
-        steps = slice(start, start + T)
-        self.batches[steps] += 1
-        rate = (1 / self.batches[steps]).clamp_min(self.momentum).to(self.mean.dtype)[:, None]
-        self.mean[steps] += rate * (mean.to(self.mean.dtype) - self.mean[steps])
-        self.var[steps] += rate * (var.to(self.var.dtype) - self.var[steps])
+        T, last = mean.shape[0], len(self.batches) - 1
+        if isinstance(sequences, int):
+            n = self.batches.new_full((T,), sequences)
+            few = sequences < 2
+        else:
+            n = sequences.to(self.batches)
+            few = computes_now(sequences) and bool((sequences < 2).any())
+        if few:
+            self._warn_once()
+        n = torch.where(n > 1, n, 0)
+        mean, var = mean.to(self.mean.dtype), var.to(self.var.dtype)
+        own = max(0, min(T, last - start))
+        if T - own > 1:
+            mean, var, n = _with_pooled_end(mean, var, n, own)
+            T = own + 1
+        first = min(start, last)
+        at = slice(first, first + T)
+        self.sequences[at] += n
+        self.batches[at] += n > 0
+        k, total = self.batches[at], self.sequences[at].clamp_min(1)
+        share = ((self.momentum * k).clamp_min(1) * n / total).clamp_max(1)
+        share = share.to(self.mean.dtype)[:, None]
+        for kept, new in ((self.mean, mean), (self.var, var)):
+            # what does not count may be anything, which 0 times it need not be
+            kept[at] += (share * (new - kept[at])).where(share > 0, 0)
+
+    def _warn_once(self) -> None:
+        if not self._left_out:
+            self._left_out = True
+            warnings.warn(
+                "normalisation over the batch: a step of a single sequence has no variance, and "
+                "does not count in the population statistics",
+                stacklevel=3,
+            )
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *args: Any, **kwargs: Any
+        self, state_dict: MutableMapping[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        for name, buffer in self.named_buffers(recurse=False):
-            saved = state_dict.get(f"{prefix}{name}")
-            if saved is not None and saved.shape[1:] == buffer.shape[1:]:
-                with torch.inference_mode(False):
-                    setattr(self, name, buffer.new_empty(saved.shape))
+        names = [f"{prefix}{name}" for name, _ in self.named_buffers(recurse=False)]
+        saved = [state_dict[name] for name in names if name in state_dict]
+        slots = len(self.batches)
+        if len(saved) == len(names) and len(saved[0]) != slots:
+            with torch.no_grad():
+                fitted = _fitted(saved, slots)
+            state_dict.update(zip(names, fitted, strict=True))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
-        """The number of units and of steps seen."""
-        steps, features = self.mean.shape
-        return f"{features}, steps={steps}"
+        """The number of units and of slots."""
+        slots, features = self.mean.shape
+        return f"{features}, max_steps={slots}"
+
+
+def _with_pooled_end(
+    mean: Tensor, var: Tensor, n: Tensor, own: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Statistics of steps, of which those from ``own`` on become one: of all their values."""
+    weights = n[own:, None].to(mean.dtype)
+    weights = weights / weights.sum().clamp_min(1)
+    # what does not count may be anything
+    m, v = (table[own:].where(weights > 0, 0) for table in (mean, var))
+    pooled = (weights * m).sum(0)
+    spread = (weights * (v + (m - pooled).square())).sum(0)
+    return (
+        torch.cat((mean[:own], pooled[None])),
+        torch.cat((var[:own], spread[None])),
+        torch.cat((n[:own], n[own:].sum(0, keepdim=True))),
+    )
+
+
+def _fitted(tables: Sequence[Tensor], slots: int) -> list[Tensor]:
+    """The four tables with so many slots: empty ones are added, or the last ones pooled."""
+    mean, var, batches, sequences = tables
+    missing = slots - len(batches)
+    if missing < 0:
+        mean, var, sequences = _with_pooled_end(mean, var, sequences, slots - 1)
+        batches = torch.cat((batches[: slots - 1], batches[slots - 1 :].amax(0, keepdim=True)))
+        return [mean, var, batches, sequences]
+    more = (
+        mean.new_zeros(missing, *mean.shape[1:]),
+        var.new_ones(missing, *var.shape[1:]),
+        batches.new_zeros(missing),
+        sequences.new_zeros(missing),
+    )
+    return [torch.cat(pair) for pair in zip(tables, more, strict=True)]

@@ -3,19 +3,20 @@
 import torch
 from torch import Tensor
 
-__all__ = ["laid_out", "padded", "there", "turned"]
+__all__ = ["packed_table", "padded", "reversed_sequences", "step_mask"]
 
 
-def there(batch_sizes: Tensor, device: torch.device) -> Tensor:
+def step_mask(batch_sizes: Tensor, device: torch.device) -> Tensor:
     """Which sequences have which step, (T, B).
 
     Example:
-        >>> there(torch.tensor([2, 1]), torch.device("cpu"))
+        >>> step_mask(torch.tensor([2, 1]), torch.device("cpu"))
         tensor([[ True,  True],
                 [ True, False]])
     """
     # the largest size stands first: sequences are sorted by length
-    return (torch.arange(int(batch_sizes[0])) < batch_sizes[:, None]).to(device)
+    sequence = torch.arange(int(batch_sizes[0]), device=batch_sizes.device)
+    return (sequence < batch_sizes[:, None]).to(device)
 
 
 def padded(x: Tensor, rows: Tensor) -> Tensor:
@@ -29,25 +30,25 @@ def padded(x: Tensor, rows: Tensor) -> Tensor:
     return x.new_zeros(*rows.shape, x.shape[-1]).index_put((rows,), x)
 
 
-def laid_out(table: Tensor, batch_sizes: Tensor | None) -> Tensor:
+def packed_table(table: Tensor, batch_sizes: Tensor | None) -> Tensor:
     """A table (T, 1 or B, ·) in the layout of the steps, so that it broadcasts with them."""
     if batch_sizes is None:
         return table
-    rows = there(batch_sizes, table.device)
+    rows = step_mask(batch_sizes, table.device)
     return table.expand(-1, rows.shape[1], -1)[rows]
 
 
-def turned(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
+def reversed_sequences(x: Tensor, batch_sizes: Tensor | None) -> Tensor:
     """Every sequence from its last step to its first, in the layout of x.
 
     Example:
         >>> x = torch.tensor([1, 10, 2, 20, 3])[:, None]  # the sequences 1, 2, 3 and 10, 20
-        >>> turned(x, torch.tensor([2, 2, 1])).flatten()
+        >>> reversed_sequences(x, torch.tensor([2, 2, 1])).flatten()
         tensor([ 3, 20,  2, 10,  1])
     """
     if batch_sizes is None:
         return x.flip(0)
-    rows = there(batch_sizes, torch.device("cpu"))
+    rows = step_mask(batch_sizes, torch.device("cpu"))
     t, sequence = rows.nonzero(as_tuple=True)
     first_row = batch_sizes.cumsum(0) - batch_sizes
     index = first_row[rows.sum(0)[sequence] - 1 - t] + sequence

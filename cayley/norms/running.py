@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cayley.norms.windows import Moments, TimeWindow, merge, suffix_moments
+from cayley.norms.windows import PartialStatistics, TimeWindow, merge, suffix_statistics
 
 __all__ = ["DefinedWindow", "RunningAdjoint", "RunningWindow", "window_counts"]
 
@@ -34,11 +34,11 @@ class RunningWindow:
     def __init__(self, window: int, past: TimeWindow | None = None) -> None:
         self.window = window
         self._block: list[tuple[Tensor, Tensor, int]] = []
-        self._begin: Moments | None = None
-        self._end: list[Moments] = []
+        self._begin: PartialStatistics | None = None
+        self._end: list[PartialStatistics] = []
         if past is not None and window > 1:
-            n, mean, spread = suffix_moments(past.means, past.variances, past.weights)
-            self._end = [Moments(*step) for step in zip(n, mean, spread, strict=True)]
+            n, mean, spread = suffix_statistics(past.means, past.variances, past.weights)
+            self._end = [PartialStatistics(*step) for step in zip(n, mean, spread, strict=True)]
 
     def push(self, m: Tensor, v: Tensor, w: int) -> tuple[Tensor, Tensor]:
         """Statistics of the window that ends with this step.
@@ -51,7 +51,7 @@ class RunningWindow:
         if self.window == 1:
             return m, v
         G, position = len(m), len(self._block)
-        step = Moments(w, m, w * v)
+        step = PartialStatistics(w, m, w * v)
         begin = step if self._begin is None else merge(_first(self._begin, G), step)
         self._block.append((m, v, w))
         total = begin
@@ -68,10 +68,10 @@ class RunningWindow:
         m, v = (torch.stack([x[:G] for x in steps]) for steps in (m, v))
         # a number fills a tensor on a GPU without waiting for it, a list does not
         weights = m.new_full((len(w),), w[0]) if len({*w}) == 1 else m.new_tensor(w)
-        _, mean, spread = suffix_moments(m, v, weights[:, None, None])
+        _, mean, spread = suffix_statistics(m, v, weights[:, None, None])
         # numbers, not tensors: they cost the loop nothing
         n = [*accumulate(reversed(w))][::-1]
-        self._end = [Moments(*step) for step in zip(n, mean, spread, strict=True)]
+        self._end = [PartialStatistics(*step) for step in zip(n, mean, spread, strict=True)]
         self._block, self._begin = [], None
 
 
@@ -101,9 +101,9 @@ class DefinedWindow:
         return mean, (ws * (vs + (ms - mean).square())).sum(0) / n
 
 
-def _first(moments: Moments, G: int) -> Moments:
-    n, mean, spread = moments
-    return Moments(n[:G] if isinstance(n, Tensor) else n, mean[:G], spread[:G])
+def _first(part: PartialStatistics, G: int) -> PartialStatistics:
+    n, mean, spread = part
+    return PartialStatistics(n[:G] if isinstance(n, Tensor) else n, mean[:G], spread[:G])
 
 
 def window_counts(

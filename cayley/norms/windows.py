@@ -17,16 +17,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.tracing import computes_now, transforms_active
+from cayley.tracing import computes_now, needs_loop
 
 __all__ = [
-    "Moments",
+    "PartialStatistics",
     "TimeWindow",
     "advance",
     "coarse",
     "mean_and_variance",
+    "measured_from",
     "merge",
+    "reference_of",
+    "reference_with_past",
     "sliding_sum",
+    "suffix_statistics",
     "window_statistics",
 ]
 
@@ -47,6 +51,20 @@ class TimeWindow(NamedTuple):
     means: Tensor
     variances: Tensor
     weights: Tensor
+
+
+def measured_from(past: TimeWindow, reference: Tensor) -> TimeWindow:
+    """The same window with another reference.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1)
+        >>> past = TimeWindow(one[0], 3 * one, one, one)
+        >>> measured_from(past, -one[0]).means.item()
+        5.0
+    """
+    means = past.means + (past.reference - reference)
+    means = means.where(past.weights > 0, 0)  # of steps that never were
+    return past._replace(reference=reference, means=means)
 
 
 def advance(
@@ -77,6 +95,8 @@ def advance(
     if past is None:
         zeros = m.new_zeros(window - 1, *m.shape[1:])
         past = TimeWindow(reference, zeros, zeros, zeros[..., :1])
+    else:
+        past = measured_from(past, reference)
     tables = [torch.cat(pair) for pair in zip(past[1:], new, strict=True)]
     if lengths is None:
         return TimeWindow(reference, *(x.narrow(0, T, window - 1) for x in tables))
@@ -85,8 +105,8 @@ def advance(
     return TimeWindow(reference, *(x.gather(0, index.expand(-1, -1, x.shape[2])) for x in tables))
 
 
-class Moments(NamedTuple):
-    """Number n of values, mean μ, and n·σ² of a set."""
+class PartialStatistics(NamedTuple):
+    """Number n of values, mean μ, and n·σ² of a part of a window."""
 
     n: Tensor | float
     mean: Tensor
@@ -118,8 +138,39 @@ def coarse(m: Tensor) -> Tensor:
     return c - (c - m)
 
 
-def merge(a: Moments, b: Moments) -> Moments:
-    """Moments of two disjoint sets together; one of them may be empty, not both.
+def reference_of(values: Tensor, is_there: Tensor | None = None) -> Tensor:
+    """What to measure means from: near the value of least magnitude over time, (T, ·) ↦ (·).
+
+    Values that have a large mean in common all lie near it, and :func:`coarse` says what is gained
+    by taking it away. Where they have none, it is small, and takes nothing from the digits of any
+    step: a single step that is large, infinite or not a number does not act on others.
+
+    Arguments:
+        values: A value of each step; 0 is the result where none is finite.
+        is_there: Which of them count, (T, ·); None for all.
+
+    Example:
+        >>> reference_of(torch.tensor([[1e6, 3.0], [torch.nan, -2.0], [1001.0, -4.0]]))
+        tensor([1000.,   -2.])
+    """
+    values = values.detach()
+    counts = values.isfinite() if is_there is None else values.isfinite() & is_there
+    size = values.abs().where(counts, torch.inf)
+    found = coarse(values.gather(0, size.argmin(0, keepdim=True))[0])
+    return found.where(found.isfinite(), 0)
+
+
+def reference_with_past(reference: Tensor, past: TimeWindow | None) -> Tensor:
+    """The one of least magnitude: a reference, or that of the steps before."""
+    if past is None:
+        return reference
+    before = coarse(past.reference)
+    nearer = (past.weights[-1] > 0) & (before.abs() < reference.abs())
+    return torch.where(nearer, before, reference)
+
+
+def merge(a: PartialStatistics, b: PartialStatistics) -> PartialStatistics:
+    """Statistics of two disjoint sets together; one of them may be empty, not both.
 
     References:
         Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, Chan, Golub,
@@ -127,17 +178,19 @@ def merge(a: Moments, b: Moments) -> Moments:
 
     Example:
         >>> x, y = torch.randn(3), torch.randn(5)
-        >>> a, b = (Moments(len(z), z.mean(), len(z) * z.var(correction=0)) for z in (x, y))
+        >>> a = PartialStatistics(3, x.mean(), 3 * x.var(correction=0))
+        >>> b = PartialStatistics(5, y.mean(), 5 * y.var(correction=0))
         >>> n, mean, spread = merge(a, b)
         >>> torch.testing.assert_close(spread / n, torch.cat((x, y)).var(correction=0))
     """
     n = a.n + b.n
     d = b.mean - a.mean
-    return Moments(n, a.mean + d * (b.n / n), a.spread + b.spread + d * d * (a.n * b.n / n))
+    spread = a.spread + b.spread + d * d * (a.n * b.n / n)
+    return PartialStatistics(n, a.mean + d * (b.n / n), spread)
 
 
-def _prefix_moments(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Moments of the first 1, 2, … steps, by Welford's sums, along the first axis."""
+def _prefix_statistics(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Statistics of the first 1, 2, … steps, by Welford's sums, along the first axis."""
     n = w.cumsum(0)
     safe = n.clamp_min(1)
     x = m - m[:1].detach()
@@ -147,9 +200,9 @@ def _prefix_moments(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Te
     return n, mean + m[:1].detach(), spread
 
 
-def suffix_moments(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Moments of the steps from the first, second, … to the last, along the first axis."""
-    n, mean, spread = _prefix_moments(m.flip(0), v.flip(0), w.flip(0))
+def suffix_statistics(m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Statistics of the steps from the first, second, … to the last, along the first axis."""
+    n, mean, spread = _prefix_statistics(m.flip(0), v.flip(0), w.flip(0))
     return n.flip(0), mean.flip(0), spread.flip(0)
 
 
@@ -189,18 +242,18 @@ def window_statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Ten
     """
     if window == 1:
         return m, v
-    run = _statistics if transforms_active() else _window_statistics
+    run = _statistics if needs_loop(m, v, w) else _window_statistics
     return run(m, v, w, window)
 
 
 def _statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Tensor, Tensor]:
     K = max(1, min(window, len(m)))
     blocks = [_to_blocks(x, K) for x in (m, v, w)]
-    n_end, mean_end, spread_end = (_of_block_before(x) for x in suffix_moments(*blocks))
-    n, mean, spread = _prefix_moments(*blocks)
+    end = PartialStatistics(*(_of_block_before(x) for x in suffix_statistics(*blocks)))
+    n, mean, spread = _prefix_statistics(*blocks)
     # a window that is missing altogether divides by the 1 that is put in place of its 0
-    n = torch.where(n + n_end == 0, 1, n)
-    n, mean, spread = merge(Moments(n_end, mean_end, spread_end), Moments(n, mean, spread))
+    n = torch.where(n + end.n == 0, 1, n)
+    n, mean, spread = merge(end, PartialStatistics(n, mean, spread))
     mean, var = (_from_blocks(x, len(m)).contiguous() for x in (mean, spread / n))
     return mean, var
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from cayley.optim.optimizer import check_number
+from cayley.checks import check_number
 from cayley.parametrizations import Parametrization, StructuredMatrix
 
 __all__ = ["parameter_groups"]

@@ -1,6 +1,5 @@
 """What the optimizers of this package have in common."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["DenseOptimizer", "as_real", "check_number"]
+__all__ = ["DenseOptimizer", "as_real"]
 
 
 class DenseOptimizer(Optimizer, ABC):
@@ -84,24 +83,3 @@ def as_real(x: Tensor) -> Tensor:
         tensor([[1., 2.]])
     """
     return torch.view_as_real(x) if x.is_complex() else x
-
-
-def check_number(
-    owner: object, name: str, value: object, *, below: float = math.inf, closed: bool = False
-) -> None:
-    """Raise unless ``value`` is a number from 0 to ``below`` (itself included where ``closed``).
-
-    Example:
-        >>> check_number("SGD", "lr", -1.0)
-        Traceback (most recent call last):
-        ValueError: SGD: expected a finite lr of at least 0, got -1.0
-    """
-    owner = owner if isinstance(owner, str) else type(owner).__name__
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{owner}: expected {name} as a float, got {value!r}: write float({name})")
-    # written so that NaN fails too
-    if not (0 <= value < below or (closed and value == below)):
-        expected = f"a finite {name} of at least 0"
-        if below < math.inf:
-            expected = f"{name} from 0 to {below:g}" + ("" if closed else f", {below:g} excluded")
-        raise ValueError(f"{owner}: expected {expected}, got {value}")

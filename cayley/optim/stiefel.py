@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cayley.optim.optimizer import DenseOptimizer, as_real, check_number
+from cayley.checks import check_number
+from cayley.optim.optimizer import DenseOptimizer, as_real
 from cayley.parametrizations.parametrization import full_precision
+from cayley.parametrizations.polar import refine
 
 __all__ = ["StiefelRMSprop", "StiefelSGD", "rms_normalize", "stiefel_step"]
 
@@ -31,8 +33,8 @@ def stiefel_step(W: Tensor, G: Tensor, lr: float) -> Tensor:
         anew: :math:`\|W^* W - I\|_F` grows as the square root of the number of steps. For n = 64 in
         complex64, λ = 1e-3 and random gradients it is 3e-6 after 100 steps and 2e-5 after 3000; the
         product above leaves 4e-5 and 6e-4. Nothing here moves W back;
-        :func:`cayley.parametrizations.refine` does. No step waits for the GPU, and a non-finite
-        gradient gives a non-finite W, not an error.
+        :func:`cayley.parametrizations.refine` does, and the optimizers below call it. No step waits
+        for the GPU, and a non-finite gradient gives a non-finite W, not an error.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -69,8 +71,7 @@ class StiefelSGD(DenseOptimizer):
     :func:`~cayley.optim.groups.parameter_groups`.
 
     Note:
-        Nothing moves a matrix back to the manifold, see :func:`stiefel_step`. There,
-        ``weight_decay`` does nothing: the norm of a unitary matrix is constant.
+        On the manifold ``weight_decay`` does nothing: the norm of a unitary matrix is constant.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -80,6 +81,8 @@ class StiefelSGD(DenseOptimizer):
         params: The parameters, or groups of them, as for every torch optimizer.
         lr: λ, the learning rate.
         stiefel: Whether the matrices of a group that does not say so are unitary.
+        refine: Whether the rounding errors of a step are taken out of W, so that they do not add
+            up; the papers' programs leave them there.
         weight_decay: The factor of an L2 penalty on all other parameters.
 
     Example:
@@ -93,9 +96,16 @@ class StiefelSGD(DenseOptimizer):
     """
 
     def __init__(
-        self, params: ParamsT, lr: float = 1e-3, *, stiefel: bool = True, weight_decay: float = 0.0
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        *,
+        stiefel: bool = True,
+        refine: bool = True,
+        weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "stiefel": stiefel, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "stiefel": stiefel, "refine": refine, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise unless every option is in its range and a Stiefel group has square matrices."""
@@ -106,7 +116,7 @@ class StiefelSGD(DenseOptimizer):
     def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
         """Move ``p`` along the manifold or, in a group without ``stiefel``, straight."""
         if group["stiefel"]:
-            p.copy_(stiefel_step(p, g, group["lr"]))
+            move_(p, g, group)
             return
         if group["weight_decay"] != 0:
             g = g.add(p, alpha=group["weight_decay"])
@@ -159,8 +169,7 @@ class StiefelRMSprop(DenseOptimizer):
         comes to rest at minus the polar factor of sign(C), the minimum is at that of C. Only where
         the gradient itself vanishes do the two agree.
 
-        Nothing moves a matrix back to the manifold, see :func:`stiefel_step`, and there
-        ``weight_decay`` does nothing: the norm of a unitary matrix is constant.
+        On the manifold ``weight_decay`` does nothing: the norm of a unitary matrix is constant.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -173,6 +182,8 @@ class StiefelRMSprop(DenseOptimizer):
         eps: ε, added to the root.
         initial_square: What s starts with.
         stiefel: Whether the matrices of a group that does not say so are unitary.
+        refine: Whether the rounding errors of a step are taken out of W, so that they do not add
+            up; the papers' programs leave them there.
         weight_decay: The factor of an L2 penalty on all other parameters.
 
     Example:
@@ -194,6 +205,7 @@ class StiefelRMSprop(DenseOptimizer):
         eps: float = 1e-8,
         initial_square: float = 0.0,
         stiefel: bool = True,
+        refine: bool = True,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -202,6 +214,7 @@ class StiefelRMSprop(DenseOptimizer):
             "eps": eps,
             "initial_square": initial_square,
             "stiefel": stiefel,
+            "refine": refine,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)
@@ -227,9 +240,15 @@ class StiefelRMSprop(DenseOptimizer):
             state["square"] = torch.full_like(x, group["initial_square"])
         G = rms_normalize(g, state["square"], alpha=group["alpha"], eps=group["eps"])
         if group["stiefel"]:
-            p.copy_(stiefel_step(p, torch.view_as_complex(G) if p.is_complex() else G, group["lr"]))
+            move_(p, torch.view_as_complex(G) if p.is_complex() else G, group)
         else:
             x.add_(G, alpha=-group["lr"])
+
+
+def move_(W: Tensor, G: Tensor, group: dict[str, Any]) -> None:
+    """Move W by :func:`stiefel_step`, as a group says."""
+    moved = stiefel_step(W, G, group["lr"])
+    W.copy_(refine(moved) if group["refine"] else moved)
 
 
 def check_matrices(owner: object, group: dict[str, Any]) -> None:

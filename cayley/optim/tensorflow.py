@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from cayley.optim.optimizer import DenseOptimizer, as_real, check_number
+from cayley.checks import check_number
+from cayley.optim.optimizer import DenseOptimizer, as_real
 
 __all__ = ["AdagradTF", "RMSpropTF", "adagrad_tf_", "rmsprop_tf_"]
 

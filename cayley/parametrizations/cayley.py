@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cayley.cache import Cache
+from cayley.checks import is_integer
 from cayley.kernels.cpu import cayley as cpu
 from cayley.kernels.cuda import cayley as cuda
 from cayley.kernels.cuda.replay import Replay
@@ -125,6 +126,11 @@ class ScaledCayley(Parametrization):
         place_signs_(self.D, self.negative_ones)
         self._replay: Cache[Replay] = Cache()
 
+    @property
+    def onto(self) -> bool:
+        """Whether A is any skew matrix."""
+        return self.skew.onto
+
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
         # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
@@ -222,8 +228,8 @@ def differentiated(A: Tensor) -> bool:
 def count_signs(n: int, negative_ones: int | None) -> int:
     """How many of n signs are −1: as many as asked for, by default half of them."""
     count = n // 2 if negative_ones is None else negative_ones
-    if not isinstance(count, int) or not 0 <= count <= n:
-        raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones}")
+    if not is_integer(count) or not 0 <= count <= n:
+        raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones!r}")
     return count
 
 

@@ -67,6 +67,11 @@ class ComplexScaledCayley(Parametrization):
         super().__init__(n)
         self.skew = SkewHermitian(n, bandwidth=bandwidth)
 
+    @property
+    def onto(self) -> bool:
+        """Whether A is any skew-Hermitian matrix."""
+        return self.skew.onto
+
     def forward(self, A: Tensor, theta: Tensor) -> Tensor:
         """The unitary matrix of the free entries ``A`` and the phases ``theta``."""
         return scaled_cayley(self.skew(A), phases_to_diagonal(theta))

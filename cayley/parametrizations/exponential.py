@@ -27,6 +27,9 @@ from cayley.tracing import computes_now
 
 __all__ = ["MatrixExponential", "matrix_exponential"]
 
+# how many squarings are left to the correction at the end
+EXACT_SQUARES = 8
+
 
 def matrix_exponential(K: Tensor, B: Tensor) -> Tensor:
     r"""Exponential of a skew-symmetric (skew-Hermitian) matrix, seen from a base.
@@ -160,14 +163,19 @@ def _powers(K: Tensor) -> tuple[list[Tensor], float]:
 
     The eigenvalues of a skew-symmetric K are pairs ±iθ, so that ‖K‖₂⁴ ≤ ‖K²‖²_F / 2.
     """
-    norm = float(torch.linalg.matrix_norm(K @ K)) ** 0.5 / 2**0.25
-    if not norm < math.inf:
-        norm = 0.0  # some entry is no number, nor will be any of W
+    # the squares of large entries have no room in float32
+    largest = float(K.abs().max())
+    norm = 0.0  # where some entry is no number, nor will be any of W
+    if 0 < largest < math.inf:
+        scaled = K / largest
+        norm = largest * (float(torch.linalg.matrix_norm(scaled @ scaled)) ** 0.5 / 2**0.25)
     m = max(0, math.ceil(math.log2(norm))) if norm > 0 else 0
-    powers = [_series(K / 2**m, norm / 2**m)]
-    for _ in range(m):
-        powers.append(powers[-1] @ powers[-1])
-    return powers, norm / 2**m
+    powers = [_series(K / 2.0**m, norm / 2.0**m)]
+    for k in range(1, m + 1):
+        square = powers[-1] @ powers[-1]
+        # every squaring doubles the distance from the orthogonal matrices
+        powers.append(refine(square) if k % EXACT_SQUARES == 0 else square)
+    return powers, norm / 2.0**m
 
 
 def _series(A: Tensor, norm: float) -> Tensor:
@@ -214,14 +222,14 @@ def _integral(N: Tensor, K: Tensor, powers: Sequence[Tensor], norm: float) -> Te
         norm: Likewise.
     """
     m = len(powers) - 1
-    term = N / 2**m
+    term = N / 2.0**m
     M, order, size = term, 0, 1.0  # no term is larger than that, against N
     while size > torch.finfo(N.dtype).eps:
         order += 1
         size *= 2 * norm / (order + 1)
         P = K @ term
         # the product in the other order is the transpose
-        term = (P.mT - P) / (2**m * (order + 1))
+        term = (P.mT - P) / (2.0**m * (order + 1))
         M = M + term
     for Q in powers[:-1]:
         M = M + Q.mT @ M @ Q

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from cayley.checks import is_integer
 from cayley.parametrizations.cayley_complex import phases_to_diagonal
 from cayley.parametrizations.parametrization import (
     Parametrization,
@@ -181,10 +182,15 @@ class GivensLayers(Parametrization):
 
     def __init__(self, n: int, *, layers: int | Literal["fft"] = 2) -> None:
         super().__init__(n)
-        if layers != "fft" and (not isinstance(layers, int) or layers < 1):
+        if layers != "fft" and (not is_integer(layers) or layers < 1):
             raise ValueError(f'expected a number of layers of at least 1, or "fft", got {layers!r}')
         self.layers: int | Literal["fft"] = layers
         self.pattern = fft_pattern(n) if layers == "fft" else tunable_pattern(n, layers)
+
+    @property
+    def onto(self) -> bool:
+        """Whether there are enough layers of neighbours to reach every unitary matrix."""
+        return self.layers != "fft" and self.layers >= self.n + 2
 
     def forward(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Tensor:
         """The unitary matrix of the angles ``theta`` and the phases ``phi`` and ``omega``."""
@@ -200,7 +206,7 @@ class GivensLayers(Parametrization):
         check_square(W, self.n, is_complex=True)
         W = W.to(torch.promote_types(W.dtype, torch.complex64))
         check_orthogonal(W, self.defect(W))
-        if self.layers == "fft" or self.layers < self.n + 2:
+        if self.layers == "fft" or not self.onto:
             raise NotImplementedError(
                 f"{self.layers} layers reach only a subset of the unitary matrices of size "
                 f"{self.n} and know no inverse: draw a matrix with sample(), or "
@@ -237,7 +243,7 @@ def _factorize(W: Tensor, layers: int) -> tuple[Tensor, Tensor, Tensor]:
     # thousands of operations on a few numbers each: no work for a GPU
     M = W.detach().to("cpu", torch.complex128, copy=True)
     # at [layer, first coordinate of the pair]
-    theta, phi = torch.zeros(2, layers, n, dtype=torch.float64)
+    theta, phi = M.new_zeros(2, layers, n, dtype=torch.float64)
     from_the_right = []
     for i in range(1, n):
         for j in range(i):

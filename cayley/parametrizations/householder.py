@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cayley.checks import is_integer
 from cayley.parametrizations.parametrization import (
     Parametrization,
     check_orthogonal,
@@ -113,12 +114,17 @@ class HouseholderProduct(Parametrization):
     def __init__(self, n: int, *, reflections: int | None = None) -> None:
         super().__init__(n)
         self.reflections = n if reflections is None else reflections
-        if not isinstance(self.reflections, int) or not 1 <= self.reflections <= n:
+        if not is_integer(self.reflections) or not 1 <= self.reflections <= n:
             raise ValueError(
-                f"expected reflections from 1 to n = {n}, got {reflections}: n of them reach "
+                f"expected reflections from 1 to n = {n}, got {reflections!r}: n of them reach "
                 "every orthogonal matrix"
             )
         self.register_buffer("D", torch.ones(n))
+
+    @property
+    def onto(self) -> bool:
+        """Whether there are n reflections."""
+        return self.reflections == self.n
 
     def forward(self, u: Tensor) -> Tensor:
         """The orthogonal matrix of the entries ``u`` of the reflection vectors."""

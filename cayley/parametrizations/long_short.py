@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from cayley.checks import is_integer
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_square
@@ -208,8 +209,8 @@ class LongShort(Parametrization):
 def check_sizes(long_name: str, q: int, short_name: str, s: int) -> None:
     """Raise unless both sizes are integers of at least 0, and not both 0."""
     for name, size in ((long_name, q), (short_name, s)):
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise TypeError(f"expected {name} to be an int, got {type(size).__name__}")
+        if not is_integer(size):
+            raise TypeError(f"expected {name} to be an int, got {type(size).__name__}: {size!r}")
     if min(q, s) < 0 or q + s < 1:
         raise ValueError(
             f"expected {long_name} and {short_name} of at least 0 with a sum of at least 1, got "

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from cayley.checks import check_integer, check_number, is_integer
 from cayley.kernels.cuda import cayley as cuda
 from cayley.parametrizations.cayley import (
     count_signs,
@@ -25,7 +26,7 @@ from cayley.parametrizations.parametrization import (
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
-from cayley.tracing import computes_now, has_tangent, transforms_active
+from cayley.tracing import computes_now, needs_loop
 
 __all__ = ["NeumannCayley", "neumann_update"]
 
@@ -153,14 +154,15 @@ class NeumannCayley(Parametrization):
         refresh_every: int | None = None,
     ) -> None:
         super().__init__(n)
-        if not isinstance(order, int) or order < 1:
+        if not is_integer(order) or order < 1:
             raise ValueError(
-                f"expected an order of at least 1, got {order}: ScaledCayley is the exact transform"
+                f"expected an order of at least 1, got {order!r}: ScaledCayley is the exact "
+                "transform"
             )
-        if tolerance is not None and not tolerance >= 0:
-            raise ValueError(f"expected a tolerance of at least 0, got {tolerance}")
-        if refresh_every is not None and refresh_every < 1:
-            raise ValueError(f"expected refresh_every to be at least 1, got {refresh_every}")
+        if tolerance is not None:
+            check_number(self, "tolerance", tolerance, closed=True)
+        if refresh_every is not None:
+            check_integer("refresh_every", refresh_every)
         self.order = order
         self.negative_ones = count_signs(n, negative_ones)
         self.tolerance = tolerance
@@ -188,7 +190,7 @@ class NeumannCayley(Parametrization):
     def forward(self, A: Tensor, *, update: bool = False) -> Tensor:
         """The orthogonal matrix of the free entries ``A``; the buffers follow A on request."""
         # what follows A has a gradient only, which transforms of torch.func do not see
-        if transforms_active() or has_tangent(A):
+        if needs_loop(A):
             return scaled_cayley(self.skew(A), self.D)
         # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
         if computes_now(A) and not differentiated(A) and self._is_one_launch(A):

@@ -16,13 +16,15 @@ from cayley.parametrizations.exponential import MatrixExponential
 from cayley.parametrizations.givens import GivensLayers
 from cayley.parametrizations.householder import HouseholderProduct
 from cayley.parametrizations.neumann import NeumannCayley
-from cayley.parametrizations.parametrization import Parametrization
+from cayley.parametrizations.parametrization import Parametrization, made_on
 from cayley.parametrizations.stiefel import StiefelPoint
 from cayley.parametrizations.svd import SpectralSVD
 
-__all__ = ["MAPS", "named_map", "orthogonal_"]
+__all__ = ["MAPS", "MapFactory", "make_map", "orthogonal_"]
 
-MAPS: dict[str, Callable[[int], Parametrization]] = {
+MapFactory = Callable[[int], Parametrization]
+
+MAPS: dict[str, MapFactory] = {
     "cayley": ScaledCayley,
     "cayley_complex": ComplexScaledCayley,
     "composition": UnitaryComposition,
@@ -35,20 +37,35 @@ MAPS: dict[str, Callable[[int], Parametrization]] = {
 }
 
 
-def named_map(map: Parametrization | str, n: int) -> Parametrization:
-    """The parametrisation of an (n, n) matrix that is meant by a name, or the one given.
+def make_map(
+    map: Parametrization | MapFactory | str, n: int, device: torch.device | str | None = None
+) -> Parametrization:
+    """The parametrisation of an (n, n) matrix.
+
+    Arguments:
+        map: The parametrisation itself, a function that makes it from n, or its name, a key of
+            :data:`MAPS`.
+        n: The size of the matrix.
+        device: Of the buffers of what is made; None for torch's default.
 
     Example:
-        >>> named_map("cayley", 4).n
-        4
+        >>> from functools import partial
+        >>> make_map("householder", 4)
+        HouseholderProduct(4, reflections=4)
+        >>> make_map(partial(HouseholderProduct, reflections=2), 4)
+        HouseholderProduct(4, reflections=2)
     """
     if isinstance(map, str):
         if map not in MAPS:
             raise ValueError(f"expected one of the maps {sorted(MAPS)}, got {map!r}")
-        return MAPS[map](n)
+        map = MAPS[map]
+    if callable(map) and not isinstance(map, nn.Module):
+        with made_on(device):
+            map = map(n)
     if not isinstance(map, Parametrization):
         raise TypeError(
-            f"expected a parametrisation or the name of one of {sorted(MAPS)}, got {map!r}"
+            "expected a parametrisation, a function that makes one from its size, or the name of "
+            f"one of the maps {sorted(MAPS)}, got {map!r}"
         )
     if map.n != n:
         raise ValueError(f"expected a map of size {n}, got one of size {map.n}: {map}")
@@ -59,7 +76,7 @@ def named_map(map: Parametrization | str, n: int) -> Parametrization:
 def orthogonal_(
     module: nn.Module,
     name: str = "weight",
-    map: Parametrization | str = "cayley",
+    map: Parametrization | MapFactory | str = "cayley",
     *,
     init: str = "project",
 ) -> nn.Module:
@@ -77,7 +94,8 @@ def orthogonal_(
     Arguments:
         module: Any module.
         name: The name of its weight, (n, n); complex for a complex map.
-        map: A parametrisation of size n, or its name, a key of :data:`MAPS`.
+        map: A parametrisation of size n, a function that makes one from n (its class, say), or its
+            name, a key of :data:`MAPS`.
         init: ``"project"`` starts from the matrix of the set that is nearest to the weight;
             ``"sample"`` draws one as the method's authors do, and is the only way for maps that
             reach but a part of the set.
@@ -100,7 +118,7 @@ def orthogonal_(
     if weight.dim() != 2 or weight.shape[0] != weight.shape[1]:
         raise ValueError(f"expected {name!r} to be a square matrix, got {tuple(weight.shape)}")
     # a copy: two weights must not share the signs or the base that belong to one of them
-    map = copy.deepcopy(named_map(map, len(weight)))
+    map = copy.deepcopy(make_map(map, len(weight), weight.device))
     if map.is_complex != weight.is_complex():
         kind = "complex" if map.is_complex else "real"
         raise TypeError(f"expected a {kind} weight for {map}, got {weight.dtype}")

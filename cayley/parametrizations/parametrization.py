@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from cayley.checks import is_integer
 from cayley.parametrizations.polar import polar
 from cayley.tracing import no_autocast
 
@@ -19,6 +20,7 @@ __all__ = [
     "check_precision",
     "check_square",
     "full_precision",
+    "made_on",
     "rounding_tolerance",
 ]
 
@@ -59,8 +61,8 @@ class Parametrization(nn.Module, ABC):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        if not isinstance(n, int) or n < 1:
-            raise ValueError(f"{type(self).__name__}: expected an int of at least 1, got {n}")
+        if not is_integer(n) or n < 1:
+            raise ValueError(f"{type(self).__name__}: expected an int of at least 1, got {n!r}")
         self.n = n
 
     @abstractmethod
@@ -115,6 +117,11 @@ class Parametrization(nn.Module, ABC):
         """
         return False
 
+    @property
+    def onto(self) -> bool:
+        """Whether :meth:`right_inverse` takes every matrix of the set: here, if there is one."""
+        return type(self).right_inverse is not Parametrization.right_inverse
+
     def right_inverse(self, W: Tensor) -> Tensor | Sequence[Tensor]:
         """Free tensors that are mapped to ``W`` (one tensor, or as many as there are ``names``)."""
         raise NotImplementedError(
@@ -162,6 +169,17 @@ def full_precision(*tensors: Tensor) -> AbstractContextManager[object]:
     """
     check_precision(*tensors)
     return no_autocast(tensors[0].device)
+
+
+def made_on(device: torch.device | str | None) -> AbstractContextManager[object]:
+    """Context in which buffers are made on a device; None for torch's default.
+
+    Example:
+        >>> with torch.device("meta"), made_on("cpu"):
+        ...     torch.empty(1).device
+        device(type='cpu')
+    """
+    return nullcontext() if device is None else torch.device(device)
 
 
 def check_square(W: Tensor, n: int, *, is_complex: bool) -> None:

@@ -3,7 +3,12 @@
 import torch
 from torch import Tensor
 
+from cayley.tracing import computes_now
+
 __all__ = ["polar", "refine"]
+
+# a singular value grows by a half a step: this many take one of 1e-7 to 1
+MOST_STEPS = 50
 
 
 def polar(W: Tensor) -> Tensor:
@@ -33,6 +38,11 @@ def refine(W: Tensor) -> Tensor:
     power series leaves at a distance :math:`\delta` comes to :math:`O(\delta^2)` plus the unit
     roundoff. The correction is constant for autograd: it stands for no function of the parameters.
 
+    Note:
+        Where the distance is large, more steps follow, as many as it takes. They are decided by
+        looking at numbers, which is done on the CPU only: a GPU would have to be waited for, and a
+        compiler cannot look.
+
     Arguments:
         W: An almost orthogonal (unitary) matrix, (n, n).
 
@@ -45,6 +55,38 @@ def refine(W: Tensor) -> Tensor:
         True
     """
     with torch.no_grad():
-        eye = torch.eye(W.shape[-1], device=W.device, dtype=W.dtype)
-        defect = torch.addmm(eye, W.mH, W, alpha=-1)
-    return torch.addmm(W, W.detach(), defect, alpha=0.5)
+        defect = _defect(W)
+        far = W.is_cpu and computes_now(W) and _size(defect) > _one_step(W)
+        nearby = _nearby(W, defect) if far else None
+    if nearby is None:
+        return torch.addmm(W, W.detach(), defect, alpha=0.5)
+    return nearby + (W - W.detach())
+
+
+def _nearby(W: Tensor, defect: Tensor) -> Tensor:
+    """An orthogonal (unitary) matrix near W by Newton–Schulz steps, from any distance."""
+    size = _size(defect)
+    if size > 1:
+        # steps converge where no singular value is above √3, and now none is above 1
+        W = W / (1 + size) ** 0.5
+        defect = _defect(W)
+    for _ in range(MOST_STEPS):
+        W = torch.addmm(W, W, defect, alpha=0.5)
+        defect = _defect(W)
+        if not _size(defect) > _one_step(W):
+            break
+    return torch.addmm(W, W, defect, alpha=0.5)
+
+
+def _defect(W: Tensor) -> Tensor:
+    eye = torch.eye(W.shape[-1], device=W.device, dtype=W.dtype)
+    return torch.addmm(eye, W.mH, W, alpha=-1)
+
+
+def _size(defect: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(defect))
+
+
+def _one_step(W: Tensor) -> float:
+    """The distance from which one step comes to the unit roundoff."""
+    return torch.finfo(W.dtype).eps ** 0.5

@@ -11,8 +11,10 @@ def resolvent(A: Tensor) -> Tensor:
 
     On a GPU the search for pivots takes most of the time of a factorisation, and here it can be
     left out: every Schur complement of I + A has a Hermitian part of at least I, so that no pivot
-    is small. It can cost digits all the same, :math:`\|A\|` of them, which one Newton step
-    :math:`X + X (I - (I + A) X)` gives back.
+    is small. It can cost digits all the same, as many as :math:`\|A\|` has, and so can the
+    condition of I + A, which is :math:`\|A\|` for odd n. A GPU computes in double precision
+    therefore, which takes no longer (launches take most of the time); on a CPU, where it would,
+    :func:`~cayley.parametrizations.polar.refine` looks at what comes out.
 
     Note:
         No step waits for the GPU. A that is not finite gives X that is not, and no error.
@@ -29,11 +31,12 @@ def resolvent(A: Tensor) -> Tensor:
                 [ 0.5000,  0.5000]])
     """
     A = A.detach()
+    dtype = A.dtype
+    if A.is_cuda:
+        A = A.to(torch.promote_types(dtype, torch.float64))
     eye = torch.eye(A.shape[-1], device=A.device, dtype=A.dtype)
-    M = eye + A
     if not A.is_cuda:
-        return torch.linalg.inv_ex(M).inverse
-    LU, _, _ = torch.linalg.lu_factor_ex(M, pivot=False)
+        return torch.linalg.inv_ex(eye + A).inverse
+    LU, _, _ = torch.linalg.lu_factor_ex(eye + A, pivot=False)
     L_inverse = torch.linalg.solve_triangular(LU, eye, upper=False, unitriangular=True)
-    X = torch.linalg.solve_triangular(LU, L_inverse, upper=True)
-    return torch.addmm(X, X, torch.addmm(eye, M, X, alpha=-1))
+    return torch.linalg.solve_triangular(LU, L_inverse, upper=True).to(dtype)

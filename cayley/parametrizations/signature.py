@@ -96,7 +96,8 @@ def _negate(A: Tensor, S: list[int]) -> None:
     A -= columns @ inverse @ rows
     A[S] = inverse @ rows
     A[:, S] = -columns @ inverse
-    A[torch.tensor(S)[:, None], torch.tensor(S)] = inverse
+    index = torch.tensor(S, device=A.device)
+    A[index[:, None], index] = inverse
 
 
 def _turn(A: Tensor, k: int) -> Tensor:

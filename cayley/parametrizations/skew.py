@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cayley.checks import is_integer
 from cayley.initializers import rotation_angles
 from cayley.parametrizations.parametrization import (
     Parametrization,
@@ -150,9 +151,14 @@ class Banded(Parametrization):
 
     def __init__(self, n: int, *, bandwidth: int | None = None) -> None:
         super().__init__(n)
-        if bandwidth is not None and (not isinstance(bandwidth, int) or bandwidth < 1):
-            raise ValueError(f"expected a bandwidth of at least 1, got {bandwidth}")
+        if bandwidth is not None and (not is_integer(bandwidth) or bandwidth < 1):
+            raise ValueError(f"expected an int bandwidth of at least 1, got {bandwidth!r}")
         self.bandwidth = bandwidth
+
+    @property
+    def onto(self) -> bool:
+        """Whether the band is the whole matrix."""
+        return last_diagonal(self.n, self.bandwidth) == self.n - 1
 
     def project(self, W: Tensor) -> Tensor:
         """The skew part of W, inside the band."""

@@ -10,6 +10,7 @@ from cayley.parametrizations.parametrization import (
     Parametrization,
     check_orthogonal,
     check_square,
+    made_on,
 )
 from cayley.parametrizations.polar import refine
 
@@ -60,7 +61,8 @@ class StiefelPoint(Parametrization):
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
         """A matrix of :class:`~cayley.parametrizations.UnitaryComposition`; ``dtype`` is real."""
-        composition = UnitaryComposition(self.n).to(device=device)
+        with made_on(device):
+            composition = UnitaryComposition(self.n)
         W = composition(*composition.sample(device=device, dtype=dtype))
         # what rounding leaves here would stay in W for good
         return (refine(W),)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cayley.checks import check_number
 from cayley.parametrizations.householder import HouseholderProduct
 from cayley.parametrizations.parametrization import (
     Parametrization,
@@ -75,14 +76,16 @@ class SpectralSVD(Parametrization):
 
     def __init__(self, n: int, *, reflections: int | None = None, margin: float = 0.01) -> None:
         super().__init__(n)
-        if not 0 <= margin < 1:
-            raise ValueError(
-                f"expected a margin of at least 0 and less than 1, got {margin}: the singular "
-                "values lie in [1 − margin, 1 + margin] and must stay positive"
-            )
+        # at a margin of 1 a singular value could be 0
+        check_number(self, "margin", margin, below=1.0)
         self.margin = margin
         self.left = HouseholderProduct(n, reflections=reflections)
         self.right = HouseholderProduct(n, reflections=reflections)
+
+    @property
+    def onto(self) -> bool:
+        """Whether there are n reflections a side."""
+        return self.left.onto
 
     def forward(self, u: Tensor, v: Tensor, s: Tensor) -> Tensor:
         """The matrix of the reflections ``u`` and ``v`` and the numbers ``s``."""
@@ -95,7 +98,7 @@ class SpectralSVD(Parametrization):
         that is right to rounding, and that hardly moves in training.
         """
         check_square(W, self.n, is_complex=False)
-        if self.left.reflections < self.n:
+        if not self.onto:
             raise ValueError(
                 f"expected reflections = n = {self.n}, got {self.left.reflections}: fewer reach "
                 "only some singular vectors, and a matrix with equal singular values does not "

@@ -1,7 +1,8 @@
 """Batch normalisation preconditioning of the gradients of a model."""
 
+import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from cayley.preconditioners.checks import check_model, check_settings
+from cayley.preconditioners.compiled import drop_code_without_hooks
 from cayley.preconditioners.distributed import gather_statistics, world_size
 from cayley.preconditioners.joint import Damping
 from cayley.preconditioners.plan import Pattern, join, make_plan
@@ -65,7 +67,8 @@ class BNP:
         chapter 2.
 
     Arguments:
-        model: The model, also in ``DistributedDataParallel`` or compiled.
+        model: The model, also in ``DistributedDataParallel`` or compiled. What has been compiled
+            before, of any model, is compiled again when it next runs.
         eps: What is added to every variance. It bounds the rate of features that hardly vary.
         relative_eps: Likewise, relative to the greatest variance among the features of a layer.
         momentum: The ρ of an exponential average of the statistics; None for those of the batch.
@@ -122,14 +125,15 @@ class BNP:
         self._units, self._reasons = make_plan(
             model,
             default_rules() if rules is None else rules,
-            None if include is None else _patterns(include),
-            _patterns(exclude),
+            None if include is None else _patterns("include", include),
+            _patterns("exclude", exclude),
             dtype,
         )
         if not self._units:
             why = "".join(f"\n  {name}: {reason}" for name, reason in self._reasons.items())
             why = why or f" {type(model).__name__} has no parameters"
             raise ValueError(f"BNP: expected a model with a layer to precondition, got none:{why}")
+        drop_code_without_hooks()
         self._handles = [handle for unit in self._units for handle in unit.watch()]
         # a BNP that is gone must not keep others off the model
         weakref.finalize(self, _remove, self._handles)
@@ -144,7 +148,18 @@ class BNP:
         found = [unit.collector.take() for unit in self._units]
         if self.sync and world_size(self.process_group) > 1:
             found = self._gather(found)
-        for unit, statistics in zip(self._units, found, strict=True):
+        pairs = [*zip(self._units, found, strict=True)]
+        unseen = [unit for unit, statistics in pairs if unit.is_unseen(statistics)]
+        if unseen and drop_code_without_hooks():
+            warnings.warn(
+                f"BNP: {unseen[0].name or 'the model'} has a gradient, but no forward pass of it "
+                "was seen: torch.compile had made code for modules of its classes that runs "
+                "without BNP. That code is dropped, and the next pass will be seen; the gradient "
+                "of this one is left as it is",
+                stacklevel=2,
+            )
+            pairs = [(unit, statistics) for unit, statistics in pairs if unit not in unseen]
+        for unit, statistics in pairs:
             unit.step(statistics, self.damping, self.momentum, self.start)
 
     def attach(self, optimizer: Optimizer) -> "BNP":
@@ -275,5 +290,13 @@ def _remove(handles: list[RemovableHandle]) -> None:
     handles.clear()
 
 
-def _patterns(patterns: Pattern | Sequence[Pattern]) -> tuple[Pattern, ...]:
-    return (patterns,) if isinstance(patterns, str | type) else tuple(patterns)
+def _patterns(argument: str, patterns: Pattern | Sequence[Pattern]) -> tuple[Pattern, ...]:
+    single = isinstance(patterns, str | type) or not isinstance(patterns, Iterable)
+    found = (patterns,) if single else tuple(patterns)
+    for pattern in found:
+        if not isinstance(pattern, str | type):
+            raise TypeError(
+                f"BNP: expected {argument} as names or types of modules, got {pattern!r}: write "
+                f'{argument}=["name", nn.Linear]'
+            )
+    return found

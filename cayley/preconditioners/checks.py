@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from cayley.optim.optimizer import check_number
+from cayley.checks import check_number
 
 __all__ = ["COPIES_REFUSED", "check_model", "check_settings"]
 

@@ -1,10 +1,11 @@
 """The statistics of one module between two steps of the optimizer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 from torch.autograd import Variable
+from torch.autograd.graph import get_gradient_edge
 
 from cayley.preconditioners.rule import Observation, Rows
 from cayley.preconditioners.statistics import Statistics
@@ -20,11 +21,13 @@ class Collector:
 
     A row counts once its output receives a gradient other than 0, and once only until
     :meth:`take`, however often its graph is used. Passes that no backward pass follows leave
-    nothing. Where an optimizer stepped without :meth:`take` and the gradients have been set to None
-    since, what was pooled before is forgotten.
+    nothing, nor do backward passes that have no gradient for the parameters: those of
+    ``torch.autograd.grad`` with respect to an input, unless they are to be differentiated
+    themselves. Where an optimizer stepped without :meth:`take` and the gradients have been set to
+    None since, what was pooled before is forgotten.
 
     Arguments:
-        fresh: Tells whether the module has no gradients yet.
+        parameters: Gives the parameters of the module that are trained.
         dtype: The least precision of the statistics.
 
     Attributes:
@@ -32,8 +35,8 @@ class Collector:
 
     Example:
         >>> from cayley.preconditioners.rule import reached
-        >>> collector, x = Collector(lambda: True), torch.tensor([[1.0], [3.0]])
-        >>> y = x * torch.ones(1, requires_grad=True)
+        >>> w, x = torch.ones(1, requires_grad=True), torch.tensor([[1.0], [3.0]])
+        >>> collector, y = Collector(lambda: [w]), x * w
         >>> collector.record(Observation([y], lambda grads: {"x": Rows(x, reached(grads[0]))}))
         >>> y.sum().backward()
         >>> collector.take()["x"].mean
@@ -42,9 +45,11 @@ class Collector:
         {}
     """
 
-    def __init__(self, fresh: Callable[[], bool], *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, parameters: Callable[[], Iterable[Tensor]], *, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.reached = False
-        self._fresh = fresh
+        self._parameters = parameters
         self._dtype = dtype
         self._running: set[int] = set()
         self._pooled: dict[str, Statistics] = {}
@@ -69,12 +74,15 @@ class Collector:
         self._running.clear()
         return taken
 
-    @torch.no_grad()
     def _arrive(self, one: "_Pass", i: int, grad: Tensor) -> None:
         task = torch._C._current_graph_task_id()
         if task not in self._running:
+            parameters = [p for p in self._parameters() if p.requires_grad]
+            # gradients are enabled in a backward pass that is to be differentiated itself
+            if not (torch.is_grad_enabled() or any(_has_gradient(p) for p in parameters)):
+                return
             # inside of another backward pass, that of a checkpoint, nothing is forgotten
-            if not self._running and self._fresh():
+            if not self._running and all(p.grad is None for p in parameters):
                 self._forget()
             self._running.add(task)
             # pyrefly: ignore[missing-attribute]
@@ -83,7 +91,8 @@ class Collector:
         one.grads[i] = grad
         one.again = torch._C._autograd._get_current_graph_task_keep_graph()
         if len(one.grads) == 1:
-            self._count(one)
+            with torch.no_grad():
+                self._count(one)
         elif not one.waits:
             one.waits = True
             self._arrived.append(one)
@@ -121,6 +130,15 @@ class Collector:
     def _forget(self) -> None:
         self._pooled, self._small, self._arrived = {}, {}, []
         self._period = object()
+
+
+def _has_gradient(parameter: Tensor) -> bool:
+    """Whether the backward pass that is running has a gradient for a parameter."""
+    try:
+        return torch._C._will_engine_execute_node(get_gradient_edge(parameter).node)
+    except RuntimeError:
+        # torch.autograd.grad with respect to the parameter itself, of which torch cannot tell
+        return True
 
 
 class _Pass:

@@ -141,7 +141,7 @@ class GCNRule(Rule):
     def observe(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Observation:
-        """The rows of ÂX, formed when the gradient arrives."""
+        """The rows of ÂX, computed when the gradient arrives."""
         assert isinstance(module, GCNConv)
         names = ("x", "edge_index", "edge_weight")[len(args) :]
         inputs = [*args, *(kwargs[name] for name in names if name in kwargs)]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.preconditioners.statistics import Moments
+from cayley.preconditioners.statistics import RowStatistics
 from cayley.tracing import no_autocast
 
 __all__ = ["ALL", "Bias", "Block", "Damping", "Weight", "joint", "precondition", "precondition_"]
@@ -153,7 +153,7 @@ class Damping:
 def precondition(
     blocks: Sequence[Block],
     gradients: Mapping[str, Tensor],
-    moments: Mapping[str, Moments],
+    statistics: Mapping[str, RowStatistics],
     damping: Damping,
 ) -> dict[str, Tensor]:
     """Precondition the gradients of a module, block by block.
@@ -165,7 +165,7 @@ def precondition(
     Arguments:
         blocks: How the module's parameters belong together.
         gradients: By the parameter's name.
-        moments: Of the rows, by site.
+        statistics: Of the rows, by site.
         damping: σ̃² and q².
 
     Returns:
@@ -179,14 +179,14 @@ def precondition(
         {'weight': tensor([[0.1000, 0.5000]])}
     """
     result = {name: G.clone() for name, G in gradients.items()}
-    precondition_(blocks, result, moments, damping)
+    precondition_(blocks, result, statistics, damping)
     return result
 
 
 def precondition_(
     blocks: Sequence[Block],
     gradients: Mapping[str, Tensor],
-    moments: Mapping[str, Moments],
+    statistics: Mapping[str, RowStatistics],
     damping: Damping,
 ) -> None:
     """:func:`precondition` in place."""
@@ -196,7 +196,7 @@ def precondition_(
         if not weights:
             continue
         means, variances = zip(
-            *(_scales(moments[weight.site], damping, bool(biases)) for weight in weights),
+            *(_scales(statistics[weight.site], damping, bool(biases)) for weight in weights),
             strict=True,
         )
         dtype = torch.promote_types(gradients[weights[0].name].dtype, means[0].dtype)
@@ -217,7 +217,7 @@ def precondition_(
             grad_b = mean.to(dtype).view(weights[0].groups, -1)
         q2: Tensor | float = 1.0
         if damping.q:
-            rows = moments[weights[0].site].n.to(dtype)
+            rows = statistics[weights[0].site].n.to(dtype)
             q2 = (sum(G.shape[-1] for G in grads) / rows).clamp_min(1).where(rows > 0, 1)
         joint_(grad_b, grads, means, variances, q2)
         for place, G in zip(places, grads, strict=True):
@@ -228,10 +228,10 @@ def precondition_(
                 place.copy_(grad_b.view(-1) / len(entries))
 
 
-def _scales(moments: Moments, damping: Damping, centred: bool) -> tuple[Tensor, Tensor]:
+def _scales(statistics: RowStatistics, damping: Damping, centred: bool) -> tuple[Tensor, Tensor]:
     """μ and σ̃² of a site, (F); 0 and 1 where there were no rows, whose mean is 0."""
-    variance = damping(moments.variance if centred else moments.second_moment)
-    return moments.mean, variance.where(moments.n > 0, 1)
+    variance = damping(statistics.variance if centred else statistics.second_moment)
+    return statistics.mean, variance.where(statistics.n > 0, 1)
 
 
 def _spread(v: Tensor, G: Tensor) -> Tensor:

@@ -10,7 +10,14 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from cayley.preconditioners.joint import Bias, Block, Weight
 from cayley.preconditioners.rule import Layout, Observation, Rows, Rule, reached
 
-__all__ = ["Recurrence", "TorchRecurrentRule", "check_single_layer", "observe_recurrences"]
+__all__ = [
+    "Recurrence",
+    "TorchRecurrentRule",
+    "check_single_layer",
+    "joint_block",
+    "observe_recurrences",
+    "separate_blocks",
+]
 
 
 class Recurrence(NamedTuple):
@@ -91,7 +98,7 @@ def observe_recurrences(
         T, B, _ = hs.shape
         there = xs.new_ones((T, B), dtype=torch.bool)
         if sizes is not None:
-            there = (torch.arange(B) < sizes[:, None]).to(xs.device)
+            there = (torch.arange(B, device=sizes.device) < sizes[:, None]).to(xs.device)
         parts = zip(suffixes, *(v.chunk(len(suffixes), -1) for v in (hs, gs)), strict=True)
         for d, (suffix, h_d, g_d) in enumerate(parts):
             first = h_d.new_zeros(h_d.shape[1:])

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from cayley.tracing import no_autocast
 
-__all__ = ["Moments", "RunningStatistics", "Statistics"]
+__all__ = ["RowStatistics", "RunningStatistics", "Statistics"]
 
 
-class Moments(Protocol):
+class RowStatistics(Protocol):
     """What a preconditioner reads of the rows of one site."""
 
     @property
@@ -151,7 +151,7 @@ def _of_sparse(values: Tensor, reached: Tensor | None, dtype: torch.dtype) -> St
 
 
 class RunningStatistics:
-    r"""Exponential average of the moments of batches.
+    r"""Exponential average of the statistics of batches.
 
     .. math:: \mu \leftarrow \rho \mu + (1 - \rho) \mu_H, \qquad
         \sigma^2 \leftarrow \rho \sigma^2 + (1 - \rho) \sigma_H^2

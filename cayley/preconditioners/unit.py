@@ -12,7 +12,7 @@ from cayley.notices import warn_once
 from cayley.preconditioners.collector import Collector
 from cayley.preconditioners.joint import Block, Damping, precondition_
 from cayley.preconditioners.rule import Observation, Rows, Rule
-from cayley.preconditioners.statistics import Moments, RunningStatistics, Statistics
+from cayley.preconditioners.statistics import RowStatistics, RunningStatistics, Statistics
 
 __all__ = ["Unit", "names_of", "present"]
 
@@ -42,7 +42,7 @@ class Unit:
         self.blocks = blocks
         self.dtype = dtype
         self._wanted = {weight.site for block in blocks for weight in block.weights}
-        self.collector = Collector(lambda: not self.gradients(), dtype=dtype)
+        self.collector = Collector(lambda: self.parameters().values(), dtype=dtype)
         self.running: dict[str, RunningStatistics] = {}
 
     def watch(self) -> list[RemovableHandle]:
@@ -64,11 +64,14 @@ class Unit:
         """The names of the parameters that are preconditioned, as the module has them."""
         return names_of(self.blocks)
 
+    def parameters(self) -> dict[str, Tensor]:
+        """The parameters that are preconditioned, by name."""
+        # looked up each time: a cast or a move may have put other parameters in their places
+        return {name: self.modules[0].get_parameter(name) for name in self.names}
+
     def gradients(self) -> dict[str, Tensor]:
         """The gradients that there are, by the parameter's name."""
-        # looked up each time: a cast or a move may have put other parameters in their places
-        parameters = {name: self.modules[0].get_parameter(name) for name in self.names}
-        return {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        return {name: p.grad for name, p in self.parameters().items() if p.grad is not None}
 
     def sites(self) -> dict[str, tuple[int, torch.device, torch.dtype]]:
         """The number of features of each site, and where its statistics are at home."""
@@ -87,7 +90,7 @@ class Unit:
 
     def describe(self, name: str) -> str:
         """How a parameter is served, or why it is not for now."""
-        parameters = {key: self.modules[0].get_parameter(key) for key in self.names}
+        parameters = self.parameters()
         if not parameters[name].requires_grad:
             return "frozen"
         blocks: list[str] = []
@@ -113,16 +116,17 @@ class Unit:
         if not gradients:
             return
         if not found:
-            self._warn_if_never_reached()
+            if self.is_unseen(found):
+                self._warn_unseen()
             return
         missing = {site: self.no_rows(site) for site in self._wanted - found.keys()}
-        moments: Mapping[str, Moments] = {**found, **missing}
+        statistics: Mapping[str, RowStatistics] = {**found, **missing}
         if momentum is not None:
             finite = torch.stack([g.isfinite().all() for g in gradients.values()]).all()
-            moments = self.running_statistics(momentum, start)
+            statistics = self.running_statistics(momentum, start)
             for site, batch in found.items():
-                moments[site].update(batch, finite)
-        precondition_(self.blocks, gradients, moments, damping)
+                statistics[site].update(batch, finite)
+        precondition_(self.blocks, gradients, statistics, damping)
 
     def running_statistics(
         self, momentum: float, start: Literal["batch", "identity"]
@@ -135,9 +139,11 @@ class Unit:
                 )
         return self.running
 
-    def _warn_if_never_reached(self) -> None:
-        if self.collector.reached:
-            return
+    def is_unseen(self, found: Mapping[str, Statistics]) -> bool:
+        """Whether there are gradients, though no backward pass has ever reached the modules."""
+        return not found and not self.collector.reached and bool(self.gradients())
+
+    def _warn_unseen(self) -> None:
         warn_once(
             f"BNP: {self.name or 'the model'} has a gradient, but no forward pass of it was seen: "
             "its gradient is left as it is. Call the module itself rather than a function with its "

@@ -22,7 +22,7 @@ from cayley.kernels.steps import (
     step_order,
     step_sizes,
 )
-from cayley.tracing import no_autocast, transforms_active
+from cayley.tracing import needs_loop, no_autocast
 
 __all__ = ["elman", "elman_loop"]
 
@@ -88,7 +88,8 @@ def elman(
     :math:`\sum_t \delta_t h_{t-1}^\top` for W, :math:`\sum_t \delta_t x_t^\top` for U and
     :math:`\sum_t \delta_t` for c. Only h is kept for it: h tells φ′ (the complex modReLU keeps z
     too). To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
-    Transforms of :mod:`torch.func` see the loop, which they know how to differentiate and batch.
+    Transforms of :mod:`torch.func` and derivatives in forward mode see the loop, which torch knows
+    how to differentiate and batch.
 
     Arguments and the result are those of :func:`elman_loop`.
 
@@ -97,7 +98,7 @@ def elman(
         >>> torch.testing.assert_close(elman(x, h0, W), elman_loop(x, h0, W))
     """
     check_elman(x, h0, W, b, U, c, batch_sizes, nonlinearity)
-    if transforms_active():
+    if needs_loop(x, h0, W, b, U, c):
         return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse, nonlinearity)[0]
     arguments = (x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, backend_in_force())
     return differentiable_at_once(_elman, _KERNELS, _save, _differentiate, *arguments)[0]

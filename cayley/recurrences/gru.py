@@ -24,7 +24,7 @@ from cayley.kernels.steps import (
     step_order,
     step_sizes,
 )
-from cayley.tracing import no_autocast, transforms_active
+from cayley.tracing import needs_loop, no_autocast
 
 __all__ = ["gru", "gru_loop"]
 
@@ -121,7 +121,7 @@ def gru(
         >>> torch.testing.assert_close(gru(x, h0, W), gru_loop(x, h0, W))
     """
     check_gru(x, h0, W, b, U, c, batch_sizes)
-    if transforms_active():
+    if needs_loop(x, h0, W, b, U, c):
         return _forward(project(x, U, c), h0, W, b, batch_sizes, reverse)[0]
     arguments = (x, h0, W, b, U, c, batch_sizes, reverse, backend_in_force())
     return differentiable_at_once(_gru, _KERNELS, _save, _differentiate, *arguments)[0]

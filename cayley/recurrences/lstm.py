@@ -27,7 +27,7 @@ from cayley.recurrences.lstm_arguments import (
 )
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.lstm_gradient import lstm_gradient, reference_gradient
-from cayley.tracing import no_autocast, transforms_active
+from cayley.tracing import needs_loop, no_autocast
 
 __all__ = ["States", "lstm", "lstm_loop"]
 
@@ -150,7 +150,8 @@ def lstm(
     step t and :math:`n_t` the number of values in it, those with respect to mean and variance of
     step i are :math:`\sum_t (p_t + 2 q_t (m_i - \mu_t))/n_t` and :math:`\sum_t q_t/n_t`, over the
     K windows that step i is in. Gradients of gradients are those of the loop, and transforms of
-    :mod:`torch.func` see a loop too. To ``torch.compile`` and ``torch.export`` it is a single node.
+    :mod:`torch.func` and derivatives in forward mode see a loop too. To ``torch.compile`` and
+    ``torch.export`` it is a single node.
 
     Arguments and the result are those of :func:`lstm_loop`.
 
@@ -172,7 +173,8 @@ def lstm(
     arguments = operator_arguments(
         x, h0, c0, W, b, U, c, sites, window, over == "batch", eps, batch_sizes
     )
-    if transforms_active():
+    # all that are tensors
+    if needs_loop(*arguments[:22]):
         h, c, _, *statistics = lstm_forward(*arguments, by_definition=False, backend="reference")
         return _states(h, c, statistics, arguments[7:20:5])
     inputs = (*arguments, False, backend_in_force())

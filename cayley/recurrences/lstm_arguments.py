@@ -11,7 +11,13 @@ from cayley.kernels.cuda.references import references
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.projection import check_projection, project
 from cayley.kernels.steps import check_devices, check_sequence
-from cayley.norms.windows import TimeWindow, coarse
+from cayley.norms.layouts import padded, step_mask
+from cayley.norms.windows import (
+    TimeWindow,
+    measured_from,
+    reference_of,
+    reference_with_past,
+)
 from cayley.tracing import traced
 
 __all__ = ["NormSite", "check_lstm", "operator_arguments", "starts_anew"]
@@ -119,16 +125,16 @@ def operator_arguments(
     tensors: list[Tensor | None] = []
     weights = None
     T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
-    near = _references(x, h0, c0, W, b, sites, window, over_batch)
+    near = _references(x, h0, b, sites, window, over_batch, batch_sizes)
     for site, reference in zip(sites, near, strict=True):
         if site is None:
             tensors += [None] * 5
             continue
         past = given = None
         if reference is not None and site.past is not None and window > 1:
-            weights = site.past.weights
-            reference = torch.where(weights[-1] > 0, site.past.reference, reference)
-            past = torch.stack((site.past.means, site.past.variances))
+            reference = reference_with_past(reference, site.past)
+            _, means, variances, weights = measured_from(site.past, reference)
+            past = torch.stack((means, variances))
         if site.given is not None:
             given = torch.stack([table[:T] for table in site.given])
         tensors += [site.gamma, site.beta, reference, past, given]
@@ -138,16 +144,17 @@ def operator_arguments(
 def _references(
     x: Tensor,
     h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
     b: Tensor | None,
     sites: Sequence[NormSite | None],
     window: int,
     over_batch: bool,
+    batch_sizes: Tensor | None,
 ) -> Sequence[Tensor | None]:
-    """Of each normalisation a number near the first step's mean, to take away from all steps.
+    """Of each normalisation what its means are measured from: what all steps have in common.
 
-    It is what they have in common. Of a single step only x, which may be anything, needs one.
+    Of x, which may be anything, see :func:`~cayley.norms.windows.reference_of`. Recurrent products
+    have the bias in common and cells nothing, whatever the state before the first step is. Of a
+    single step only x needs one.
     """
     of_x, of_h, of_c = (
         site is not None and site.given is None and (window > 1 or k == 0)
@@ -156,13 +163,33 @@ def _references(
     if not (of_x or of_h or of_c):
         return None, None, None
     by_kernel = x.is_cuda and not over_batch and backend_in_force() != "reference"
-    if by_kernel and not traced(x) and not refused(x, h0, c0, W, b):
-        found = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
+    if by_kernel and not traced(x) and not refused(x, h0, b):
+        bias = b if of_h else None
+        found = references(x, bias, len(h0), batch_sizes, of_input=of_x)
         return [None if site is None else one for one, site in zip(found, sites, strict=True)]
-    starts = (
-        x.reshape(-1, x.shape[-1])[: h0.shape[0]] if of_x else None,
-        (h0 @ W.mT if b is None else torch.addmm(b, h0, W.mT)) if of_h else None,
-        c0 if of_c else None,
+    cells = (1, h0.shape[1]) if over_batch else (h0.shape[0], 1)
+    return (
+        _reference_of_input(x, over_batch, batch_sizes) if of_x else None,
+        _reference_of_products(h0, b, over_batch) if of_h else None,
+        h0.new_zeros(cells) if of_c else None,
     )
-    axis = 0 if over_batch else 1
-    return [None if a is None else coarse(a.mean(axis, keepdim=True)) for a in starts]
+
+
+def _reference_of_input(x: Tensor, over_batch: bool, batch_sizes: Tensor | None) -> Tensor:
+    """That of what the input contributes, (B, 1) or (1, 4H)."""
+    if batch_sizes is None:
+        # the sum is a value, or the 0 of a batch without any
+        return reference_of(x[:, :1].sum(1, keepdim=True) if over_batch else x[..., :1])
+    if over_batch:
+        first_row = batch_sizes.cumsum(0) - batch_sizes
+        return reference_of(x[first_row.to(x.device), None])
+    rows = step_mask(batch_sizes, x.device)
+    return reference_of(padded(x[:, :1], rows), rows[..., None])
+
+
+def _reference_of_products(h0: Tensor, b: Tensor | None, over_batch: bool) -> Tensor:
+    """That of the recurrent products, (B, 1) or (1, 4H)."""
+    B, H = h0.shape
+    if b is None:
+        return h0.new_zeros((1, 4 * H) if over_batch else (B, 1))
+    return reference_of(b[None])[None] if over_batch else reference_of(b.mean()[None]).expand(B, 1)

@@ -7,7 +7,7 @@ from cayley.kernels.dispatch import runs_on
 from cayley.kernels.projection import project
 from cayley.kernels.steps import step_sizes
 from cayley.norms.atn import assorted_time_norm, normalize
-from cayley.norms.layouts import laid_out, there
+from cayley.norms.layouts import packed_table, step_mask
 from cayley.norms.running import DefinedWindow, RunningWindow
 from cayley.norms.windows import TimeWindow, mean_and_variance
 
@@ -117,7 +117,7 @@ def lstm_forward(
     if gamma_x is not None:
         past = _window(reference_x, past_x, weights)
         x, statistics_x = _normalized_input(
-            x, gamma_x, beta_x, past, given_x, window, over_batch, eps, batch_sizes
+            x, gamma_x, beta_x, reference_x, past, given_x, window, over_batch, eps, batch_sizes
         )
     if N_h is None and b is not None:
         x = x + b
@@ -157,6 +157,7 @@ def _normalized_input(
     x: Tensor,
     gamma: Tensor,
     beta: Tensor | None,
+    reference: Tensor | None,
     past: TimeWindow | None,
     given: Tensor | None,
     window: int,
@@ -166,14 +167,20 @@ def _normalized_input(
 ) -> tuple[Tensor, Tensor]:
     """N_x of all steps at once, and its statistics."""
     if given is not None:
-        mean, var = (laid_out(table, batch_sizes) for table in given)
+        mean, var = (packed_table(table, batch_sizes) for table in given)
         return normalize(x, mean, var, gamma, beta, eps), x.new_empty(0)
     over = "batch" if over_batch else "layer"
     y, found = assorted_time_norm(
-        x, gamma, beta, window=window, over=over, eps=eps, batch_sizes=batch_sizes, past=past
+        *(x, gamma, beta),
+        window=window,
+        over=over,
+        eps=eps,
+        batch_sizes=batch_sizes,
+        past=past,
+        reference=x.new_zeros(()) if reference is None else reference,
     )
     used = found.mean.detach(), (found.var.detach() + eps).rsqrt()
     statistics = torch.stack((found.m, found.v, *used))
     if batch_sizes is not None and not over_batch:
-        statistics = statistics.where(there(batch_sizes, x.device)[..., None], 0)
+        statistics = statistics.where(step_mask(batch_sizes, x.device)[..., None], 0)
     return y, statistics

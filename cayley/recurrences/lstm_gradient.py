@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import outer_products, previous_states, step_sizes
-from cayley.norms.layouts import laid_out, there
+from cayley.norms.layouts import packed_table, step_mask
 from cayley.norms.running import RunningAdjoint, window_counts
 
 __all__ = ["lstm_gradient", "reference_gradient"]
@@ -106,7 +106,7 @@ def reference_gradient(
         means = external[0]
         if batch_sizes is not None and means.shape[1] == batch_sizes[0]:
             # not the zeros of sequences that have ended
-            means = means.where(there(batch_sizes, means.device)[..., None], 0)
+            means = means.where(step_mask(batch_sizes, means.device)[..., None], 0)
         result = result - means.sum(0)
     return result + grad_past[0].sum(0) if grad_past.dim() == 4 else result
 
@@ -207,7 +207,7 @@ def lstm_gradient(
     dhs = steps(torch.zeros_like(h) if grad_h is None else grad_h)
     dcs = steps(torch.zeros_like(c) if grad_c is None else grad_c)
     fs, to_cells, to_os, to_tanhs = (steps(v) for v in (f, to_cell, to_o, to_tanh))
-    dxs, das, deltas, dys = ([torch.empty(0)] * len(sizes) for _ in range(4))
+    dxs, das, deltas, dys = ([h0[:0]] * len(sizes) for _ in range(4))
     # nothing comes from beyond the last step
     carry_h, carry_c = h0[:0], c0[:0]
     for t in reversed(range(len(sizes))):
@@ -255,5 +255,5 @@ def _normalized(
     else:
         mean, scale = statistics[2:]
     if reference is not None:
-        a = a - laid_out(reference.expand(mean.shape), batch_sizes)
-    return (a - laid_out(mean, batch_sizes)) * laid_out(scale, batch_sizes)
+        a = a - packed_table(reference.expand(mean.shape), batch_sizes)
+    return (a - packed_table(mean, batch_sizes)) * packed_table(scale, batch_sizes)

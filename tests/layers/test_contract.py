@@ -1,16 +1,19 @@
 """The contract of ``nn.RNN``, held by every network."""
 
 import copy
+import importlib
 import io
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from networks import NETWORKS, Make
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.utils.rnn import (
     PackedSequence,
     pack_padded_sequence,
@@ -175,6 +178,42 @@ def test_packed_sequences_are_each_sequence_alone(make: Make, given: bool) -> No
 
 
 @every
+def test_default_device_makes_no_difference(make: Make) -> None:
+    """Everything is where the layer and its input are, whatever torch.set_default_device says."""
+    layer = layer_of(make, **STACKED)
+    twin = copy.deepcopy(layer)
+    x = torch.randn(T, B, I)
+    packed = pack_padded_sequence(x, torch.tensor(LENGTHS), enforce_sorted=False)
+    for input in (x, packed):
+        results = []
+        for network, device in ((layer, "cpu"), (twin, "meta")):
+            with torch.device(device):
+                output = tree_leaves(tuple(network(input)))
+                sum(y.square().sum() for y in floats(output)).backward()
+                W = network.weight_hh_l0
+                with torch.no_grad():
+                    if len(network.structured) and network.structured["weight_hh_l0"].map.onto:
+                        network.weight_hh_l0 = W.clone()
+                    silent = tree_leaves(tuple(network(input)))
+            gradients = [p.grad for p in network.parameters()]
+            results.append([*floats(output), W, *floats(silent), *gradients, *network.buffers()])
+        torch.testing.assert_close(results[1], results[0])
+
+
+@every
+def test_a_device_asked_for_goes_over_the_default(make: Make) -> None:
+    with torch.device("meta"):
+        layer = make(I, N, device="cpu", **STACKED)
+    assert {t.device.type for t in layer.state_dict().values()} == {"cpu"}
+    assert layer(torch.randn(T, B, I))[0].isfinite().all()
+
+
+def floats(leaves: list[Tensor]) -> list[Tensor]:
+    """The tensors of a result that are no indices."""
+    return [y for y in leaves if isinstance(y, Tensor) and y.is_floating_point()]
+
+
+@every
 def test_packed_sorted_sequences_keep_their_order(make: Make) -> None:
     layer = layer_of(make)
     sequences = [torch.randn(length, I) for length in (5, 3, 3, 1)]
@@ -291,7 +330,8 @@ def resume(folder: str) -> None:
 def network_and_optimizer(name: str) -> tuple[Recurrent, torch.optim.Optimizer]:
     layer = NETWORKS[name](I, N, **STACKED)
     groups = cayley.parameter_groups(layer, 1e-2, recurrent_lr=1e-3)
-    kind = cayley.optim.StiefelRMSprop if name == "FullURNN" else torch.optim.Adam
+    on_manifold = any(matrix.map.on_manifold for matrix in layer.matrices())
+    kind = cayley.optim.StiefelRMSprop if on_manifold else torch.optim.Adam
     return layer, kind(groups)
 
 
@@ -422,6 +462,23 @@ def test_copies_are_equal_and_independent(make: Make) -> None:
 
 
 @every
+def test_saved_layers_hold_classes_and_plain_functions_only(make: Make, tmp_path: Path) -> None:
+    """So that ``torch.load(weights_only=True)`` takes them, once it is told which."""
+    layer = layer_of(make, **STACKED)
+    torch.save(layer, tmp_path / "layer.pt")
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(tmp_path / "layer.pt")
+    known = []
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert module.startswith(("cayley.", "torch.nn.")), name
+        known.append(getattr(importlib.import_module(module), attribute))
+    with torch.serialization.safe_globals(known):
+        twin = torch.load(tmp_path / "layer.pt", weights_only=True)
+    x = torch.randn(T, B, I)
+    torch.testing.assert_close(twin(x), layer(x))
+
+
+@every
 def test_meta_device(make: Make) -> None:
     layer = make(I, N, device="meta", **STACKED)
     output, _ = layer(torch.empty(T, B, I, device="meta"))
@@ -547,6 +604,46 @@ def test_transforms_of_torch_func(make: Make) -> None:
     torch.testing.assert_close(tangent, (gradient * v).sum())
     alone = torch.func.vmap(layer, in_dims=1, out_dims=1)(x)[0]
     torch.testing.assert_close(alone, layer(x)[0])
+
+
+@every
+def test_derivatives_in_forward_mode(make: Make) -> None:
+    """Plain dual numbers, in the input, the state or a parameter."""
+    layer = layer_of(make, num_layers=2).eval()
+    x, hx = torch.randn(4, 2, I), state_of(layer, 2)
+    first, *others = tree_leaves(hx)
+
+    def of_state(h: Tensor) -> Tensor:
+        return layer(x, (h, *others) if others else h)[0]
+
+    def of_parameter(name: str) -> Callable[[Tensor], Tensor]:
+        return lambda p: torch.func.functional_call(layer, {name: p}, (x,))[0]
+
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    functions = [(lambda x: layer(x)[0], x), (of_state, first)]
+    functions += [(of_parameter(name), p) for name, p in parameters.items()]
+    for function, v in functions:
+        t = torch.randn_like(v)
+        expected = torch.func.jvp(function, (v,), (t,))
+        with forward_ad.dual_level():
+            found = forward_ad.unpack_dual(function(forward_ad.make_dual(v.clone(), t)))
+            torch.testing.assert_close((found.primal, found.tangent), expected)
+
+
+# torch warns that it is deprecated, and of values that become constants
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@every
+@pytest.mark.parametrize("recorded", [True, False])
+def test_traces_of_torch_jit(make: Make, recorded: bool) -> None:
+    """A trace computes what the layer does, or is refused; it never records other numbers."""
+    layer = layer_of(make).eval()
+    x = torch.randn(T, B, I)
+    with torch.set_grad_enabled(recorded):
+        trace = torch.jit.trace(layer, (x,), check_trace=False)
+        for parameter in layer.parameters():
+            parameter.data.mul_(0.9)
+        x = torch.randn(T, B, I)
+        torch.testing.assert_close(trace(x), layer(x))
 
 
 @every

@@ -1,5 +1,8 @@
 """``cayley.RNN`` without structure is ``nn.RNN``; with structure it takes and gives matrices."""
 
+import pickle
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -137,6 +140,20 @@ def test_each_layer_and_direction_has_its_own_matrix() -> None:
 def test_initializers_are_data() -> None:
     layer = cayley.RNN(I, H, nonlinearity="modrelu", initializers={"bias": nn.init.ones_})
     assert torch.equal(layer.bias_l0, torch.ones(H))
+
+
+def test_a_map_is_made_from_its_size() -> None:
+    for make in (ScaledCayley, partial(ScaledCayley, negative_ones=3), lambda n: ScaledCayley(n)):
+        layer = cayley.RNN(I, H, 2, recurrent=make)
+        map = layer.structured["weight_hh_l1"].map
+        assert (map.n, map.negative_ones) == (H, make(H).negative_ones)
+        # nothing of the function stays behind, which might not be pickled
+        twin = pickle.loads(pickle.dumps(layer))
+        assert torch.equal(twin.weight_hh_l1, layer.weight_hh_l1)
+    with pytest.raises(ValueError, match="expected hidden_size to be at least 1, got 0"):
+        cayley.RNN(I, 0, recurrent=ScaledCayley)
+    with pytest.raises(TypeError, match=r"a function that makes one from its size.*got None"):
+        cayley.RNN(I, H, recurrent=lambda n: None)
 
 
 def test_wrong_recurrences_are_refused() -> None:

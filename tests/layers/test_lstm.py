@@ -1,11 +1,18 @@
 """``LSTM`` without a norm is ``nn.LSTM``; with one it is the equations of the documents."""
 
 import copy
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_leaves
 
 from cayley.layers.lstm import LSTM
@@ -20,6 +27,9 @@ NORMS: dict[str, dict] = {
     "atn over batch": {"norm": "atn", "window": 3, "over": "batch"},
 }
 norms = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+over_batch = pytest.mark.parametrize("norm", [NORMS["batch"], NORMS["atn over batch"]])
+# in training, batches of sequences of different lengths end with a single one
+end_alone = pytest.mark.filterwarnings("ignore:.*a step of a single sequence")
 
 
 def layer_of(**options: object) -> LSTM:
@@ -137,6 +147,7 @@ def test_is_the_equations_of_the_documents(norm: dict, options: dict) -> None:
 
 
 @norms
+@end_alone
 def test_padding_never_enters(norm: dict) -> None:
     """Packed sequences, of which each step counts only the sequences that have it."""
     layer = layer_of(**norm)
@@ -153,18 +164,19 @@ def test_padding_never_enters(norm: dict) -> None:
 
 
 @norms
-def test_backward_direction_is_forward_on_turned_sequences(norm: dict) -> None:
+@end_alone
+def test_backward_direction_is_forward_on_reversed_sequences(norm: dict) -> None:
     """With different lengths too: every sequence starts with its own last step."""
     layer = layer_of(bidirectional=True, **norm)
     alone = LSTM(I, H, **norm)
     state = {k.replace("_reverse", ""): v for k, v in layer.state_dict().items() if "_rev" in k}
     alone.load_state_dict(state)
     x = torch.randn(T, B, I)
-    turned = torch.zeros_like(x)
+    backwards = torch.zeros_like(x)
     for b, length in enumerate(LENGTHS.tolist()):
-        turned[:length, b] = x[:length, b].flip(0)
+        backwards[:length, b] = x[:length, b].flip(0)
     both, state = layer(pack_padded_sequence(x, LENGTHS, enforce_sorted=False))
-    one, expected = alone(pack_padded_sequence(turned, LENGTHS, enforce_sorted=False))
+    one, expected = alone(pack_padded_sequence(backwards, LENGTHS, enforce_sorted=False))
     both, one = pad_packed_sequence(both)[0], pad_packed_sequence(one)[0]
     for b, length in enumerate(LENGTHS.tolist()):
         torch.testing.assert_close(both[:length, b, H:], one[:length, b].flip(0))
@@ -243,7 +255,7 @@ def test_step_is_forward_one_step_at_a_time(norm: dict, training: bool) -> None:
     torch.testing.assert_close(twin.state_dict(), layer.state_dict())  # the population too
 
 
-@pytest.mark.parametrize("norm", [NORMS["batch"], NORMS["atn over batch"]])
+@over_batch
 def test_population_of_each_step(norm: dict) -> None:
     layer = layer_of(norm_cell=False, **norm)
     batches = [torch.randn(5, B, I) for _ in range(3)]
@@ -255,7 +267,7 @@ def test_population_of_each_step(norm: dict) -> None:
         used["hh"].append(before @ layer.weight_hh_l0.T + layer.bias_hh_l0)
     for site, values in used.items():
         population = layer.population[f"{site}_l0"]
-        assert population.batches.tolist() == [3] * 5
+        assert population.batches[:6].tolist() == [3] * 5 + [0]
         for t in range(5):
             pools = [a[max(0, t + 1 - K) : t + 1].flatten(0, 1) for a in values]
             mean = torch.stack([pool.mean(0) for pool in pools]).mean(0)
@@ -290,22 +302,96 @@ def test_evaluation_uses_the_population_and_beyond_it_the_last_step() -> None:
         torch.testing.assert_close(layer(many[:, b])[0], together[:, b])
 
 
-def test_population_resumes_at_its_size() -> None:
-    layer = layer_of(norm="batch", num_layers=2)
+@over_batch
+def test_a_single_sequence_does_not_enter_the_population(norm: dict) -> None:
+    """Neither at the end of the longest one, nor in a batch of one."""
+    layer = layer_of(**norm)
+    x = torch.randn(T, B, I)
+    with pytest.warns(UserWarning, match="single sequence has no variance"):
+        layer(pack_padded_sequence(x, LENGTHS, enforce_sorted=False))
+    expected = copy.deepcopy(layer.state_dict())
+    layer(x[:, :1])
+    torch.testing.assert_close(layer.state_dict(), expected)
+    for population in layer.population.values():
+        assert population.batches[:T].tolist() == [1] * 5 + [0] * 2
+        assert (population(torch.arange(1, 50))[1] > 0).all()  # h0 = 0 has none
+    layer.eval()
+    assert layer(torch.randn(50, B, I))[0].isfinite().all()
+    alone = layer_of(**norm)
+    with pytest.warns(UserWarning, match="single sequence has no variance"):
+        alone(x[:, 0])
+    with pytest.raises(RuntimeError, match="no training step had two sequences"):
+        alone.eval()(x)
+
+
+@over_batch
+def test_statistics_have_one_size_whatever_the_sequences(norm: dict) -> None:
+    """So streams do not let them grow, averages of models exist and checkpoints load."""
+    layer = layer_of(num_layers=2, max_steps=5, **norm)
+    averaged = AveragedModel(layer, use_buffers=True)
+    size = sum(buffer.numel() for buffer in layer.buffers())
+    state = None
+    for k in range(4):
+        _, state = layer(torch.randn(T + k, B, I), state)
+        averaged.update_parameters(layer)
+    assert sum(buffer.numel() for buffer in layer.buffers()) == size
     layer(torch.randn(T, B, I))
-    twin = LSTM(I, H, norm="batch", num_layers=2)
-    twin.load_state_dict(layer.state_dict())
     x = torch.randn(T + 2, B, I)
-    assert torch.equal(twin.eval()(x)[0], layer.eval()(x)[0])
-    for each in (layer, twin):
-        each.train()(x)
-    assert torch.equal(twin.population.hh_l1.mean, layer.population.hh_l1.mean)
-    assert len(twin.population.hh_l1.mean) == T + 2
+    assert averaged.eval()(x)[0].isfinite().all()
+    new = LSTM(I, H, num_layers=2, max_steps=5, **norm)
+    for name, value in layer.state_dict().items():  # as loaders do that know no modules
+        if "population" in name:
+            new.get_buffer(name).copy_(value)
+    twin = LSTM(I, H, num_layers=2, **norm)
+    twin.load_state_dict(layer.state_dict())
+    layer.eval()
+    twin.eval()
+    assert torch.equal(twin(x[:4])[0], layer(x[:4])[0])
+    torch.testing.assert_close(twin(x)[0], layer(x)[0])
+    assert "max_steps=5" in repr(layer)
     layer.reset_parameters()
-    assert len(layer.population.hh_l1.mean) == 1
+    assert not any(population.batches.any() for population in layer.population.values())
 
 
-@pytest.mark.parametrize("norm", [NORMS["batch"], NORMS["atn over batch"]])
+def work(rank: int, port: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    layer = layer_of(norm="batch")
+    model = DistributedDataParallel(layer)
+    for k in range(3):
+        x = torch.randn(9 + 3 * k if rank else 4, B, I)
+        model(x)[0].square().mean().backward()
+    model.eval()(torch.randn(2, B, I))  # the buffers are sent before a call
+    torch.save((layer.state_dict(), layer(torch.randn(30, B, I))[0]), Path(folder) / str(rank))
+    dist.destroy_process_group()
+
+
+def test_processes_may_have_sequences_of_different_lengths(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = (
+        "import sys; sys.path[:0] = [sys.argv[1]]\n"
+        "from test_lstm import work\n"
+        "work(int(sys.argv[2]), *sys.argv[3:])\n"
+    )
+    here = str(Path(__file__).parent)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, here, str(rank), port, str(tmp_path)])
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    (first, _), (second, y) = (torch.load(tmp_path / str(rank)) for rank in range(2))
+    for key, value in first.items():
+        assert torch.equal(value, second[key]), key
+        if key.endswith(".var"):
+            assert (value >= 0).all()
+    assert y.isfinite().all()
+
+
+@over_batch
 def test_training_over_the_batch_compiles_and_has_gradients(norm: dict) -> None:
     layer = layer_of(num_layers=2, bidirectional=True, **norm)
     twin = copy.deepcopy(layer)
@@ -438,3 +524,11 @@ def test_bad_settings_are_refused() -> None:
             LSTM(I, H, **options)
     with pytest.raises(ValueError, match="expected bias=True"):
         LSTM(I, H, bias=False, forget_bias=1.0)
+    for norm in (None, "layer", "batch"):
+        for eps in (-1, float("nan")):
+            with pytest.raises(ValueError, match=f"LSTM: expected a finite eps .* got {eps}"):
+                LSTM(I, H, norm=norm, eps=eps)
+        with pytest.raises(TypeError, match="LSTM: expected eps as a float, got '1e-5'"):
+            LSTM(I, H, norm=norm, eps="1e-5")
+        with pytest.raises(ValueError, match="max_steps to be at least 1, got 0"):
+            LSTM(I, H, norm=norm, max_steps=0)

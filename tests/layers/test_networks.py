@@ -1,6 +1,7 @@
 """Parameter counts against the printed ones, and initial values, of every network."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -118,6 +119,29 @@ def test_unitary_networks_start_as_published(network: type[cayley.RNN]) -> None:
     assert 0 < layer.bias_l0.abs().max() <= 0.01
     bound = 0.01 if network is cayley.ScuRNN else math.sqrt(3 / (2 * n))
     assert 0.5 * bound < layer.h0_l0.abs().max() <= bound
+
+
+ELMAN = [kind for kind in cayley.layers.NETWORKS.values() if issubclass(kind, cayley.RNN)]
+
+
+@pytest.mark.parametrize("network", ELMAN)
+def test_initializers_go_over_those_of_the_network(network: type[cayley.RNN]) -> None:
+    sizes = (3, 4, 4) if network is cayley.ENRNN else (3, 8)
+    given = {"weight_ih": partial(nn.init.constant_, val=2.0), "h0": nn.init.ones_}
+    layer = network(*sizes, trainable_h0=True, initializers=given)
+    assert torch.equal(layer.weight_ih_l0, torch.full_like(layer.weight_ih_l0, 2.0))
+    assert torch.equal(layer.h0_l0, torch.ones_like(layer.h0_l0))
+    # what is not given stays the network's own
+    torch.manual_seed(0)
+    layer.reset_parameters()
+    torch.manual_seed(0)
+    plain = network(*sizes, initializers=None)
+    biases = [name for name, _ in plain.named_parameters(recurse=False) if "bias" in name]
+    for name in biases:
+        assert (getattr(layer, name) == 0).all() == (getattr(plain, name) == 0).all()
+    for wrong in ({"wieght_ih": nn.init.ones_}, {"bias": 3}, ["bias"]):
+        with pytest.raises((TypeError, ValueError), match="initializers"):
+            network(*sizes, initializers=wrong)
 
 
 def test_negative_ones_out_of_range() -> None:

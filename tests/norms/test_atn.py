@@ -59,6 +59,7 @@ def test_window_of_one_step_is_layer_or_batch_normalisation() -> None:
 
 @windows
 @overs
+@pytest.mark.filterwarnings("ignore:.*a step of a single sequence")
 def test_padding_never_enters(window: int, over: str) -> None:
     """Of sequences of different lengths each step is normalised by what is there."""
     norm = AssortedTimeNorm(F, window, over=over)
@@ -168,6 +169,31 @@ def test_large_mean_in_single_precision(window: int, over: str) -> None:
     torch.testing.assert_close(y, exact[59])
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e6, -1e6])
+@pytest.mark.parametrize("step", [0, 3])
+@windows
+@overs
+def test_a_bad_step_acts_on_its_own_window_only(
+    bad: float, step: int, window: int, over: str
+) -> None:
+    """In single precision, and in a stream and in chunks too."""
+    norm = AssortedTimeNorm(F, window, over=over, affine=False).float()
+    a = torch.randn(T + 30, B, F).float()
+    a[step, :2] = bad
+    after = step + window
+    exact = defined(a.double(), window, over)
+    found = norm(a)
+    torch.testing.assert_close(found[after:].double(), exact[after:], rtol=0, atol=1e-5)
+    assert found[:step].isfinite().all()
+    packed = norm(pack_padded_sequence(a, torch.tensor([T + 30] * B)))
+    torch.testing.assert_close(pad_packed_sequence(packed)[0], found, equal_nan=True)
+    state, ys = None, []
+    for a_t in a:
+        y_t, state = norm.step(a_t, state)
+        ys.append(y_t)
+    torch.testing.assert_close(torch.stack(ys)[after:].double(), exact[after:], rtol=0, atol=1e-5)
+
+
 def test_nothing_of_the_size_of_window_times_units_is_kept() -> None:
     norm = AssortedTimeNorm(512, 100)
     _, state = norm.step(torch.randn(3, 512))
@@ -262,6 +288,15 @@ def test_evaluation_over_the_batch_uses_the_population() -> None:
     torch.testing.assert_close(found[:2, 1], y[:2, 0])
 
 
+def test_a_single_sequence_does_not_enter_the_population() -> None:
+    norm = AssortedTimeNorm(F, 2, over="batch", max_steps=9)
+    with pytest.warns(UserWarning, match="single sequence has no variance"):
+        norm(pack_padded_sequence(torch.randn(T, 3, F), torch.tensor([T, 4, 4])))
+    assert norm.population.batches.tolist() == [1] * 4 + [0] * 5
+    norm.eval()
+    assert (norm(torch.randn(T, 3, F)).abs() < 30).all()
+
+
 @overs
 def test_module_behaves(over: str) -> None:
     norm = norm_of(3, over)
@@ -289,6 +324,11 @@ def test_bad_arguments_are_refused() -> None:
             AssortedTimeNorm(*sizes)
     with pytest.raises(ValueError, match="'layer' or 'batch', got 'time'"):
         AssortedTimeNorm(5, 3, over="time")
+    for eps in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"expected a finite eps of at least 0, got {eps}"):
+            AssortedTimeNorm(5, 3, eps=eps)
+    with pytest.raises(TypeError, match="expected eps as a float, got '1e-5'"):
+        AssortedTimeNorm(5, 3, eps="1e-5")
     norm = AssortedTimeNorm(5, 3)
     for shape in ((T, 5), (T, B, 4)):
         with pytest.raises(ValueError, match=r"\(T, B, F\) with F = 5"):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from cayley.norms.layouts import laid_out, padded, there, turned
+from cayley.norms.layouts import packed_table, padded, reversed_sequences, step_mask
 
 LENGTHS = torch.tensor([5, 3, 3, 1])
 
@@ -12,14 +12,14 @@ def test_packed_to_padded_and_back() -> None:
     rows = torch.arange(5)[:, None] < LENGTHS
     x = x * rows[..., None]
     packed = pack_padded_sequence(x, LENGTHS)
-    found = there(packed.batch_sizes, x.device)
+    found = step_mask(packed.batch_sizes, x.device)
     assert torch.equal(found, rows)
     assert torch.equal(padded(packed.data, found), x)
-    assert torch.equal(laid_out(x, packed.batch_sizes), packed.data)
+    assert torch.equal(packed_table(x, packed.batch_sizes), packed.data)
     table = torch.randn(5, 1, 2)
     expected = pack_padded_sequence(table.expand(-1, 4, -1), LENGTHS).data
-    assert torch.equal(laid_out(table, packed.batch_sizes), expected)
-    assert laid_out(table, None) is table
+    assert torch.equal(packed_table(table, packed.batch_sizes), expected)
+    assert packed_table(table, None) is table
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -32,7 +32,7 @@ def test_turned_sequences(packs: bool) -> None:
         flipped[:length, b] = x[:length, b].flip(0)
     if packs:
         expected = pack_padded_sequence(flipped, lengths).data
-        assert torch.equal(turned(packed.data, packed.batch_sizes), expected)
-        assert torch.equal(turned(expected, packed.batch_sizes), packed.data)
+        assert torch.equal(reversed_sequences(packed.data, packed.batch_sizes), expected)
+        assert torch.equal(reversed_sequences(expected, packed.batch_sizes), packed.data)
     else:
-        assert torch.equal(turned(x, None), flipped)
+        assert torch.equal(reversed_sequences(x, None), flipped)

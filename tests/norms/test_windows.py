@@ -10,6 +10,9 @@ from cayley.norms.windows import (
     advance,
     coarse,
     mean_and_variance,
+    measured_from,
+    reference_of,
+    reference_with_past,
     sliding_sum,
     window_statistics,
 )
@@ -98,6 +101,28 @@ def test_jump_does_not_spoil_what_follows(window: int) -> None:
     _, exact = window_statistics(*mean_and_variance(a.double(), 2), w.double(), window)
     torch.testing.assert_close(var.double(), exact, rtol=2e-3, atol=0)
     assert exact[50 + window :].max() < 0.02
+
+
+def test_reference_is_that_of_the_value_of_least_magnitude() -> None:
+    values = torch.tensor([[torch.nan, 7.0, 1e6, torch.nan], [1003.0, -3.0, 2e6, torch.inf]])
+    for dtype in (torch.float32, torch.float64):
+        found = reference_of(values.to(dtype))
+        assert found.tolist() == [coarse(torch.tensor(1003.0)), -3, coarse(torch.tensor(1e6)), 0]
+    there = torch.tensor([[True, True, False, True], [True, False, True, True]])
+    assert reference_of(values, there)[1:3].tolist() == [7, coarse(torch.tensor(2e6))]
+    huge = torch.full((2, 1), torch.finfo(torch.float32).max, dtype=torch.float32)
+    assert reference_of(huge) == 0
+
+
+def test_past_is_measured_from_the_reference_nearer_to_zero() -> None:
+    reference, weights = torch.tensor([[4.0], [4.0], [torch.nan]]), torch.ones(2, 3, 1)
+    weights[:, 1] = 0
+    past = TimeWindow(reference, torch.ones(2, 3, 1), torch.ones(2, 3, 1), weights)
+    found = reference_with_past(torch.tensor([[-8.0], [-8.0], [-8.0]]), past)
+    assert found.flatten().tolist() == [4, -8, -8]
+    moved = measured_from(past, found - 1)
+    assert torch.equal(moved.means[0, :2], torch.tensor([[2.0], [0.0]]))
+    assert reference_with_past(reference, None) is reference
 
 
 def test_reference_is_near_and_leaves_values_as_they_are() -> None:

@@ -260,6 +260,20 @@ def test_drift_in_single_precision(dtype: torch.dtype) -> None:
     assert defect(refine(W)) <= 5 * eps * n**0.5
 
 
+@optimizers
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_optimizers_do_not_let_rounding_errors_add_up(make: type, dtype: torch.dtype) -> None:
+    n, found = 65, {}
+    for refined in (True, False):
+        W = torch.nn.Parameter(unitary(n, dtype))
+        optimizer = make([W], lr=0.1, refine=refined)
+        for _ in range(600):
+            W.grad = torch.randn(n, n, dtype=dtype)
+            optimizer.step()
+        found[refined] = defect(W.detach())
+    assert found[True] <= 1e-6 * n**0.5 < found[False]
+
+
 def test_autocast_does_not_reach_the_step() -> None:
     W, G = unitary(8, torch.float32), torch.randn(8, 8, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cayley.kernels.cpu.cayley import LARGEST
 from cayley.parametrizations import ScaledCayley, scaled_cayley, skew_symmetric
 
 
@@ -99,3 +100,13 @@ def test_bandwidth_limits_the_free_entries() -> None:
     assert x.shape == (5 + 4,)
     A = map.skew(torch.ones_like(x))
     assert torch.equal(A != 0, (torch.ones(6, 6).tril(2).triu(-2) - torch.eye(6)) != 0)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e6])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_large_entries_of_an_odd_matrix(size: float, recorded: bool) -> None:
+    """Too large for the C code; the condition of I + A is that of A."""
+    map = ScaledCayley(LARGEST + 1).float()
+    A = (size * torch.randn(map.n * (map.n - 1) // 2)).float().requires_grad_(recorded)
+    for W in (map(A), map.with_pullback(A)[0]):
+        assert map.defect(W) <= 1e-6 * map.n**0.5

@@ -11,21 +11,19 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import functional_call
 
 from cayley.parametrizations import (
+    MAPS,
     ComplexScaledCayley,
     EigenvalueNormalization,
     GivensLayers,
     HouseholderProduct,
     LongShort,
-    MatrixExponential,
     NeumannCayley,
     Parametrization,
     ScaledCayley,
     Skew,
     SkewHermitian,
     SpectralSVD,
-    StiefelPoint,
     StructuredMatrix,
-    UnitaryComposition,
 )
 
 # makes a map of the size asked for, or of the next that it can have: the tests read map.n
@@ -36,46 +34,38 @@ def next_power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# those that reach every orthogonal (unitary, skew) matrix, so that right_inverse takes any of them
-ONTO: dict[str, Factory] = {
+# beside the registered maps: other options of them, and the maps that these are made of
+VARIANTS: dict[str, Factory] = {
     "skew": Skew,
+    "skew-banded": lambda n: Skew(n, bandwidth=2),
     "skew-hermitian": SkewHermitian,
-    "cayley": ScaledCayley,
+    "skew-hermitian-banded": lambda n: SkewHermitian(n, bandwidth=2),
     "cayley-no-signs": lambda n: ScaledCayley(n, negative_ones=0),
     "cayley-all-signs": lambda n: ScaledCayley(n, negative_ones=n),
-    "cayley-complex": ComplexScaledCayley,
+    "cayley-banded": lambda n: ScaledCayley(n, bandwidth=2),
+    "cayley-complex-banded": lambda n: ComplexScaledCayley(n, bandwidth=2),
     "eigenvalue": EigenvalueNormalization,
     "eigenvalue-eps": lambda n: EigenvalueNormalization(n, eps=0.1),
     "long-short": lambda n: LongShort(n // 2, n - n // 2),
-    "neumann": NeumannCayley,
     "neumann-first-order": lambda n: NeumannCayley(n, order=1),
     "neumann-often": lambda n: NeumannCayley(n, order=3, refresh_every=5),
-    "exponential": MatrixExponential,
-    "householder": HouseholderProduct,
-    "svd": SpectralSVD,
+    "householder-few": lambda n: HouseholderProduct(n, reflections=min(n, 3)),
+    "svd-few": lambda n: SpectralSVD(n, reflections=min(n, 3)),
     "svd-wide": lambda n: SpectralSVD(n, margin=0.5),
     "svd-no-margin": lambda n: SpectralSVD(n, margin=0.0),
     "givens-all": lambda n: GivensLayers(n, layers=n + 2),
-    "stiefel": StiefelPoint,
-}
-# those with an inverse only on the matrices that they reach
-PARTIAL: dict[str, Factory] = {
-    "skew-banded": lambda n: Skew(n, bandwidth=2),
-    "skew-hermitian-banded": lambda n: SkewHermitian(n, bandwidth=2),
-    "householder-few": lambda n: HouseholderProduct(n, reflections=min(n, 3)),
-}
-# those without an inverse
-ONE_WAY: dict[str, Factory] = {
-    "cayley-banded": lambda n: ScaledCayley(n, bandwidth=2),
-    "cayley-complex-banded": lambda n: ComplexScaledCayley(n, bandwidth=2),
-    "svd-few": lambda n: SpectralSVD(n, reflections=min(n, 3)),
-    "givens": GivensLayers,
     "givens-fft": lambda n: GivensLayers(next_power_of_two(n), layers="fft"),
-    "composition": UnitaryComposition,
 }
-ALL = {**ONTO, **PARTIAL, **ONE_WAY}
+ALL: dict[str, Factory] = {**MAPS, **VARIANTS}
+# those whose inverse takes every matrix of the set, and some that take what they reach
+ONTO = {name: make for name, make in ALL.items() if make(8).onto}
+PARTIAL = {name: ALL[name] for name in ("skew-banded", "skew-hermitian-banded", "householder-few")}
 # those that any optimiser keeps on a set that rounding can leave
-KEPT = {name: make for name, make in ALL.items() if not name.startswith(("skew", "stiefel"))}
+KEPT = {
+    name: make
+    for name, make in ALL.items()
+    if not make(8).on_manifold and not name.startswith("skew")
+}
 
 every = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 sizes = pytest.mark.parametrize("n", [1, 2, 5, 8])
@@ -180,6 +170,14 @@ def test_transforms_of_torch_func(make: Factory) -> None:
 
 
 @pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize("size", [1e3, 1e6])
+def test_stays_on_the_set_with_large_free_entries(make: Factory, size: float) -> None:
+    map = make(33).float()
+    W = map(*(size * X.detach() for X in free(map, torch.float32)))
+    assert map.defect(W) <= 1e-6 * map.n**0.5
+
+
+@pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "RMSprop", "AdamW"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_stays_on_the_set_for_a_thousand_steps(
@@ -219,6 +217,25 @@ def test_meta_device_deepcopy_and_pickle(make: Factory) -> None:
     for twin in (copy.deepcopy(matrix), pickle.loads(pickle.dumps(matrix))):
         assert torch.equal(twin(), matrix())
         assert twin.state_dict().keys() == matrix.state_dict().keys()
+
+
+@every
+def test_default_device_makes_no_difference(make: Factory) -> None:
+    results = []
+    first = make(6)
+    X = [x.detach() for x in free(first)]
+    for device in ("cpu", "meta"):
+        map = copy.deepcopy(first)
+        leaves = [x.clone().requires_grad_() for x in X]
+        with torch.device(device):
+            W = map(*leaves)
+            gradients = torch.autograd.grad(W.abs().sum(), leaves)
+            parts = [W, *gradients, map.defect(W), map.project(W.detach())]
+            if map.onto:
+                inverse = map.right_inverse(W.detach())
+                parts += [inverse] if isinstance(inverse, Tensor) else inverse
+            results.append([*parts, *map.buffers()])
+    torch.testing.assert_close(results[1], results[0])
 
 
 @every

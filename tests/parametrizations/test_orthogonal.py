@@ -1,5 +1,7 @@
 """Structured matrices on the weights of modules that are not ours."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -61,6 +63,9 @@ def test_keeps_an_orthogonal_weight() -> None:
 def test_takes_a_map_of_any_kind() -> None:
     layer = cayley.orthogonal_(nn.Linear(8, 8), map=ScaledCayley(8, negative_ones=3))
     torch.testing.assert_close(layer.weight @ layer.weight.T, torch.eye(8))
+    for make in (ScaledCayley, partial(ScaledCayley, negative_ones=3)):
+        layer = cayley.orthogonal_(nn.Linear(8, 8), map=make)
+        torch.testing.assert_close(layer.weight @ layer.weight.T, torch.eye(8))
     layer = cayley.orthogonal_(nn.Linear(8, 8), map=Skew(8))
     torch.testing.assert_close(layer.weight, -layer.weight.T)
 
@@ -105,8 +110,9 @@ def test_refusals_say_what_to_do() -> None:
         cayley.orthogonal_(nn.Linear(5, 4))
     with pytest.raises(ValueError, match="one of the maps"):
         cayley.orthogonal_(nn.Linear(4, 4), map="nonsense")
-    with pytest.raises(TypeError, match=r"expected a parametrisation or the name.*got <class"):
-        cayley.orthogonal_(nn.Linear(4, 4), map=ScaledCayley)
+    for wrong in (3, nn.Identity(), nn.ReLU):
+        with pytest.raises(TypeError, match=r"expected a parametrisation, a function.*got"):
+            cayley.orthogonal_(nn.Linear(4, 4), map=wrong)
     with pytest.raises(ValueError, match="size 4, got one of size 5"):
         cayley.orthogonal_(nn.Linear(4, 4), map=ScaledCayley(5))
     with pytest.raises(TypeError, match="expected a complex weight"):

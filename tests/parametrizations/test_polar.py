@@ -17,17 +17,29 @@ def test_polar_is_the_nearest_unitary_matrix(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_refine_squares_the_defect(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("size", [1e-12, 1e-9, 1e-3, 1.0, 1e3])
+def test_refine_finds_the_polar_factor(dtype: torch.dtype, size: float) -> None:
     Q = torch.linalg.qr(torch.randn(8, 8, dtype=dtype))[0]
-    E = torch.randn(8, 8, dtype=dtype)
-    defects = []
-    for size in (1e-3, 1e-4):
-        W = refine(Q + size * E)
-        defects.append(torch.linalg.matrix_norm(W.mH @ W - torch.eye(8)))
-    assert defects[0] / defects[1] == pytest.approx(100, rel=0.1)
+    W = Q + size * torch.randn(8, 8, dtype=dtype)
+    torch.testing.assert_close(refine(W), polar(W), rtol=0, atol=1e-13)
 
 
-def test_refine_is_the_identity_for_gradients() -> None:
-    W = torch.eye(4).requires_grad_()
+def test_refine_is_one_step_where_nobody_can_look() -> None:
+    W = torch.eye(4) + 1e-3 * torch.randn(4, 4)
+    expected = W + 0.5 * W @ (torch.eye(4) - W.mT @ W)
+    compiled = torch.compile(refine, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(W), expected)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_refine_is_the_identity_for_gradients(scale: float) -> None:
+    W = (torch.eye(4) * scale).requires_grad_()
     G = torch.randn(4, 4)
     torch.testing.assert_close(torch.autograd.grad(refine(W), W, G)[0], G)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_refine_does_not_hide_what_is_no_number(value: float) -> None:
+    W = torch.eye(4)
+    W[0, 0] = value
+    assert not refine(W).isfinite().all()

@@ -3,7 +3,9 @@
 import copy
 import io
 import pickle
+import sys
 import weakref
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -694,6 +696,62 @@ def test_compiled_models() -> None:
     assert_gradients(model, values)
 
 
+@pytest.fixture
+def hooks_unchecked() -> Iterator[None]:
+    """As torch is set up, and without the code of other tests."""
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=True):
+        yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("hooks_unchecked")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_run_of_the_same_classes_before() -> None:
+    model, x = mlp(), torch.randn(12, 4)
+    for run in (model, mlp()):
+        loss(torch.compile(run, backend="eager"), x).backward()
+    model.zero_grad()
+    bnp = BNP(model, eps=EPS)
+    loss(torch.compile(model, backend="eager"), x).backward()
+    values = expected(model, x)
+    bnp.step()
+    assert_gradients(model, values)
+
+
+@pytest.mark.usefixtures("hooks_unchecked")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_run_of_the_same_classes_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first use of torch.compile comes after BNP: one step is lost, and a warning says so."""
+    model, x = mlp(), torch.randn(12, 4)
+    with monkeypatch.context() as not_imported:
+        not_imported.delitem(sys.modules, "torch._dynamo")
+        bnp = BNP(model, eps=EPS)
+    loss(torch.compile(mlp(), backend="eager"), x).backward()
+    compiled = torch.compile(model, backend="eager")
+    loss(compiled, x).backward()
+    before = gradients(model)
+    with pytest.warns(UserWarning, match="code is dropped, and the next pass will be seen"):
+        bnp.step()
+    assert_gradients(model, before)
+    model.zero_grad()
+    loss(compiled, x).backward()
+    values = expected(model, x)
+    bnp.step()
+    assert_gradients(model, values)
+
+
+def test_a_gradient_of_the_input_does_not_enter_the_statistics() -> None:
+    model, x = mlp(), torch.randn(12, 4)
+    bnp = BNP(model, eps=EPS)
+    loss(model, x).backward()
+    values = expected(model, x)
+    other = (5 + torch.randn(30, 4)).requires_grad_()
+    torch.autograd.grad(loss(model, other), other)
+    bnp.step()
+    assert_gradients(model, values)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.filterwarnings("ignore:a recurrence runs as a loop")  # in double precision
@@ -797,6 +855,8 @@ def test_a_state_that_does_not_fit_says_what_is_wrong() -> None:
         ({"momentum": -0.1}, ValueError, "momentum"),
         ({"start": "zero"}, ValueError, "start"),
         ({"dtype": torch.float16}, ValueError, "dtype"),
+        ({"include": [0]}, TypeError, "include as names or types of modules, got 0"),
+        ({"exclude": 0}, TypeError, "exclude as names or types of modules, got 0"),
         ({"include": "7"}, ValueError, "'7' matches none of: 0, 1, 2, 3, 4"),
         ({"exclude": nn.Conv2d}, ValueError, "matches none"),
         ({"exclude": nn.Linear}, ValueError, "0.weight: excluded"),

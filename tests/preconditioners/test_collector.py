@@ -15,7 +15,8 @@ def multiply(collector: Collector, x: Tensor, w: Tensor) -> Tensor:
 
 
 def test_many_small_rows_are_reduced_in_bunches() -> None:
-    collector, w = Collector(lambda: True), torch.ones(2, requires_grad=True)
+    w = torch.ones(2, requires_grad=True)
+    collector = Collector(lambda: [w])
     x = torch.randn(3 * MANY + 5, 4, 2)
     torch.stack([multiply(collector, x_t, w) for x_t in x]).sum().backward()
     taken = collector.take()["x"]
@@ -25,7 +26,8 @@ def test_many_small_rows_are_reduced_in_bunches() -> None:
 
 
 def test_large_rows_are_reduced_at_once() -> None:
-    collector, w = Collector(lambda: True), torch.ones(2, requires_grad=True)
+    w = torch.ones(2, requires_grad=True)
+    collector = Collector(lambda: [w])
     x = torch.randn(SMALL, 2)
     multiply(collector, x, w).sum().backward()
     torch.testing.assert_close(collector.take()["x"].mean, x.mean(0))
@@ -33,7 +35,7 @@ def test_large_rows_are_reduced_at_once() -> None:
 
 def test_backward_passes_are_pooled_while_there_are_gradients() -> None:
     w = nn.Parameter(torch.ones(2))
-    collector = Collector(lambda: w.grad is None)
+    collector = Collector(lambda: [w])
     x = torch.randn(10, 2)
     for part in x.split(4):
         multiply(collector, part, w).sum().backward()
@@ -50,7 +52,7 @@ def test_a_backward_pass_that_fails_is_forgotten() -> None:
         raise ArithmeticError
 
     w = nn.Parameter(torch.ones(2))
-    collector = Collector(lambda: w.grad is None)
+    collector = Collector(lambda: [w])
     x = torch.randn(10, 2)
     broken = (x * w).requires_grad_()
     broken.register_hook(fail)
@@ -60,12 +62,36 @@ def test_a_backward_pass_that_fails_is_forgotten() -> None:
     assert collector.take()["x"].n == 10
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_gradient_of_the_input_alone_does_not_count(before: bool) -> None:
+    w = nn.Parameter(torch.ones(2))
+    collector = Collector(lambda: [w])
+    x, other = torch.randn(10, 2), torch.randn(7, 2, requires_grad=True)
+    if before:
+        multiply(collector, x, w).sum().backward()
+    torch.autograd.grad(multiply(collector, other, w).sum(), other)
+    multiply(collector, other, w).sum().backward(inputs=[other])
+    if not before:
+        assert not collector.reached
+        multiply(collector, x, w).sum().backward()
+    assert collector.take()["x"].n == 10
+    # but that of the weight does, and what is differentiated again
+    torch.autograd.grad(multiply(collector, other, w).sum(), w)
+    assert collector.take()["x"].n == 7
+    multiply(collector, other, w).sum().backward(inputs=[w])
+    assert collector.take()["x"].n == 7
+    (g,) = torch.autograd.grad(multiply(collector, other, w).sum(), other, create_graph=True)
+    g.square().sum().backward()
+    assert collector.take()["x"].n == 7
+
+
 def test_two_outputs_count_together() -> None:
     """Gradients of several outputs of one pass come one by one, and make one set of rows."""
     w = torch.ones(2, requires_grad=True)
     x = torch.arange(8.0).view(4, 2)
     for used in ((0,), (1,), (0, 1)):
-        collector = Collector(lambda: True)
+        w.grad = None
+        collector = Collector(lambda: [w])
         outputs = [x[:2] * w, x[1:] * w]
 
         def rows(grads: list[Tensor | None]) -> dict[str, Rows]:
@@ -86,7 +112,7 @@ def test_two_outputs_count_together() -> None:
 
 
 def test_outputs_without_gradients_are_passed_over() -> None:
-    collector = Collector(lambda: True)
+    collector = Collector(list)
     collector.record(Observation([torch.ones(2)], lambda grads: {}))
     assert collector.take() == {}
     assert not collector.reached

@@ -18,7 +18,7 @@ def problem(
     return torch.randn(4), [torch.randn(4, n) for n in sizes], rows
 
 
-def moments(rows: list[Tensor], eps: float, centred: bool) -> tuple[list[Tensor], list[Tensor]]:
+def statistics(rows: list[Tensor], eps: float, centred: bool) -> tuple[list[Tensor], list[Tensor]]:
     means = [H.mean(0) for H in rows]
     if centred:
         return means, [H.var(0, correction=0) + eps for H in rows]
@@ -29,7 +29,7 @@ def moments(rows: list[Tensor], eps: float, centred: bool) -> tuple[list[Tensor]
 @pytest.mark.parametrize("sizes", [(5,), (5, 3), (2, 3, 4)])
 def test_joint_is_the_product_with_P_Pt(sizes: tuple[int, ...], q2: float) -> None:
     g, grads, rows = problem(sizes=sizes)
-    b, Ws = joint(g, grads, *moments(rows, 0.1, True), q2)
+    b, Ws = joint(g, grads, *statistics(rows, 0.1, True), q2)
     expected_b, expected = preconditioned(g, grads, rows, 0.1, q2)
     torch.testing.assert_close(b, expected_b, rtol=0, atol=1e-12)
     for W, other in zip(Ws, expected, strict=True):
@@ -38,7 +38,7 @@ def test_joint_is_the_product_with_P_Pt(sizes: tuple[int, ...], q2: float) -> No
 
 def test_without_a_bias_it_scales_and_does_not_centre() -> None:
     _, grads, rows = problem()
-    b, Ws = joint(None, grads, *moments(rows, 0.1, False))
+    b, Ws = joint(None, grads, *statistics(rows, 0.1, False))
     assert b is None
     for W, G, H in zip(Ws, grads, rows, strict=True):
         torch.testing.assert_close(W, G / (H.square().mean(0) + 0.1), rtol=0, atol=1e-12)
@@ -47,7 +47,7 @@ def test_without_a_bias_it_scales_and_does_not_centre() -> None:
 def test_the_arguments_are_left_as_they_are() -> None:
     g, grads, rows = problem()
     copies = g.clone(), [G.clone() for G in grads]
-    joint(g, grads, *moments(rows, 0.1, True))
+    joint(g, grads, *statistics(rows, 0.1, True))
     assert torch.equal(g, copies[0])
     assert all(torch.equal(G, copy) for G, copy in zip(grads, copies[1], strict=True))
 
@@ -62,7 +62,7 @@ def test_it_is_the_identity_for_standard_rows() -> None:
 def test_it_is_linear_and_always_descends() -> None:
     for _ in range(200):
         g, grads, rows = problem(N=7)
-        arguments = moments(rows, 1e-3, True)
+        arguments = statistics(rows, 1e-3, True)
         b, Ws = joint(g, grads, *arguments)
         inner = b @ g + sum((W * G).sum() for W, G in zip(Ws, grads, strict=True))
         assert inner > 0

@@ -72,7 +72,7 @@ def test_an_additive_bias_is_centred_with_U(name: str) -> None:
     torch.testing.assert_close(after["bias_l0"], b, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["RNN-tanh", "LSTM"])
+@pytest.mark.parametrize("name", ["RNN", "LSTM"])
 def test_free_matrices_form_one_block(name: str) -> None:
     before, after, x, h, _ = run(NETWORKS[name](INPUT, H))
     b, (U, W) = preconditioned(

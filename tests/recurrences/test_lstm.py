@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+import cayley
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences.lstm import States, lstm, lstm_loop
 from cayley.recurrences.lstm_arguments import NormSite
@@ -292,6 +293,29 @@ def test_float32_follows_float64_with_a_large_bias() -> None:
     out = problem.run(lstm, x, h0, c0, W, b, *rest)[0]
     exact = problem.run(lstm_loop, *(t.double() for t in (x, h0, c0, W, b, *rest)))[0]
     assert (out - exact).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("over", ["layer", "batch"])
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_large_first_step_does_not_act_on_later_ones(
+    window: int, over: str, backend: str
+) -> None:
+    """In single precision: 10⁶ in the input, and in the state, at the first step."""
+    T, B, H = 12, 3, 8
+    x, h0, c0 = torch.randn(T, B, 4 * H), 1e6 * torch.randn(B, H), torch.randn(B, H)
+    x[0] = 1e6 * (1 + torch.rand(B, 4 * H))
+    W, b = torch.randn(4 * H, H), torch.randn(4 * H)
+    norms = {
+        name: torch.rand(2, F) for name, F in (("input", 4 * H), ("recurrent", 4 * H), ("cell", H))
+    }
+    results = []
+    for dtype, function in ((torch.float32, lstm), (torch.float64, lstm_loop)):
+        tensors = [v.float().to(dtype) for v in (x, h0, c0, W, b)]
+        sites = {name: NormSite(*pair.float().to(dtype)) for name, pair in norms.items()}
+        with cayley.backend(backend):
+            results.append(function(*tensors, **sites, window=window, over=over).h.double())
+    torch.testing.assert_close(results[0][window:], results[1][window:], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("create_graph", [False, True])

@@ -20,7 +20,6 @@ from cayley.kernels.cuda.nvrtc import refused
 from cayley.kernels.cuda.packed import step_table
 from cayley.kernels.cuda.parts import parts
 from cayley.kernels.cuda.plans import no_room
-from cayley.kernels.cuda.references import averaged
 from cayley.kernels.cuda.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.steps import outer_products, product_of_rows
 
@@ -60,7 +59,7 @@ def lstm(*arguments: Any, derive: bool = False) -> tuple[Tensor, ...]:
         arguments: Those of the operator in :mod:`cayley.recurrences.lstm`, up to ε.
         derive: Whether to derive the references, as :func:`~.references.references` does, in place
             of those among the arguments. They are a further result then, (3, B, 1), 0 where none is
-            needed: where nothing is normalised, or single steps of recurrent products or cells.
+            needed: where nothing is normalised, single steps of recurrent products, and cells.
     """
     *tensors, batch_sizes, window, _, eps = arguments
     K = _steps(tensors, batch_sizes, window)
@@ -75,15 +74,14 @@ def lstm(*arguments: Any, derive: bool = False) -> tuple[Tensor, ...]:
     new = x.new_zeros if packed else x.new_empty
     rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
     statistics = [next(rows) if there else x.new_empty(0) for there in normed]
-    of_h, of_c = (derive and there and window > 1 for there in normed[1:])
-    before = B > 0 and (normed[0] or of_h or of_c)
+    of_h = derive and normed[1] and window > 1 and b is not None
+    before = B > 0 and (normed[0] or of_h)
     derived = (x.new_empty if before else x.new_zeros)(3, B, 1) if derive else None
     if before:
         chunks = -(-T // kernels.length) if normed[0] else 0
-        matrix, bias, count = averaged(W if of_h else None, b)
         kernels.before(
-            *(B * (chunks + derive), x, h0, c0 if of_c else None, matrix, bias, *sites[2:4]),
-            *(weights, statistics[0], derived, table, T, B, K, kernels.length, count),
+            *(B * (chunks + derive), x, b if of_h else None, *sites[2:4]),
+            *(weights, statistics[0], derived, table, T, B, K, kernels.length),
         )
     if derived is not None:
         sites[2::5] = derived.unbind()

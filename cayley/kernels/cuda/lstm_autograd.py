@@ -20,7 +20,7 @@ from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import recorded_gradients
 from cayley.kernels.projection import project, projection_gradients
 from cayley.recurrences.lstm_forward import lstm_forward
-from cayley.tracing import autocast_enabled, no_autocast, traced
+from cayley.tracing import autocast_enabled, needs_loop, no_autocast, traced
 
 __all__ = ["Run", "differentiable_lstm", "serves"]
 
@@ -50,6 +50,8 @@ def serves(run: Run, tensors: Sequence[Any], norms: Sequence[Tensor | None]) -> 
     """Whether :func:`differentiable_lstm` can run a call on a GPU."""
     x, h0 = tensors[:2]
     if backend_in_force() not in ("auto", "cuda") or traced(x) or autocast_enabled(x.device):
+        return False
+    if needs_loop(*tensors, *norms):
         return False
     T = x.shape[0] if run.batch_sizes is None else run.batch_sizes.shape[0]
     normalises = _normalises(norms)

@@ -3,9 +3,7 @@
 import ctypes
 import functools
 import hashlib
-import os
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,11 +14,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cayley.kernels.cuda.cache import cache_folder, load, store
 from cayley.kernels.steps import check_devices
 
 __all__ = [
     "Kernel",
-    "cache_folder",
     "compile_source",
     "constants",
     "launches_together",
@@ -47,13 +45,6 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so"))
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: ``$CAYLEY_CACHE``, else in the user's folder for caches."""
-    if folder := os.environ.get("CAYLEY_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cayley"
-
-
 def compile_source(source: str, sizes: str, architecture: str) -> bytes:
     """Machine code of a source file, from the cache where it has been compiled before.
 
@@ -71,19 +62,15 @@ def compile_source(source: str, sizes: str, architecture: str) -> bytes:
     everything = (major.value, minor.value, options, text, headers)
     key = hashlib.sha256(repr(everything).encode()).hexdigest()[:32]
     path = cache_folder() / f"{source}-{architecture}-{key}.cubin"
-    if path.exists():
-        return path.read_bytes()
+    if (kept := load(path)) is not None:
+        return kept
     cubin = _compile(text, f"{source}.cu", headers, options)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(cubin)
-        # other processes see the whole file or none
-        os.replace(file.name, path)
+        store(path, cubin)
     except OSError as error:
         warnings.warn(
             f"compiled kernels cannot be kept in {path.parent}, so that every process compiles "
-            f"them anew: set CAYLEY_CACHE to a folder that can be written ({error})",
+            f"them anew: set CAYLEY_CACHE to a folder of your own ({error})",
             stacklevel=2,
         )
     return cubin

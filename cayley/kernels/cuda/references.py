@@ -4,54 +4,41 @@ import functools
 
 from torch import Tensor
 
+from cayley.kernels.cuda.gates import option_lines
 from cayley.kernels.cuda.nvrtc import Kernel, constants, on
+from cayley.kernels.cuda.packed import step_table
 
-__all__ = ["averaged", "references"]
+__all__ = ["references"]
 
 THREADS = 256
-FEW = 128  # the units up to which a kernel reads a whole matrix
-
-
-def averaged(W: Tensor | None, b: Tensor | None) -> tuple[Tensor | None, Tensor | None, int]:
-    """W and b for the mean of W h + b, and their rows; of many units their means, one row.
-
-    Example:
-        >>> import torch
-        >>> W, _, rows = averaged(torch.ones(4 * 200, 200), None)
-        >>> W.shape, rows
-        (torch.Size([200]), 1)
-    """
-    if W is None or W.shape[1] <= FEW:
-        return W, b, 0 if W is None else W.shape[0]
-    return W.mean(0), None if b is None else b.mean(), 1
 
 
 def references(
-    x: Tensor | None, h0: Tensor, c0: Tensor | None, W: Tensor | None, b: Tensor | None
+    x: Tensor, b: Tensor | None, B: int, batch_sizes: Tensor | None, *, of_input: bool = True
 ) -> tuple[Tensor, ...]:
-    """The references of :mod:`cayley.recurrences.lstm`: near the means at the first step, (B, 1).
+    """The references of :mod:`cayley.recurrences.lstm`, (B, 1).
 
-    Those of the input, the recurrent product and the cell; 0 where x, W or c0 is missing.
+    Those of the input, near its value of least magnitude; of the recurrent products, near the mean
+    of their bias; and of the cells, 0.
 
     Arguments:
-        x: What the input contributes, (T, B, 4H), or (N, 4H) with the first step's rows first.
-        h0: The state before the first step, (B, H).
-        c0: The cell before the first step, (B, H).
-        W: The recurrent matrix, (4H, H).
-        b: A bias beside it, (4H).
+        x: What the input contributes, (T, B, 4H), or (N, 4H) with ``batch_sizes``.
+        b: A bias beside the recurrent products, (4H); None for 0.
+        B: The number of sequences.
+        batch_sizes: Of packed sequences, (T), on the CPU.
+        of_input: Whether to look at x; otherwise its reference is 0.
     """
-    B, H = h0.shape
-    if x is not None:
-        x = x.reshape(-1, 4 * H)[:B].contiguous()
-    c0, W, b = (None if v is None else v.contiguous() for v in (c0, W, b))
-    W, b, rows = averaged(W, b)
-    result = h0.new_empty(3, B, 1)
+    result = x.new_empty(3, B, 1)
     if B > 0:
-        _kernel(h0.device.index)(B, x, h0.contiguous(), c0, W, b, result, rows, H, B)
+        table, T = step_table(batch_sizes, x, B)
+        b = None if b is None else b.contiguous()
+        given = (x.contiguous() if of_input else None, b, table, result)
+        _kernel(x.device.index, table is not None)(B, *given, T, x.shape[-1] // 4, B)
     return result.unbind()
 
 
 @functools.cache
-def _kernel(device: int) -> Kernel:
+def _kernel(device: int, packed: bool) -> Kernel:
+    sizes = constants(THREADS=THREADS) + option_lines((("bool PACKED", str(packed).lower()),))
     with on(device):
-        return Kernel("references", constants(THREADS=THREADS), THREADS, 1, 0)
+        return Kernel("references", sizes, THREADS, 1, 0)

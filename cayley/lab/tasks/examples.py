@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cayley.checks import check_integer
 from cayley.lab.tasks.counter import key, permutation
 from cayley.lab.tasks.task import Batch, Position, Split, Task, following
-from cayley.layers.recurrent import check_positive
 
 __all__ = ["ExampleTask", "batches_at_once", "example_numbers"]
 
@@ -124,7 +124,7 @@ class ExampleTask(Task):
 
     def steps(self, split: Split, B: int, *, seed: int = 0, epoch: int = 0) -> int:
         """The number of batches of an epoch; the last may be smaller."""
-        check_positive("B", B)
+        check_integer("B", B)
         return -(-self.size(split) // B)
 
     def batch(

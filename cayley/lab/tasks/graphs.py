@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cayley.checks import check_integer
 from cayley.lab.data import NOWHERE, DataError, Resource, Source
 from cayley.lab.tasks.counter import key
 from cayley.lab.tasks.examples import example_numbers
@@ -36,7 +37,6 @@ from cayley.lab.tasks.task import (
     Task,
     following,
 )
-from cayley.layers.recurrent import check_positive
 
 __all__ = ["DATASETS", "Dataset", "Nodes"]
 
@@ -189,7 +189,7 @@ class Nodes(Task):
 
     def steps(self, split: Split, B: int, *, seed: int = 0, epoch: int = 0) -> int:
         """One, unless neighbours are sampled."""
-        check_positive("B", B)
+        check_integer("B", B)
         return -(-self.size(split) // B) if self._samples(split) else 1
 
     def _samples(self, split: Split) -> bool:

@@ -147,9 +147,9 @@ def _follow(
         return None, Event.AUDIT
     # an accelerator may round float32 products to fewer digits than the residuals need
     A = T if T.device.type == "cpu" else T.to(torch.float64)
-    generator = torch.Generator().manual_seed(seen)
+    generator = torch.Generator("cpu").manual_seed(seen)
     scale = NOISE / len(T) ** 0.5
-    noise = scale * torch.randn(2, len(T), SCOUTS, generator=generator, dtype=A.dtype)
+    noise = scale * torch.randn(2, len(T), SCOUTS, generator=generator, dtype=A.dtype, device="cpu")
     V, W = (
         torch.cat((X[:, :-SCOUTS], X[:, -SCOUTS:] + part), 1)
         for X, part in zip((right.to(A), left.to(A)), noise.to(A.device), strict=True)
@@ -173,12 +173,12 @@ def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
         theta, E = theta[order], E[:, order]
         right = torch.linalg.qr(torch.where(theta.imag < 0, E.imag, E.real)[:, :k]).Q
         # rows of the inverse are left eigenvectors; if there is none, any start must do
-        rows = torch.linalg.solve_ex(E.mT, torch.eye(len(E), k).to(E)).result
+        rows = torch.linalg.solve_ex(E.mT, torch.eye(len(E), k, device=E.device).to(E)).result
         left = torch.where(theta[:k].imag < 0, rows.imag, rows.real)
         left = torch.linalg.qr(left).Q if left.isfinite().all() else right
     eigenvalue = complex(theta[0])
-    generator = torch.Generator().manual_seed(len(A))
-    start = torch.randn(len(A), generator=generator, dtype=A.dtype).to(A.device)
+    generator = torch.Generator("cpu").manual_seed(len(A))
+    start = torch.randn(len(A), generator=generator, dtype=A.dtype, device="cpu").to(A.device)
     pair = sharpen(A, eigenvalue, start, start)
     least = least_overlap(T.dtype)
     distance = float((theta[1:] - theta[0]).abs().min()) if len(theta) > 1 else torch.inf

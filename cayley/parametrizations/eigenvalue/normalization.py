@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cayley.cache import Cache
+from cayley.checks import check_number
 from cayley.initializers import rotation_angles
 from cayley.kernels.cuda.eigenpair import can_follow, normalized_gradient
 from cayley.parametrizations.cayley import differentiated
@@ -19,7 +20,7 @@ from cayley.parametrizations.parametrization import (
     full_precision,
     rounding_tolerance,
 )
-from cayley.tracing import computes_now, has_tangent, transforms_active
+from cayley.tracing import computes_now, needs_loop
 
 __all__ = ["EigenvalueNormalization", "spectral_radius"]
 
@@ -140,8 +141,7 @@ class EigenvalueNormalization(Parametrization):
 
     def __init__(self, s: int, *, eps: float = 0.0) -> None:
         super().__init__(s)
-        if not 0 <= eps < float("inf"):
-            raise ValueError(f"expected a finite eps of at least 0, got {eps}")
+        check_number(self, "eps", eps)
         self.eps = eps
         state = Following.zeros(s)
         self._is_followed = state.right.numel() > 0
@@ -174,7 +174,7 @@ class EigenvalueNormalization(Parametrization):
         """The matrix of ``T``, normalised if the latch is closed or ρ(T) > 1."""
         with full_precision(T):
             # the operator has a gradient only
-            if transforms_active() or has_tangent(T):
+            if needs_loop(T):
                 return self._normalise(T, torch.linalg.eigvals(T).abs().max())[0]
             # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
             if computes_now(T) and not differentiated(T) and self._is_tracked(T):

@@ -206,7 +206,7 @@ def candidate(P: RitzProblem, eps: float) -> Candidate | None:
     r = _residuals(theta, e, P.H, P.H_out)
     r_x, r_z = _residuals(refined, x, P.H, P.H_out), _residuals(refined, z, P.K, P.K_out)
     distance = (theta - ritz[:, None]).abs()
-    distance[upper, torch.arange(len(upper))] = math.inf
+    distance[upper, torch.arange(len(upper), device=upper.device)] = math.inf
     distance = distance.amin(0)
     bound = r_x * r_z / (c * distance)
     # Vectors of different eigenvalues have an inner product too, as large as their errors: what
@@ -280,7 +280,7 @@ def _correct(
     """The vector Vx, corrected by n terms, as two rows."""
     rows = torch.stack((x.real, x.imag)).to(V)
     a, b = theta.real, theta.imag
-    times = torch.tensor([[a, -b], [b, a]], dtype=torch.float64)
+    times = torch.tensor([[a, -b], [b, a]], dtype=torch.float64, device="cpu")
     over = (times.mT / abs(theta) ** 2).to(V)
     u = rows @ V.mT
     if n == 0:
@@ -415,4 +415,4 @@ def _orthonormal(gram: Tensor, side: int) -> Tensor:
     L, info = torch.linalg.cholesky_ex(G)
     if info:
         return torch.full_like(G, math.nan)
-    return torch.linalg.solve_triangular(L, torch.eye(len(G)).to(L), upper=False)
+    return torch.linalg.solve_triangular(L, torch.eye(len(G), device=L.device).to(L), upper=False)

@@ -258,13 +258,13 @@ class _Stage:
         self.T = torch.empty(s, s, dtype=torch.float64, device=device)
         self.answer = torch.empty(4 * s + 1, dtype=state.right.dtype, device=device)
         self.ok = torch.empty((), dtype=torch.bool, device=device)
-        noise = torch.zeros(2, s, k, dtype=torch.float64)
-        generator = torch.Generator().manual_seed(s)
-        scouts = torch.randn(2, s, SCOUTS, generator=generator, dtype=torch.float64)
+        noise = torch.zeros(2, s, k, dtype=torch.float64, device="cpu")
+        generator = torch.Generator("cpu").manual_seed(s)
+        scouts = torch.randn(2, s, SCOUTS, generator=generator, dtype=torch.float64, device="cpu")
         noise[..., -SCOUTS:] = NOISE / s**0.5 * scouts
         self.noise = noise.to(device)
         self.status, self.gram = (
-            torch.empty(x.shape, dtype=x.dtype, pin_memory=device.type == "cuda")
+            torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=device.type == "cuda")
             for x in (state.status, state.gram)
         )
         self._captured: dict[Work, Captured[None]] = {}

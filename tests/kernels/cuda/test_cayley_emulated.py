@@ -62,3 +62,18 @@ def test_an_inverse_that_is_followed(order: int) -> None:
         expected = refine(2 * exact[0] - eye) * D.double()
         torch.testing.assert_close(W.double(), expected, rtol=0, atol=1e-5)
     assert (int(state[3]), int(state[4])) == (3, 2)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e6])
+def test_large_entries_of_an_odd_matrix(size: float) -> None:
+    """I + A has the condition of A there, and a step towards the orthogonal matrices is too few."""
+    n = 19
+    W, _, _ = cayley(size * entries(n), signs(n), n - 1)
+    W = W.double()
+    assert torch.linalg.matrix_norm(W.mT @ W - torch.eye(n)) <= 1e-6 * n**0.5
+
+
+def test_what_is_no_number_stays_so() -> None:
+    x = entries(5)
+    x[0] = torch.nan
+    assert cayley(x, signs(5), 4)[0].isnan().all()

@@ -117,7 +117,7 @@ def run_small(new: Callable[..., Tensor], H: int) -> None:
 
 
 def run_references(new: Callable[..., Tensor], H: int) -> None:
-    references(None, new(B, H), new(B, H), new(4 * H, H), new(4 * H))
+    references(new(T, B, 4 * H), new(4 * H), B, None)
 
 
 # of one block, of one block on the first device only, and of several

@@ -14,6 +14,8 @@ from cayley.kernels.cuda import elman, gru, lstm, project
 from cayley.kernels.cuda.plans import Plan
 from cayley.kernels.cuda.references import references
 from cayley.kernels.steps import outer_products
+from cayley.norms.layouts import padded, step_mask
+from cayley.norms.windows import coarse, reference_of
 from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
@@ -185,12 +187,41 @@ def test_the_product_with_the_input(bias: bool, monkeypatch: pytest.MonkeyPatch)
     compare([found], [exact])
 
 
-@pytest.mark.parametrize("H", [21, 150])
-def test_references(H: int) -> None:
-    x, h0, c0 = 1000 + torch.randn(3, 5, 4 * H), torch.randn(5, H), 10 + torch.randn(5, H)
-    W, b = torch.randn(4 * H, H) / H, 50 + torch.randn(4 * H)
-    means = (x[0].mean(1), torch.addmm(b, h0, W.mT).mean(1), c0.mean(1))
-    found = references(*(v.float() for v in (x, h0, c0, W, b)))
-    for ours, mean in zip(found, means, strict=True):
-        # of eight bits
-        torch.testing.assert_close(ours[:, 0].double(), mean.double(), rtol=2**-8 + 1e-5, atol=0)
+@pytest.mark.parametrize("sizes", [None, torch.tensor([5] * 290 + [4] * 10 + [1])])
+def test_references(sizes: Tensor | None) -> None:
+    B, H = 5, 3
+    x = torch.randn(301, B, 4 * H) if sizes is None else torch.randn(int(sizes.sum()), 4 * H)
+    x = (1000 + x).float()
+    x[0], x[1], x[2] = torch.nan, -torch.inf, 1e6
+    b = (50 + torch.randn(4 * H)).float()
+    if sizes is None:
+        expected = reference_of(x[..., :1])
+    else:
+        rows = step_mask(sizes, x.device)
+        expected = reference_of(padded(x[:, :1], rows), rows[..., None])
+    of_x, of_h, of_c = references(x, b, B, sizes)
+    assert torch.equal(of_x, expected)
+    assert (of_x - 1000 <= 4).all()
+    assert torch.equal(of_h, coarse(b.mean()).expand(B, 1))
+    assert not of_c.any()
+    assert not torch.stack(references(x * torch.nan, None, B, sizes)).any()
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("bad", [1e6, 1e12])
+def test_a_large_first_step_does_not_act_on_later_ones(window: int, bad: float) -> None:
+    T, B, H = 9, 5, 21
+    x, W, b = torch.randn(T, B, 4 * H), matrices(H, 4), torch.randn(4 * H)
+    x[0] = bad * torch.rand(B, 4 * H)
+    h0, c0 = torch.randn(2, B, H)
+    h0[:] = 1e3 * h0
+    norms = [torch.rand(2, F) for F in (4 * H, 4 * H, H)]
+    x, h0, c0, W, b, *norms = (v.float() for v in (x, h0, c0, W, b, *norms))
+    tensors: list[Any] = [x, h0, c0, W, b]
+    for pair in norms:
+        tensors += [*pair, None, None, None]
+    found = lstm.lstm(*tensors, None, None, window, False, 1e-5, derive=True)
+    names = ("input", "recurrent", "cell")
+    sites = {name: NormSite(*pair.double()) for name, pair in zip(names, norms, strict=True)}
+    exact = lstm_loop(*(v.double() for v in (x, h0, c0, W, b)), **sites, window=window)
+    torch.testing.assert_close(found[0][window:].double(), exact.h[window:], rtol=0, atol=1e-5)

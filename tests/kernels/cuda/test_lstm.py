@@ -194,9 +194,8 @@ def test_derives_references(window: int, norms: str, packed: bool) -> None:
     case = Case(70, 3, 9, norms, window, packed=packed)
     point = {name: tensor.float().cuda() for name, tensor in inputs(case).items()}
     x, h0, c0, W, b = (point[name] for name in ("x", "h0", "c0", "W", "b"))
-    needed = [name in norms and (window > 1 or name == "x") for name in "xhc"]
-    of_x, of_h, of_c = needed
-    near = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
+    needed = of_x, of_h, _ = ["x" in norms, "h" in norms and window > 1, False]
+    near = references(x, b if of_h else None, 3, case.batch_sizes, of_input=of_x)
 
     def call(given: Sequence[Tensor | None], **options: bool) -> tuple[Tensor, ...]:
         sites = [

@@ -14,22 +14,12 @@ SIZES = Plan(5, 1, 1, 1, 4, 4, 2, 1).sizes("tanh")
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
-def test_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CAYLEY_CACHE", "/somewhere")
-    assert nvrtc.cache_folder() == Path("/somewhere")
-    monkeypatch.delenv("CAYLEY_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert nvrtc.cache_folder() == Path("/caches/cayley")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert nvrtc.cache_folder() == Path.home() / ".cache" / "cayley"
-
-
 @gpu
 def test_compiles_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAYLEY_CACHE", str(tmp_path))
     first = nvrtc.compile_source("elman_forward", SIZES, "sm_90")
     (kept,) = tmp_path.iterdir()
-    assert kept.read_bytes() == first
+    assert kept.read_bytes().endswith(first)
 
     def compile_again(*_: object) -> bytes:
         raise AssertionError("compiled although it is in the cache")
@@ -47,7 +37,7 @@ def test_warns_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "file"
     file.write_text("no folder")
     monkeypatch.setenv("CAYLEY_CACHE", str(file / "cache"))
-    with pytest.warns(UserWarning, match="set CAYLEY_CACHE to a folder that can be written"):
+    with pytest.warns(UserWarning, match="set CAYLEY_CACHE to a folder of your own"):
         assert nvrtc.compile_source("elman_forward", SIZES, "sm_90")
 
 

@@ -1,8 +1,7 @@
 // The statistics of N_x, (4, T, B): mean and variance of each step of x, (T, B, 4H), less the
 // reference, and mean and 1/sqrt(variance + eps) of its last K steps. If `derived`, (3, B), is not
-// null, the first B blocks write there what references.cuh derives, of N_h and N_c if W and c0 are
-// not null, and the reference is that of x; W and b have so many rows. With the table of a packed
-// sequence x is (N, 4H).
+// null, the first B blocks write there what references.cuh derives, of N_h if b is not null, and
+// the reference is that of x. With the table of a packed sequence x is (N, 4H).
 #include "inputs.cuh"
 #include "references.cuh"
 
@@ -11,20 +10,19 @@ struct Step {
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_forward(
-    const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ c0,
-    const float* __restrict__ W, const float* __restrict__ b, const float* __restrict__ references,
+    const float* __restrict__ x, const float* __restrict__ b, const float* __restrict__ references,
     const float* __restrict__ past, const float* __restrict__ weights,
     float* __restrict__ statistics, float* __restrict__ derived,
-    const long long* __restrict__ table, int T, int B, int K, int length, int rows) {
+    const long long* __restrict__ table, int T, int B, int K, int length) {
   extern __shared__ float4 shared[];
   const int number = blockIdx.x / B - (derived ? 1 : 0);
   if (number < 0) {
-    write_references(NORM_X ? x : nullptr, h0, c0, W, b, derived, blockIdx.x, rows, H, B);
+    write_references(NORM_X ? x : nullptr, b, table, derived, blockIdx.x, T, H, B);
     return;
   }
   const Chunk chunk(number, length, table, T, B);
   const long long row = chunk.row;
-  const float reference = derived      ? reference_of(x + row * FEATURES, FEATURES)
+  const float reference = derived      ? reference_of_input(x, table, row, T, H, B)
                           : references ? references[row]
                                        : 0.0f;
 

@@ -1,5 +1,5 @@
 // Dense N x N matrices of one block: two in shared memory, and in registers every thread's part of
-// a third, its tile. sizes.cuh, which small.py writes, defines N, THREADS, PITCH, the floats from a
+// a third, its tile. sizes.cuh, which cayley.py writes, defines N, THREADS, PITCH, the floats from a
 // row in shared memory to the next, and MATRIX, those from a matrix to the next.
 #pragma once
 
@@ -10,6 +10,10 @@
 constexpr int LANES = 32, WARPS = THREADS / LANES;
 constexpr int ROWS = (N + WARPS - 1) / WARPS, COLUMNS = (N + LANES - 1) / LANES;  // of a tile
 constexpr int PIVOT_ROW = COLUMNS * LANES, PIVOTS = PIVOT_ROW + ROWS * WARPS;
+
+// as in polar.py: from where one step suffices, and after how many others there is no hope
+constexpr float ONE_STEP = 3e-4f;
+constexpr int MOST_STEPS = 50;
 
 static_assert(WARPS == 16, "a column of tiles begins at every second row of them");
 static_assert(MATRIX >= N * PITCH && MATRIX >= 2 * PIVOTS, "too little memory");
@@ -161,21 +165,34 @@ __device__ inline void invert(float* X, float* M) {
   put(X, m, [&](int i, int j, float entry) { return X[i * PITCH + j] + entry; });
 }
 
-// |I - X M|, Frobenius, the same for all threads, added up in an order that does not vary.
-__device__ inline float residual_of(const float* X, const float* M) {
+// The Frobenius norm of a tile's matrix, the same for all threads, added up in an order that does
+// not vary.
+__device__ inline float norm_of(Tile& m) {
   __shared__ float partials[WARPS];
-  Tile m = product(X, M);
   float sum = 0.0f;
-  each(m, [&](int i, int j, float entry) {
-    const float error = eye(i, j) - entry;
-    sum = fmaf(error, error, sum);
-  });
+  each(m, [&](int, int, float entry) { sum = fmaf(entry, entry, sum); });
   sum = sum_warp(sum);
+  // others may still read what was there before
+  __syncthreads();
   if (lane() == 0) partials[warp()] = sum;
   __syncthreads();
   sum = 0.0f;
   for (int other = 0; other < WARPS; ++other) sum += partials[other];
   return sqrtf(sum);
+}
+
+// |I - X M|, Frobenius.
+__device__ inline float residual_of(const float* X, const float* M) {
+  Tile m = product(X, M);
+  each(m, [&](int i, int j, float& entry) { entry = eye(i, j) - entry; });
+  return norm_of(m);
+}
+
+// I - X^T X
+__device__ inline Tile defect_of(const float* X) {
+  Tile m = product<true>(X, X);
+  each(m, [&](int i, int j, float& entry) { entry = eye(i, j) - entry; });
+  return m;
 }
 
 // What a forward kernel returns: X, and if there is a D, W = (2 X - I) D after a Newton-Schulz step
@@ -186,8 +203,24 @@ __device__ inline void conclude(float* X, float* other, const float* D, float* i
   each(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
   if (!D) return;
   put(X, m, [&](int i, int j, float) { return 2.0f * X[i * PITCH + j] - eye(i, j); });
-  m = product<true>(X, X);
-  put(other, m, [&](int i, int j, float entry) { return eye(i, j) - entry; });
+  m = defect_of(X);
+  float size = norm_of(m);
+  // For odd N a large A takes digits, and one step does not suffice. Steps converge where no
+  // singular value is above sqrt(3): after the division none is above 1.
+  if (size > 1.0f) {
+    const float scale = rsqrtf(1.0f + size);
+    put(X, m, [&](int i, int j, float) { return scale * X[i * PITCH + j]; });
+    m = defect_of(X);
+    size = norm_of(m);
+  }
+  for (int step = 0; step < MOST_STEPS && size > ONE_STEP; ++step) {
+    put(other, m, [&](int, int, float entry) { return entry; });
+    m = product(X, other);
+    put(X, m, [&](int i, int j, float entry) { return fmaf(0.5f, entry, X[i * PITCH + j]); });
+    m = defect_of(X);
+    size = norm_of(m);
+  }
+  put(other, m, [&](int, int, float entry) { return entry; });
   m = product(X, other);
   each(m, [&](int i, int j, float entry) {
     W[i * N + j] = fmaf(0.5f, entry, X[i * PITCH + j]) * D[j];
