@@ -69,9 +69,12 @@ def adding(T: int, B: int) -> tuple[Tensor, Tensor]:
 
 def measure(T: Tensor, map: EigenvalueNormalization, times: Times) -> None:
     """One T through both, in the state in which training will meet it."""
-    state = (map.right, map.left, map.counts, ~map.latched)
+    nothing = T.new_zeros(len(T), 0)
+    right = nothing if map.right is None else map.right
+    left = nothing if map.left is None else map.left
+    state = (map.counts, ~map.latched)
     start = time.process_time()
-    rho = dominant_eigenpair(T, *state)[0]
+    rho = dominant_eigenpair(T, right, left, *state)[0]
     middle = time.process_time()
     torch.linalg.eig(T)
     end = time.process_time()
@@ -112,7 +115,9 @@ class Constant:
     def __init__(self, rho: float) -> None:
         self.rho = rho
 
-    def __call__(self, T: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]:
+    def __call__(
+        self, T: Tensor, *, update: bool
+    ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]:
         with torch.no_grad():
             return T / self.rho, lambda G: (G / self.rho,)
 
@@ -136,7 +141,8 @@ class Network:
     @property
     def rho(self) -> float:
         """The ρ that was followed last."""
-        return float(self.map.memory[:2].view(torch.float64).norm())
+        assert self.map.status is not None
+        return float(self.map.status[:2].norm())
 
     def step(self, x: Tensor, y: Tensor) -> float:
         """Train; the milliseconds that it took."""
@@ -162,7 +168,7 @@ def train_on_gpu(setting: Setting, steps: int) -> None:
             exact = float(torch.linalg.eigvals(T).abs().max())
             error = max(error, abs(followed.rho - exact) / exact)
     # an attribute of its own goes before the method
-    vars(constant.map)["formed"] = Constant(followed.rho)
+    vars(constant.map)["with_pullback"] = Constant(followed.rho)
     times: dict[str, list[float]] = {"followed": [], "constant": []}
     for number in range(steps):
         # in turns, so that a busy moment of the machine falls on both

@@ -52,7 +52,7 @@ def runs(n: int, device: str) -> dict[str, Callable[[], object]]:
         torch.autograd.grad(matrix_exponential(leaf, exponential.B), leaf, G)
 
     def in_closed_form() -> None:
-        exponential.formed(entries)[1](G)
+        exponential.with_pullback(entries)[1](G)
 
     return {
         "inverse and four products": measure,

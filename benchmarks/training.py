@@ -17,6 +17,7 @@ from measure import machine, rounds, summary, write
 from torch import Tensor, nn
 
 import cayley
+from cayley.parametrizations import StructuredMatrix
 
 STEPS = 1100  # of an epoch on MNIST
 
@@ -44,16 +45,16 @@ class Setting:
         self.optimizer.step()
 
 
-def forming(matrix: Callable[[], Tensor], parameter: Tensor) -> Callable[[], None]:
+def forming(matrix: StructuredMatrix, parameter: Tensor) -> Callable[[], None]:
     """Forward and backward of a structured matrix that has changed."""
     G = torch.randn_like(matrix())
 
     def run() -> None:
-        # on a GPU it is formed anew in any case
+        # on a GPU it is computed anew in any case
         if not parameter.is_cuda:
             with torch.no_grad():
                 parameter.mul_(1.0000001)
-        matrix().backward(G)
+        matrix(update=True).backward(G)
 
     return run
 

@@ -3,6 +3,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from cayley.notices import forget_notices
+
 # one thread a worker: the workers share the cores
 torch.set_num_threads(1)
 
@@ -10,6 +12,12 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(5544)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> None:
+    """Warnings that are given once a process are given in every test."""
+    forget_notices()
 
 
 @pytest.fixture(autouse=True)

@@ -1,17 +1,17 @@
 """Which back end runs a recurrence: the loop that defines it, or a kernel of the device."""
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
+
+from cayley.notices import warn_once
 
 __all__ = ["BACKENDS", "backend", "backend_in_force", "runs_on"]
 
 BACKENDS = ("auto", "reference", "cpu", "cuda")
 
 _in_force = "auto"
-_said: set[str] = set()
 
 
 @contextmanager
@@ -71,11 +71,8 @@ def runs_on(kernel: str, backend: str, x: Tensor, refusal: str | None) -> bool:
             f'back end {kernel!r} cannot run this: {refusal}. cayley.backend("auto") falls back to '
             "the loop"
         )
-    if refusal not in _said:
-        _said.add(refusal)
-        warnings.warn(
-            f"a recurrence runs as a loop of torch operations, not on the {kernel} kernel: "
-            f"{refusal}",
-            stacklevel=2,
-        )
+    warn_once(
+        f"a recurrence runs as a loop of torch operations, not on the {kernel} kernel: {refusal}",
+        key=refusal,
+    )
     return False

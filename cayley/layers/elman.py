@@ -202,7 +202,7 @@ class RNN(Recurrent):
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
         with full_precision(weight) if self.structured else no_autocast(weight.device):
-            W = getattr(self, f"weight_hh_{suffix}")
+            W = self.recurrent_matrix(suffix)
             if self.is_complex:
                 W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])

@@ -265,6 +265,16 @@ class Recurrent(nn.Module, ABC):
     def flatten_parameters(self) -> None:
         """Do nothing: there is no cuDNN buffer to flatten into; ``nn.RNN`` has this method."""
 
+    def recurrent_matrix(self, suffix: str) -> Tensor:
+        """``weight_hh`` for a forward pass: in training, what its map remembers follows it.
+
+        Reading ``layer.weight_hh_l0`` gives the same matrix and changes nothing.
+        """
+        name = f"weight_hh_{suffix}"
+        if name in self.structured:
+            return self.structured[name](update=True)
+        return getattr(self, name)
+
     def matrices(self) -> Iterator[StructuredMatrix]:
         """The structured matrices of all layers and directions."""
         return cast(Iterator[StructuredMatrix], iter(self.structured.values()))
@@ -281,6 +291,9 @@ class Recurrent(nn.Module, ABC):
             structured[name].assign(value)
         else:
             super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.structured})
 
     # pyrefly: ignore[bad-override]
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:

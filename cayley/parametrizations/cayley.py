@@ -1,17 +1,18 @@
 """Orthogonal matrices by the scaled Cayley transform."""
 
-from collections.abc import Callable, Sequence
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from cayley.cache import Cache
 from cayley.checks import is_integer
 from cayley.kernels.cpu import cayley as cpu
 from cayley.kernels.cuda import cayley as cuda
 from cayley.kernels.cuda.replay import Replay
 from cayley.parametrizations.parametrization import (
     Parametrization,
+    Pullback,
     check_orthogonal,
     check_square,
     full_precision,
@@ -123,6 +124,7 @@ class ScaledCayley(Parametrization):
         self.skew = Skew(n, bandwidth=bandwidth)
         self.register_buffer("D", torch.empty(n))
         place_signs_(self.D, self.negative_ones)
+        self._replay: Cache[Replay] = Cache()
 
     @property
     def onto(self) -> bool:
@@ -131,7 +133,7 @@ class ScaledCayley(Parametrization):
 
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
-        # with the bits that :meth:`formed` gives, where no derivative is asked for
+        # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
         if computes_now(A) and not differentiated(A):
             last = last_diagonal(self.n, self.skew.bandwidth)
             if cpu.serves(A, self.D):
@@ -140,7 +142,7 @@ class ScaledCayley(Parametrization):
                 return cuda.cayley(A, self.D, last)[0]
         return scaled_cayley(self.skew(A), self.D)
 
-    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+    def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (A,) = X
         n, D, bandwidth = self.n, self.D, self.skew.bandwidth
@@ -155,18 +157,17 @@ class ScaledCayley(Parametrization):
         places = positions(n, bandwidth, A)
         with torch.no_grad(), full_precision(A, D):
             if A.is_cuda:
-                if self not in _forms:
-                    _forms[self] = Replay(_formed_as_one)
-                (rows,) = _forms[self]((A, D), (places,))
+                replay = self._replay.value = self._replay.value or Replay(_stacked)
+                (rows,) = replay((A, D), (places,))
                 W, inverse, D = rows[:n], rows[n:-1], rows[-1]
             else:
                 D = D.clone()
-                W, inverse = _formed(A, D, places)
+                W, inverse = _matrix_and_inverse(A, D, places)
 
         return W, lambda G: (pulled_back(G, inverse, D, places),)
 
-    def records(self, *X: Tensor) -> bool:
-        """Whether :meth:`formed` can be recorded in a CUDA graph: where it is one launch."""
+    def capturable(self, *X: Tensor) -> bool:
+        """Whether a CUDA graph can capture :meth:`with_pullback`: where it is one launch."""
         return cuda.serves(self.n, X[0], self.D)
 
     def right_inverse(self, W: Tensor) -> Tensor:
@@ -190,11 +191,7 @@ class ScaledCayley(Parametrization):
         return f"{self.n}, negative_ones={self.negative_ones}{bandwidth_repr(self.skew.bandwidth)}"
 
 
-# apart from the modules, since a CUDA graph can be neither copied nor pickled
-_forms: WeakKeyDictionary[ScaledCayley, Replay] = WeakKeyDictionary()
-
-
-def _formed(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+def _matrix_and_inverse(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     """W and (I + A)⁻¹ from the free entries and where they belong."""
     n = len(D)
     X = resolvent(skew_at(A, n, places))
@@ -202,9 +199,9 @@ def _formed(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     return refine(torch.sub(eye, X, alpha=2)) * -D, X
 
 
-def _formed_as_one(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor]:
+def _stacked(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor]:
     """The same and D, one below another: on a GPU to copy one takes a third of three."""
-    return (torch.cat((*_formed(A, D, places), D[None])),)
+    return (torch.cat((*_matrix_and_inverse(A, D, places), D[None])),)
 
 
 def pulled_back(G: Tensor, X: Tensor, D: Tensor, places: Tensor) -> Tensor:

@@ -74,6 +74,9 @@ class UnitaryComposition(Parametrization):
     Arguments:
         n: The size of W.
 
+    Attributes:
+        odd_permutation: The numbers 2π(j) + 1, (n).
+
     Shapes:
         angles w (3, n), reflection vectors v as real and imaginary parts (2, 2, n)
         ↦ W complex (n, n).
@@ -88,11 +91,18 @@ class UnitaryComposition(Parametrization):
     names = ("w", "v")
     phases = ("w",)
     is_complex = True
-    permutation: Tensor
+    odd_permutation: Tensor
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
-        self.register_buffer("permutation", torch.arange(n))
+        # An average of buffers that are all the same, as of torch.optim.swa_utils, is rounded down
+        # to an integer: what it makes of 2π + 1 is 2π at the least.
+        self.register_buffer("odd_permutation", 2 * torch.arange(n) + 1)
+
+    @property
+    def permutation(self) -> Tensor:
+        """π(0), …, π(n−1), (n)."""
+        return self.odd_permutation // 2
 
     def forward(self, w: Tensor, v: Tensor) -> Tensor:
         """The unitary matrix of the angles ``w`` and the reflection vectors ``v``."""
@@ -104,7 +114,8 @@ class UnitaryComposition(Parametrization):
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
         """Angles w ~ U[−π, π), v ~ U[−a, a) with a = √(6/(2n + 2)), and a random permutation."""
-        self.permutation.copy_(torch.randperm(self.n, device=self.permutation.device))
+        permutation = torch.randperm(self.n, device=self.odd_permutation.device)
+        self.odd_permutation.copy_(2 * permutation + 1)
         w = torch.rand(3, self.n, device=device, dtype=dtype) * 2 - 1
         v = torch.rand(2, 2, self.n, device=device, dtype=dtype) * 2 - 1
         return w * math.pi, v * (6 / (2 * self.n + 2)) ** 0.5

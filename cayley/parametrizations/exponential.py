@@ -1,7 +1,7 @@
 """Orthogonal matrices by the matrix exponential, around a base that can be moved."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from cayley.initializers import rotation_angles
 from cayley.parametrizations.cayley import differentiated
 from cayley.parametrizations.parametrization import (
     Parametrization,
+    Pullback,
     check_orthogonal,
     check_square,
     full_precision,
@@ -41,8 +42,8 @@ def matrix_exponential(K: Tensor, B: Tensor) -> Tensor:
         :func:`~cayley.parametrizations.polar.refine` brings that to 3e-7 √n, and to 1e-6 √n up to
         :math:`\|K\|_2 = 3000`; angles above π repeat themselves, so that a norm near that is a
         sign of a step size that is too large. In float32 it is off by up to 5e-5 also where the
-        1-norm of K is 0.2 to 0.58; :meth:`MatrixExponential.formed`, by which layers train, has a
-        series of its own.
+        1-norm of K is 0.2 to 0.58; :meth:`MatrixExponential.with_pullback`, by which layers train,
+        has a series of its own.
 
     References:
         Cheap Orthogonal Constraints in Neural Networks: A Simple Parametrization of the Orthogonal
@@ -113,13 +114,13 @@ class MatrixExponential(Parametrization):
 
     def forward(self, K: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``K``."""
-        # with the bits that :meth:`formed` gives, where no derivative is asked for
+        # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
         if computes_now(K) and not differentiated(K):
-            return self.formed(K)[0]
+            return self.with_pullback(K)[0]
         return matrix_exponential(self.skew(K), self.B)
 
     @torch.no_grad()
-    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+    def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (x,) = X
         places = positions(self.n, None, x)

@@ -1,13 +1,13 @@
 """The recurrent matrices of a gated recurrence as one, some of them structured."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from cayley.parametrizations.parametrization import Parametrization, full_precision
+from cayley.parametrizations.parametrization import Parametrization, Pullback, full_precision
 
 __all__ = ["GATES", "GateMatrices"]
 
@@ -59,6 +59,7 @@ class GateMatrices(Parametrization):
             f"{gate}_{phase}" for gate in GATES if gate in maps for phase in maps[gate].phases
         )
         self.unconstrained = tuple(gate for gate in GATES if gate not in maps)
+        self.stateful = any(map.stateful for map in maps.values())
 
     def _names(self, gate: str) -> tuple[str, ...]:
         map = self._map(gate)
@@ -72,30 +73,36 @@ class GateMatrices(Parametrization):
         named = dict(zip(self.names, X, strict=True))
         return [(self._map(gate), [named[name] for name in self._names(gate)]) for gate in GATES]
 
-    def forward(self, *X: Tensor) -> Tensor:
-        """The matrix [W_r; W_u; W_c] of the free tensors."""
-        blocks = [own[0] if map is None else map(*own) for map, own in self._own(X)]
+    def forward(self, *X: Tensor, update: bool = False) -> Tensor:
+        """The matrix [W_r; W_u; W_c] of the free tensors; the maps' buffers follow on request."""
+        blocks: list[Tensor] = []
+        for map, own in self._own(X):
+            if map is None:
+                blocks.append(own[0])
+            else:
+                blocks.append(map.advance(*own) if update else map(*own))
         with full_precision(*blocks):
             return torch.cat(blocks)
 
     @torch.no_grad()
-    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
-        """The matrix, apart from any graph, and the ways back of the structured ones."""
+    def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
+        """The matrix, apart from any graph, and its pullback: those of the structured ones."""
         pairs = [
-            (own[0], _unchanged) if map is None else map.formed(*own) for map, own in self._own(X)
+            (own[0], _unchanged) if map is None else map.with_pullback(*own, update=update)
+            for map, own in self._own(X)
         ]
 
         def pullback(G: Tensor) -> Sequence[Tensor]:
-            ways = zip(pairs, G.chunk(3), strict=True)
-            return [gradient for (_, way), block in ways for gradient in way(block)]
+            blocks = zip(pairs, G.chunk(3), strict=True)
+            return [gradient for (_, own), block in blocks for gradient in own(block)]
 
         blocks = [W for W, _ in pairs]
         with full_precision(*blocks):
             return torch.cat(blocks), pullback
 
-    def records(self, *X: Tensor) -> bool:
-        """Whether :meth:`formed` can be recorded in a CUDA graph: if every map's can."""
-        return all(map is None or map.records(*own) for map, own in self._own(X))
+    def capturable(self, *X: Tensor) -> bool:
+        """Whether a CUDA graph can capture :meth:`with_pullback`: if it can capture every map's."""
+        return all(map is None or map.capturable(*own) for map, own in self._own(X))
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
         """Free tensors that give ``W``: those of the maps, and the free matrices themselves."""

@@ -11,6 +11,7 @@ from cayley.parametrizations.parametrization import (
     check_orthogonal,
     check_square,
     full_precision,
+    rounding_tolerance,
 )
 from cayley.parametrizations.polar import refine
 
@@ -137,18 +138,18 @@ class HouseholderProduct(Parametrization):
         """
         check_square(W, self.n, is_complex=False)
         check_orthogonal(W, self.defect(W))
-        eps = torch.finfo(W.dtype).eps * self.n**0.5
+        tolerance = rounding_tolerance(W)
         M = W.detach().to(torch.float64, copy=True)
         U, D = torch.zeros_like(M[:, : self.reflections]), torch.ones_like(M[0])
         for j in range(self.reflections):
-            u, sign = _reflect_to_first(M[j:, j], 4 * eps)
+            u, sign = _reflect_to_first(M[j:, j], 4e-3 * tolerance)
             M[j:, j:] -= 2 * torch.outer(u, u @ M[j:, j:])
             # the gradient is as large as the vector is short: it gets the length that sample gives
             U[j:, j], D[j] = u * (self.n - j) ** 0.5, sign
         rest = M[self.reflections :, self.reflections :]
         signs = torch.where(rest.diagonal() < 0, -1.0, 1.0)
         distance = torch.linalg.matrix_norm(rest - signs.diag())
-        if not distance <= 1e3 * eps:
+        if not distance <= tolerance:
             raise ValueError(
                 f"expected a product of {self.reflections} reflections of this form, got a matrix "
                 f"at a distance of {float(distance):.3g} from the nearest sign matrix after "

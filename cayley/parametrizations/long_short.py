@@ -1,6 +1,6 @@
 """The recurrent matrix of a long-term and a short-term state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from cayley.checks import is_integer
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization
-from cayley.parametrizations.parametrization import Parametrization, check_square
+from cayley.parametrizations.parametrization import Parametrization, Pullback, check_square
 from cayley.parametrizations.polar import polar
 
 __all__ = ["LongShort", "check_sizes", "long_short"]
@@ -106,32 +106,35 @@ class LongShort(Parametrization):
         present = {"A": q > 0, "C": self.coupled, "T": s > 0}
         self.names = tuple(name for name, there in present.items() if there)
         self.unconstrained = tuple(name for name in self.names if name != "A")
+        self.stateful = self.short is not None and self.short.stateful
 
-    def forward(self, *free: Tensor) -> Tensor:
+    def forward(self, *free: Tensor, update: bool = False) -> Tensor:
         """The block matrix of A, C and T, or those of them that there are."""
         X = dict(zip(self.names, free, strict=True))
         W_L = free[0].new_zeros(0, 0) if self.long is None else self.long(X["A"])
-        W_S = free[0].new_zeros(0, 0) if self.short is None else self.short(X["T"])
+        W_S = free[0].new_zeros(0, 0)
+        if self.short is not None:
+            W_S = self.short(X["T"], update=update)
         W_C = X["C"] if self.coupled else free[0].new_zeros(self.q, self.s)
         return long_short(W_L, W_C, W_S)
 
     @torch.no_grad()
-    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
-        """The block matrix, apart from any graph, and the ways back of its blocks."""
+    def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
+        """The block matrix, apart from any graph, and its pullback: those of its blocks."""
         free = dict(zip(self.names, X, strict=True))
         W_L = W_S = X[0].new_zeros(0, 0)
         W_C = free["C"] if self.coupled else X[0].new_zeros(self.q, self.s)
-        ways: dict[str, Callable[[Tensor], Sequence[Tensor]]] = {"C": lambda G: (G,)}
+        pullbacks: dict[str, Pullback] = {"C": lambda G: (G,)}
         # the GPU is at work on the eigenvalues while the CPU is at work on what follows
         if self.short is not None:
-            W_S, ways["T"] = self.short.formed(free["T"])
+            W_S, pullbacks["T"] = self.short.with_pullback(free["T"], update=update)
         if self.long is not None:
-            W_L, ways["A"] = self.long.formed(free["A"])
+            W_L, pullbacks["A"] = self.long.with_pullback(free["A"])
 
         def pullback(G: Tensor) -> Sequence[Tensor]:
             G_L, G_C, _, G_S = self.blocks(G)
             blocks = {"A": G_L, "C": G_C, "T": G_S}
-            return [gradient for name in self.names for gradient in ways[name](blocks[name])]
+            return [gradient for name in self.names for gradient in pullbacks[name](blocks[name])]
 
         return long_short(W_L, W_C, W_S), pullback
 

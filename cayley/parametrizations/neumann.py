@@ -18,6 +18,7 @@ from cayley.parametrizations.cayley import (
 )
 from cayley.parametrizations.parametrization import (
     Parametrization,
+    Pullback,
     check_orthogonal,
     check_square,
     full_precision,
@@ -88,11 +89,12 @@ class NeumannCayley(Parametrization):
         from the exact transform of A by four times the residual. The paper has no such step: its W
         is off the orthogonal matrices by as much as :math:`\tilde A` is off the inverse.
 
-        Only a forward pass in training mode that records a gradient for A writes the buffers. Every
-        other computes from them what such a pass would, and leaves them alone: an evaluation at any
-        moment, even with other parameters in the place of A, changes nothing about the training,
-        and a ``state_dict`` taken at any moment resumes it exactly. A model that is trained in
-        evaluation mode leaves :math:`\tilde A` behind and pays for a factorisation in every pass.
+        Only :meth:`advance`, which a layer calls in a forward pass in training mode that records a
+        gradient for A, writes the buffers. Every other call computes from them what such a pass
+        would, and leaves them alone: reading W or an evaluation at any moment, even with other
+        parameters in the place of A, changes nothing about the training, and a ``state_dict`` taken
+        at any moment resumes it exactly. A model that is trained in evaluation mode leaves
+        :math:`\tilde A` behind and pays for a factorisation in every pass.
         Transforms of :mod:`torch.func` and derivatives in forward mode see the exact transform.
 
         What to do is decided by numbers. In float32 a GPU decides by itself while two matrices fit
@@ -116,7 +118,7 @@ class NeumannCayley(Parametrization):
 
     Attributes:
         inverse: :math:`\tilde A`, (n, n).
-        point: The free entries of the A to which it belongs, (n(n−1)/2).
+        point: The free entries of the A to which it belongs, (n(n−1)/2), and a 0 for n = 1.
         residual: That of ``inverse``; infinite if the next update is to be by factorisation.
         updates: How often ``inverse`` was renewed.
         refreshes: How many of these were factorisations.
@@ -128,12 +130,13 @@ class NeumannCayley(Parametrization):
         >>> neumann = NeumannCayley(4, order=2)
         >>> A = neumann.sample()[0].requires_grad_()
         >>> for _ in range(3):
-        ...     W = neumann(A + 1e-4 * neumann.updates)
+        ...     W = neumann.advance(A + 1e-4 * neumann.updates)
         >>> bool(neumann.defect(W) < 1e-6), int(neumann.updates), int(neumann.refreshes)
         (True, 3, 1)
     """
 
     names = ("A",)
+    stateful = True
     D: Tensor
     inverse: Tensor
     point: Tensor
@@ -167,7 +170,8 @@ class NeumannCayley(Parametrization):
         self.skew = Skew(n)
         self.register_buffer("D", torch.empty(n))
         self.register_buffer("inverse", torch.empty(n, n))
-        self.register_buffer("point", torch.empty(diagonal_entries(n, 1, n - 1)))
+        # safetensors knows no buffer without entries
+        self.register_buffer("point", torch.empty(max(diagonal_entries(n, 1, n - 1), 1)))
         self.register_buffer("residual", torch.empty(()))
         self.register_buffer("updates", torch.empty((), dtype=torch.int64))
         self.register_buffer("refreshes", torch.empty((), dtype=torch.int64))
@@ -183,42 +187,42 @@ class NeumannCayley(Parametrization):
         """Have the next update factorise I + A; every epoch, as the paper does, or at will."""
         self.residual.fill_(torch.inf)
 
-    def forward(self, A: Tensor) -> Tensor:
-        """The orthogonal matrix of the free entries ``A``."""
+    def forward(self, A: Tensor, *, update: bool = False) -> Tensor:
+        """The orthogonal matrix of the free entries ``A``; the buffers follow A on request."""
         # what follows A has a gradient only, which transforms of torch.func do not see
         if needs_loop(A):
             return scaled_cayley(self.skew(A), self.D)
-        # with the bits that :meth:`formed` gives, where no derivative is asked for
-        if computes_now(A) and not differentiated(A) and self._is_small(A):
-            return self._formed_small(A, None)[0]
+        # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
+        if computes_now(A) and not differentiated(A) and self._is_one_launch(A):
+            return self._launch(A, update)[0]
         with full_precision(A, self.inverse):
-            training = self.training and torch.is_grad_enabled() and A.requires_grad
-            inverse = self._inverse(A, _follow if training else None, _foresee)
+            inverse = self._inverse(A, _update_inverse if update else None, _next_inverse)
             return of_inverse(_inverse_of(self.skew(A), inverse), self.D)
 
     @torch.no_grad()
-    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+    def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (A,) = X
         n = self.n
-        if self._is_small(A):
-            W, inverse, D = self._formed_small(A, self.refreshes if self.training else None)
+        if self._is_one_launch(A):
+            W, inverse, D = self._launch(A, update)
             return W, lambda G: (cuda.cayley_backward(G, inverse, D, n - 1),)
         D, places = self.D.clone(), positions(n, None, A)
         with full_precision(A, self.inverse):
             # without the operators, which hide from tracers what nobody traces here
-            inverse = self._inverse(A, follow if self.training else None, foresee).clone()
+            inverse = self._inverse(A, update_inverse_ if update else None, next_inverse).clone()
             W = of_inverse(inverse, D)
         return W, lambda G: (pulled_back(G, inverse, D, places),)
 
-    def records(self, *X: Tensor) -> bool:
-        """Whether :meth:`formed` can be recorded in a CUDA graph: where it is one launch."""
-        return self._is_small(X[0])
+    def capturable(self, *X: Tensor) -> bool:
+        """Whether a CUDA graph can capture :meth:`with_pullback`: where it is one launch."""
+        return self._is_one_launch(X[0])
 
-    def _is_small(self, A: Tensor) -> bool:
+    def _is_one_launch(self, A: Tensor) -> bool:
         return cuda.serves(self.n, A, self.D, self.inverse, self.point, self.residual)
 
-    def _formed_small(self, A: Tensor, refreshes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _launch(self, A: Tensor, update: bool) -> tuple[Tensor, Tensor, Tensor]:
+        refreshes = self.refreshes if update else None
         state = (self.inverse, self.point, self.residual, self.updates, refreshes)
         return cuda.neumann(state, A, self.D, self._rule())
 
@@ -230,7 +234,7 @@ class NeumannCayley(Parametrization):
         return self.order, tolerance, self.refresh_every or 0
 
     def _inverse(
-        self, A: Tensor, follow: Callable[..., None] | None, foresee: Callable[..., Tensor]
+        self, A: Tensor, update_: Callable[..., None] | None, compute: Callable[..., Tensor]
     ) -> Tensor:
         """The inverse at A, to which the buffers are brought if there is a way to do so."""
         dtype = self.inverse.dtype
@@ -241,9 +245,9 @@ class NeumannCayley(Parametrization):
             )
         rule = self._rule()
         state = (self.inverse, self.point, self.residual, self.updates)
-        if follow is None:
-            return foresee(*state, A.detach(), *rule)
-        follow(*state, self.refreshes, A.detach(), *rule)
+        if update_ is None:
+            return compute(*state, A.detach(), *rule)
+        update_(*state, self.refreshes, A.detach(), *rule)
         return self.inverse
 
     def right_inverse(self, W: Tensor) -> Tensor:
@@ -284,6 +288,7 @@ def _renew(
     refresh_every: int,
 ) -> tuple[Tensor, Tensor, bool] | None:
     """The inverse at ``entries``, its residual, and whether it is exact; None if all is well."""
+    point = point[: len(entries)]
     changed = (point != entries).any()
     # one transfer for both
     last, moved = torch.stack((residual, changed.to(residual.dtype))).tolist()
@@ -310,7 +315,7 @@ def _within(residual: float, tolerance: float) -> bool:
     return residual <= tolerance and residual < math.inf
 
 
-def follow(
+def update_inverse_(
     inverse: Tensor,
     point: Tensor,
     residual: Tensor,
@@ -329,13 +334,13 @@ def follow(
     renewed = _renew(inverse, point, residual, updates, entries, *rule)
     if renewed is not None:
         inverse.copy_(renewed[0])
-        point.copy_(entries)
+        point[: len(entries)].copy_(entries)
         residual.copy_(renewed[1])
         updates.add_(1)
         refreshes.add_(int(renewed[2]))
 
 
-def foresee(
+def next_inverse(
     inverse: Tensor,
     point: Tensor,
     residual: Tensor,
@@ -345,7 +350,7 @@ def foresee(
     tolerance: float,
     refresh_every: int,
 ) -> Tensor:
-    """The inverse to which :func:`follow` would bring the buffers."""
+    """The inverse to which :func:`update_inverse_` would bring the buffers."""
     n, rule = len(inverse), (order, tolerance, refresh_every)
     if cuda.serves(n, entries, inverse, point, residual):
         return cuda.renewed(n, (inverse, point, residual, updates, None), entries, rule)
@@ -354,12 +359,14 @@ def foresee(
 
 
 # what depends on numbers is hidden from compilers
-_follow = torch.library.custom_op(
-    "cayley::neumann_follow",
-    follow,
+_update_inverse = torch.library.custom_op(
+    "cayley::neumann_update_inverse",
+    update_inverse_,
     mutates_args=("inverse", "point", "residual", "updates", "refreshes"),
 )
-_foresee = torch.library.custom_op("cayley::neumann_foresee", foresee, mutates_args=())
+_next_inverse = torch.library.custom_op(
+    "cayley::neumann_next_inverse", next_inverse, mutates_args=()
+)
 
 
 @torch.library.custom_op("cayley::inverse_of", mutates_args=())
@@ -368,12 +375,12 @@ def _inverse_of(A: Tensor, inverse: Tensor) -> Tensor:
     return inverse.clone()
 
 
-@_follow.register_fake
+@_update_inverse.register_fake
 def _(*_) -> None:
     return None
 
 
-@_foresee.register_fake
+@_next_inverse.register_fake
 def _(inverse, *_):
     return torch.empty_like(inverse)
 

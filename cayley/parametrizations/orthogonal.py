@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import torch
 from torch import nn
@@ -86,6 +88,9 @@ def orthogonal_(
     there holds: ``parametrize.cached()`` spares forming the weight twice, and such a module is
     saved by its ``state_dict``, not pickled.
 
+    Where the map remembers the training (:class:`~cayley.parametrizations.NeumannCayley`), a call
+    of the module in training mode moves what it remembers; reading ``module.weight`` does not.
+
     Arguments:
         module: Any module.
         name: The name of its weight, (n, n); complex for a complex map.
@@ -132,4 +137,20 @@ def orthogonal_(
         parametrize.register_parametrization(module, name, map, unsafe=True)
     finally:
         del map.right_inverse
+    if map.stateful:
+        module.register_forward_pre_hook(partial(_advance, name))
     return module
+
+
+def _advance(name: str, module: nn.Module, args: object) -> None:
+    """Let the buffers of a weight's map follow its free tensors, before a pass in training."""
+    if not (
+        module.training and torch.is_grad_enabled() and parametrize.is_parametrized(module, name)
+    ):
+        return
+    weights = cast(nn.ModuleDict, module.parametrizations)
+    weight = cast(parametrize.ParametrizationList, weights[name])
+    free = [X for key, X in weight.named_parameters() if key.startswith("original")]
+    if any(X.requires_grad for X in free):
+        with torch.no_grad():
+            cast(Parametrization, weight[0]).advance(*free)

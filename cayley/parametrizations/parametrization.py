@@ -15,12 +15,16 @@ from cayley.tracing import no_autocast
 __all__ = [
     "PRECISIONS",
     "Parametrization",
+    "Pullback",
     "check_orthogonal",
     "check_precision",
     "check_square",
     "full_precision",
     "made_on",
+    "rounding_tolerance",
 ]
+
+Pullback = Callable[[Tensor], Sequence[Tensor]]
 
 PRECISIONS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -44,6 +48,8 @@ class Parametrization(nn.Module, ABC):
         is_complex: Whether W is complex.
         on_manifold: Whether the free tensor *is* W, so that only an optimiser of the Stiefel
             manifold keeps it in place.
+        stateful: Whether W is also a function of what earlier steps of the training have left in
+            the buffers. Then ``forward`` takes ``update``: whether to write them.
     """
 
     names: tuple[str, ...]
@@ -51,6 +57,7 @@ class Parametrization(nn.Module, ABC):
     unconstrained: tuple[str, ...] = ()
     is_complex: ClassVar[bool] = False
     on_manifold: ClassVar[bool] = False
+    stateful: bool = False
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -67,8 +74,18 @@ class Parametrization(nn.Module, ABC):
         It also refills the buffers, so that a module made on the meta device comes to life.
         """
 
-    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
-        """The matrix, apart from any graph, and the way back.
+    def advance(self, *X: Tensor) -> Tensor:
+        """The matrix that ``forward`` gives, for a step of the training: the buffers follow X.
+
+        ``forward`` alone leaves every buffer as it is.
+
+        Arguments:
+            *X: The free tensors.
+        """
+        return self(*X, update=True) if self.stateful else self(*X)
+
+    def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
+        """The matrix, apart from any graph, and its pullback (vector-Jacobian product).
 
         The second takes the gradient of a loss with respect to W to those with respect to the free
         tensors, as often as it is called. This one asks autograd; a map with a gradient in closed
@@ -76,6 +93,7 @@ class Parametrization(nn.Module, ABC):
 
         Arguments:
             *X: The free tensors.
+            update: Whether the buffers follow X, as in :meth:`advance`.
         """
         leaves = [x.detach().requires_grad_() for x in X]
         # Activation checkpointing counts what a forward pass saves; this is saved by the first of
@@ -84,15 +102,15 @@ class Parametrization(nn.Module, ABC):
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach(), lambda x: x),
         ):
-            W = self(*leaves)
+            W = self.advance(*leaves) if update else self(*leaves)
 
         def pullback(G: Tensor) -> Sequence[Tensor]:
             return torch.autograd.grad(W, leaves, G, retain_graph=True)
 
         return W.detach(), pullback
 
-    def records(self, *X: Tensor) -> bool:
-        """Whether :meth:`formed` can be recorded in a CUDA graph, after it has been called once.
+    def capturable(self, *X: Tensor) -> bool:
+        """Whether a CUDA graph can capture :meth:`with_pullback`, once it has been called.
 
         Arguments:
             *X: The free tensors.
@@ -172,9 +190,23 @@ def check_square(W: Tensor, n: int, *, is_complex: bool) -> None:
         raise TypeError(f"expected a real matrix, got {W.dtype}")
 
 
+def rounding_tolerance(W: Tensor) -> float:
+    """The defect that rounding explains, 1000 ε √n.
+
+    W in half precision is held to that of float32, in which its free tensors will be: the ε of
+    bfloat16 would let any matrix pass.
+
+    Example:
+        >>> rounding_tolerance(torch.eye(4, dtype=torch.bfloat16)) < 1e-3
+        True
+    """
+    eps = torch.finfo(torch.promote_types(W.dtype, torch.float32)).eps
+    return 1e3 * eps * W.shape[-1] ** 0.5
+
+
 def check_orthogonal(W: Tensor, defect: Tensor) -> None:
     """Raise unless ``defect`` is what rounding explains for a matrix like ``W``."""
-    tolerance = 1e3 * torch.finfo(W.dtype).eps * W.shape[-1] ** 0.5
+    tolerance = rounding_tolerance(W)
     # written so that NaN fails too
     if not defect <= tolerance:
         kind = "unitary" if W.is_complex() else "orthogonal"

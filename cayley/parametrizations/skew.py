@@ -8,7 +8,11 @@ from torch import Tensor
 
 from cayley.checks import is_integer
 from cayley.initializers import rotation_angles
-from cayley.parametrizations.parametrization import Parametrization, check_square
+from cayley.parametrizations.parametrization import (
+    Parametrization,
+    check_square,
+    rounding_tolerance,
+)
 from cayley.tracing import computes_now
 
 __all__ = [
@@ -270,8 +274,7 @@ def bandwidth_repr(bandwidth: int | None) -> str:
 
 def check_skew(A: Tensor, defect: Tensor, n: int, bandwidth: int | None) -> None:
     """Raise unless A is skew and vanishes outside its band, up to rounding."""
-    scale = torch.linalg.matrix_norm(A) + 1
-    tolerance = 1e3 * torch.finfo(A.dtype).eps * scale
+    tolerance = rounding_tolerance(A) / n**0.5 * (torch.linalg.matrix_norm(A) + 1)
     if not defect <= tolerance:
         raise ValueError(f"expected a skew matrix, A* = −A, got ‖A + A*‖ = {float(defect):.3g}")
     outside = torch.linalg.matrix_norm(A.triu(last_diagonal(n, bandwidth) + 1))

@@ -1,7 +1,6 @@
-"""A structured matrix as a module: the free tensors together with the map that forms the matrix."""
+"""A structured matrix as a module: free tensors, and the map that makes a matrix of them."""
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Any
@@ -9,26 +8,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cayley.parametrizations.parametrization import Parametrization, check_precision
+from cayley.cache import Cache
+from cayley.notices import warn_once
+from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
 from cayley.tracing import computes_now, has_tangent, traced
 
 __all__ = ["StructuredMatrix"]
+
+# The step of the training in which it is looked at first whether W has left its manifold.
+FIRST_LOOK = 10
 
 
 class StructuredMatrix(nn.Module):
     r"""Trainable free tensors :math:`X` and the map that makes of them :math:`W = f(X)`.
 
     What :func:`torch.nn.utils.parametrize.register_parametrization` does to a module by giving it a
-    class of its own, this does by composition: it can be pickled. Calling it forms W.
+    class of its own, this does by composition: it can be pickled. Calling it gives W.
 
     Note:
-        W is formed once and kept until a free tensor or a buffer changes: in evaluation, and on the
-        CPU also where gradients are recorded, so that several calls between two steps of an
+        Calling the matrix only reads it. A layer's forward pass calls it with ``update=True``:
+        where the map follows the training (``map.stateful``), it is such a pass, in training mode
+        and with gradients, that writes the map's buffers, and nothing else. Both give the same W.
+
+        W is computed once and kept until a free tensor or a buffer changes: in evaluation, and on
+        the CPU also where gradients are recorded, so that several calls between two steps of an
         optimizer share one. Changes are noticed by comparing values: a fused optimizer, a
         broadcast or a write through ``tensor.data`` leaves no other trace. What is returned is a
         copy of what is kept.
 
-        On a GPU the comparison would wait for the device, and W is formed at every call that
+        On a GPU the comparison would wait for the device, and W is computed at every call that
         records a gradient.
 
     Arguments:
@@ -53,7 +61,8 @@ class StructuredMatrix(nn.Module):
         self.map = copy.deepcopy(map).to(device=device, dtype=dtype)
         for name, X in zip(map.names, self.map.sample(device=device, dtype=dtype), strict=True):
             self.register_parameter(name, nn.Parameter(X))
-        self._kept: _Kept | None = None
+        self._cache: Cache[_Kept] = Cache()
+        self._passes, self._next_look = 0, FIRST_LOOK
 
     @property
     def free(self) -> tuple[Tensor, ...]:
@@ -72,36 +81,65 @@ class StructuredMatrix(nn.Module):
 
     @torch.no_grad()
     def assign(self, W: Tensor) -> None:
-        """Choose the free tensors so that the matrix is ``W``."""
-        X = self.map.right_inverse(W.to(self.free[0].device))
+        """Choose the free tensors so that the matrix is ``W``.
+
+        It is checked in the precision of the free tensors, or its own if that is less, but never
+        in one below float32.
+        """
+        if not isinstance(W, Tensor) or not (W.is_floating_point() or W.is_complex()):
+            got = f"one of {W.dtype}" if isinstance(W, Tensor) else type(W).__name__
+            raise TypeError(
+                f"expected a tensor of floating-point numbers, got {got}: convert it with "
+                f"torch.as_tensor(W, dtype={self.free[0].dtype.to_real()})"
+            )
+        coarser = max(W.dtype.to_real(), self.free[0].dtype.to_real(), key=_eps)
+        dtype = torch.promote_types(coarser, torch.float32)
+        W = W.to(self.free[0].device, dtype.to_complex() if W.is_complex() else dtype)
+        X = self.map.right_inverse(W)
         for free, value in zip(self.free, (X,) if isinstance(X, Tensor) else X, strict=True):
             free.copy_(value)
 
-    def forward(self) -> Tensor:
-        """The matrix W, (n, n)."""
+    def forward(self, *, update: bool = False) -> Tensor:
+        """The matrix W, (n, n).
+
+        Arguments:
+            update: Whether this is a step of the training; without training mode, or a gradient,
+                it is not.
+        """
         free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
-        # a point of a manifold is W
-        if (recorded and self.map.on_manifold) or traced(free[0]):
+        update = update and recorded and self.training
+        if recorded and self.map.on_manifold:
+            # a point of a manifold is W
+            if update and computes_now(free[0]):
+                self._look_now_and_then()
             return self.map(*free)
-        # what is kept has a gradient only
-        if any(has_tangent(X) for X in free):
-            return self.map(*free)
-        # in a CUDA graph that is being recorded, with what has run before
-        if not computes_now(free[0]) and not (recorded and self.map.records(*free)):
-            return self.map(*free)
+        if (
+            traced(free[0])
+            # what is kept has a gradient only
+            or any(has_tangent(X) for X in free)
+            # in a CUDA graph that is being captured, with what has run before
+            or (not computes_now(free[0]) and not (recorded and self.map.capturable(*free)))
+        ):
+            return self.map.advance(*free) if update else self.map(*free)
         if recorded and free[0].device.type != "cpu":
             # to compare values would be to wait for the device
-            return _Attached.apply(_Kept(*self.map.formed(*free)), self.map, *free)
-        kept = self._kept
+            kept = _Kept(*self.map.with_pullback(*free, update=update))
+            return _Attached.apply(kept, self.map, *free)
+        kept = self._cache.value
         if (
             kept is None
             or (recorded and kept.pullback is None)
+            or (update and not kept.followed)
             or not kept.holds(self._sources(free))
         ):
-            # some maps write their buffers: what W is a function of is known afterwards
-            made = self.map.formed(*free) if recorded else (self.map(*free).detach().clone(), None)
-            self._kept = kept = _Kept(*made, self._sources(free))
+            if recorded:
+                W, pullback = self.map.with_pullback(*free, update=update)
+            else:
+                W, pullback = self.map(*free).detach().clone(), None
+            # an update writes buffers: what W is a function of is known afterwards
+            followed = update or not self.map.stateful
+            self._cache.value = kept = _Kept(W, pullback, self._sources(free), followed)
         return _Attached.apply(kept, self.map, *free) if recorded else kept.W.clone()
 
     def _sources(self, free: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -110,18 +148,30 @@ class StructuredMatrix(nn.Module):
 
     def train(self, mode: bool = True) -> "StructuredMatrix":
         """Set the mode, as every module does; warn if W has left its manifold."""
-        self._kept = None
-        W = self.free[0]
-        if self.map.on_manifold and not W.is_meta:
-            defect = float(self.map.defect(W))
-            if not defect <= 0.1:
-                warnings.warn(
-                    f"W is off the unitary matrices by ‖W*W − I‖ = {defect:.2g}: train it with "
-                    "cayley.optim.StiefelRMSprop or StiefelSGD over the groups that "
-                    "cayley.parameter_groups makes",
-                    stacklevel=2,
-                )
+        self._cache.value = None
+        if self.map.on_manifold and not self.free[0].is_meta:
+            self._warn_off_manifold()
         return super().train(mode)
+
+    def _look_now_and_then(self) -> None:
+        """Warn if W has left its manifold, in steps 10, 100, 1000, …: a look waits for a GPU."""
+        self._passes += 1
+        if self._passes == self._next_look:
+            self._next_look *= 10
+            self._warn_off_manifold()
+
+    @torch.no_grad()
+    def _warn_off_manifold(self) -> None:
+        defect = float(self.map.defect(self.free[0]))
+        if not defect <= 0.1:
+            warn_once(
+                f"W is off the unitary matrices by ‖W*W − I‖ = {defect:.2g}: train it with "
+                "cayley.optim.StiefelRMSprop or StiefelSGD over the groups that "
+                "cayley.parameter_groups makes",
+                key="off the manifold",
+                owner=self,
+                stacklevel=3,
+            )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StructuredMatrix":
         """Move or cast, as ``to`` does; a complex tensor takes part as its real parts do.
@@ -129,7 +179,7 @@ class StructuredMatrix(nn.Module):
         ``double()`` passes complex tensors over, and ``to(torch.float64)`` would take their
         imaginary parts away.
         """
-        self._kept = None
+        self._cache.value = None
 
         def apply(X: Tensor) -> Tensor:
             if not X.is_complex():
@@ -140,27 +190,31 @@ class StructuredMatrix(nn.Module):
 
         return super()._apply(apply, recurse)
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_kept": None}
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
 
 
 class _Kept:
-    """A matrix, the way back from it, and the values that it was formed from.
+    """A matrix, its pullback, and the values that it was computed from.
 
     Arguments:
         W: The matrix, apart from any graph.
         pullback: Takes a gradient to those of the free tensors; None where nobody asks for it.
         sources: What W is a function of.
+        followed: Whether the map's buffers have followed the free tensors.
     """
 
     def __init__(
         self,
         W: Tensor,
-        pullback: Callable[[Tensor], Sequence[Tensor]] | None,
+        pullback: Pullback | None,
         sources: Iterable[Tensor] = (),
+        followed: bool = True,
     ) -> None:
         self.W = W
         self.pullback = pullback
+        self.followed = followed
         self.values = [source.detach().clone() for source in sources]
 
     def holds(self, sources: Iterable[Tensor]) -> bool:

@@ -7,7 +7,12 @@ from torch import Tensor
 
 from cayley.checks import check_number
 from cayley.parametrizations.householder import HouseholderProduct
-from cayley.parametrizations.parametrization import Parametrization, check_square, full_precision
+from cayley.parametrizations.parametrization import (
+    Parametrization,
+    check_square,
+    full_precision,
+    rounding_tolerance,
+)
 
 __all__ = ["SpectralSVD", "spectral_svd"]
 
@@ -100,7 +105,7 @@ class SpectralSVD(Parametrization):
                 f"determine them. Use reflections={self.n}"
             )
         eps = torch.finfo(W.dtype).eps
-        defect, tolerance = self.defect(W), 1e3 * eps * self.n**0.5
+        defect, tolerance = self.defect(W), rounding_tolerance(W)
         # written so that NaN fails too
         if not defect <= tolerance:
             raise ValueError(

@@ -1,6 +1,5 @@
 """A module whose gradients are preconditioned, with its statistics."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
+from cayley.notices import warn_once
 from cayley.preconditioners.collector import Collector
 from cayley.preconditioners.joint import Block, Damping, precondition_
 from cayley.preconditioners.rule import Observation, Rows, Rule
@@ -44,7 +44,6 @@ class Unit:
         self._wanted = {weight.site for block in blocks for weight in block.weights}
         self.collector = Collector(lambda: self.parameters().values(), dtype=dtype)
         self.running: dict[str, RunningStatistics] = {}
-        self._warned = False
 
     def watch(self) -> list[RemovableHandle]:
         """Hook the modules."""
@@ -118,7 +117,7 @@ class Unit:
             return
         if not found:
             if self.is_unseen(found):
-                self._warn_once()
+                self._warn_unseen()
             return
         missing = {site: self.no_rows(site) for site in self._wanted - found.keys()}
         statistics: Mapping[str, RowStatistics] = {**found, **missing}
@@ -144,14 +143,13 @@ class Unit:
         """Whether there are gradients, though no backward pass has ever reached the modules."""
         return not found and not self.collector.reached and bool(self.gradients())
 
-    def _warn_once(self) -> None:
-        if self._warned:
-            return
-        self._warned = True
-        warnings.warn(
+    def _warn_unseen(self) -> None:
+        warn_once(
             f"BNP: {self.name or 'the model'} has a gradient, but no forward pass of it was seen: "
             "its gradient is left as it is. Call the module itself rather than a function with its "
             "weights, or leave it out with exclude=",
+            key="never reached",
+            owner=self,
             stacklevel=4,
         )
 

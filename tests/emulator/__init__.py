@@ -29,11 +29,7 @@ __all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
 
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
-MODULES = (
-    "cayley.kernels.cuda.",
-    "cayley.kernels.cuda.rank_two",
-    "cayley.kernels.cuda.cayley",
-)
+MODULES = ("cayley.kernels.cuda.",)
 SECONDS = 120  # that a launch may take
 OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC")
 

@@ -50,7 +50,7 @@ struct Block {
   std::vector<Fiber> fibers;
   ucontext_t scheduler;
   Barrier all, warps[32];
-  float exchanged[1024];  // between the lanes of a warp
+  double exchanged[1024];  // between the lanes of a warp
 };
 
 // One that counts arrivals and bytes, in shared memory of a block of a cluster.
@@ -103,10 +103,10 @@ inline void wait(Barrier& barrier, int members) {
 
 inline void wait_for_warp() { wait(block->warps[threadIdx.x / LANES_OF_A_WARP], LANES_OF_A_WARP); }
 
-inline float exchange(float value, int from) {
+inline double exchange(double value, int from) {
   block->exchanged[threadIdx.x] = value;
   wait_for_warp();
-  const float other = block->exchanged[from];
+  const double other = block->exchanged[from];
   wait_for_warp();
   return other;
 }
@@ -141,11 +141,25 @@ inline int __syncthreads_or(int predicate) {
   return any;
 }
 inline void __syncwarp() { emulator::wait_for_warp(); }
-inline float __shfl_xor_sync(unsigned, float value, int bits) {
+template <class T>
+inline T __shfl_xor_sync(unsigned, T value, int bits) {
   return emulator::exchange(value, threadIdx.x ^ bits);
 }
-inline float __shfl_sync(unsigned, float value, int lane) {
+template <class T>
+inline T __shfl_sync(unsigned, T value, int lane) {
   return emulator::exchange(value, threadIdx.x / LANES_OF_A_WARP * LANES_OF_A_WARP + lane % 32);
+}
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  for (int bits = 1; bits < LANES_OF_A_WARP; bits *= 2) {
+    const unsigned other = __shfl_xor_sync(mask, value, bits);
+    value = value < other ? other : value;
+  }
+  return value;
+}
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  memcpy(&bits, &value, 4);
+  return bits;
 }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline long long min(long long a, long long b) { return a < b ? a : b; }

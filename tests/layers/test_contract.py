@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import (
     pack_sequence,
     pad_packed_sequence,
 )
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
@@ -340,6 +341,102 @@ def train(layer: Recurrent, optimizer: torch.optim.Optimizer, steps: range) -> N
         optimizer.zero_grad()
         layer(x)[0].square().mean().backward()
         optimizer.step()
+
+
+@every
+@pytest.mark.parametrize("n", [N, 200])
+def test_reading_a_matrix_changes_nothing(make: Make, n: int) -> None:
+    """In training, with gradients and without; what is read is what the next pass uses."""
+    if n > N and not isinstance(make(I, N), cayley.ENRNN | cayley.NCGRU):
+        return  # nothing there depends on the size
+    layer = layer_of(make, n).train()
+    if not layer.structured:
+        return
+    optimizer = torch.optim.SGD(layer.structured.parameters(), lr=1e-3)
+    for _ in range(3):
+        before = copy.deepcopy(layer.state_dict())
+        read = [layer.weight_hh_l0, layer.weight_hh_l0]
+        with torch.no_grad():
+            read += [layer.weight_hh_l0, copy.deepcopy(layer).weight_hh_l0]
+        for key, value in layer.state_dict().items():
+            assert torch.equal(value, before[key]), key
+        used: list[Tensor] = []
+        matrix = layer.structured["weight_hh_l0"]
+        with matrix.register_forward_hook(lambda *args, used=used: used.append(args[-1])):
+            layer(torch.randn(2, 1, I))[0].square().sum().backward()
+        assert len(used) == 1
+        for W in read:
+            assert torch.equal(W, used[0])
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@every
+def test_matrices_are_listed(make: Make) -> None:
+    layer = make(I, N, **STACKED)
+    names = {"weight_hh_l0", "weight_hh_l0_reverse", "weight_hh_l1", "weight_hh_l1_reverse"}
+    assert names <= set(dir(layer))
+    assert all(getattr(layer, name).shape[-1] == N for name in names)
+
+
+@every
+def test_no_buffer_is_empty(make: Make) -> None:
+    """Two empty tensors share a storage, as far as safetensors can tell, and it refuses them."""
+    for n in (1, 2, N):
+        if n == 1 and make is NETWORKS["EURNN-fft"]:
+            continue
+        for name, buffer in make(I, n).named_buffers():
+            assert buffer.numel(), name
+
+
+@every
+def test_an_average_of_a_model_and_its_buffers_stays_on_the_set(make: Make) -> None:
+    """Integers are rounded down: those of equal permutations, to others."""
+    layer = layer_of(make)
+    if not layer.structured or isinstance(layer, cayley.FullURNN):
+        return  # a mean of unitary matrices is none
+    optimizer = torch.optim.SGD(layer.structured.parameters(), lr=0.1)
+    averages = (
+        AveragedModel(layer, use_buffers=True, multi_avg_fn=get_ema_multi_avg_fn(0.5)),
+        AveragedModel(layer, use_buffers=True, avg_fn=get_ema_avg_fn(0.9)),
+    )
+    for step in range(5):
+        train(layer, optimizer, range(step, step + 1))
+        for mean in averages:
+            mean.update_parameters(layer)
+    for mean in averages:
+        for matrix in mean.eval().module.matrices():
+            assert matrix.map.defect(matrix()) <= 1e-12
+
+
+@every
+def test_what_is_no_matrix_is_not_assigned(make: Make) -> None:
+    layer = make(I, N)
+    if not layer.structured:
+        return
+    W = layer.weight_hh_l0.detach()
+    for value in (1, None, W.tolist(), W.numpy(), torch.ones(W.shape, dtype=torch.int64)):
+        with pytest.raises(TypeError, match="expected a tensor of floating-point numbers, got"):
+            layer.weight_hh_l0 = value
+    assert torch.equal(layer.weight_hh_l0, W)
+
+
+@every
+def test_a_matrix_is_checked_in_the_precision_of_the_layer(make: Make) -> None:
+    layer = make(I, N, dtype=torch.float32)
+    if not layer.structured:
+        return
+    W = layer.weight_hh_l0.detach()
+    try:
+        layer.weight_hh_l0 = W
+    except NotImplementedError:
+        return  # the map has no inverse
+    layer.weight_hh_l0 = W.to(torch.promote_types(W.dtype, torch.float64))
+    torch.testing.assert_close(layer.weight_hh_l0, W)
+    for dtype in (W.dtype,) if W.is_complex() else (torch.bfloat16, torch.float16, W.dtype):
+        with pytest.raises(ValueError, match="expected"):
+            layer.weight_hh_l0 = (3 * torch.randn(W.shape, dtype=W.dtype)).to(dtype)
+    torch.testing.assert_close(layer.weight_hh_l0, W)
 
 
 @every

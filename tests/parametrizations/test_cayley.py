@@ -85,7 +85,7 @@ def test_signs_on_another_device_are_refused() -> None:
     map = ScaledCayley(4)
     (A,) = map.sample()
     map.D = map.D.to("meta")
-    for form in (map, map.formed):
+    for form in (map, map.with_pullback):
         with pytest.raises(RuntimeError, match="device"):
             form(A)
 
@@ -108,5 +108,5 @@ def test_large_entries_of_an_odd_matrix(size: float, recorded: bool) -> None:
     """Too large for the C code; the condition of I + A is that of A."""
     map = ScaledCayley(LARGEST + 1).float()
     A = (size * torch.randn(map.n * (map.n - 1) // 2)).float().requires_grad_(recorded)
-    for W in (map(A), map.formed(A)[0]):
+    for W in (map(A), map.with_pullback(A)[0]):
         assert map.defect(W) <= 1e-6 * map.n**0.5

@@ -188,7 +188,7 @@ def test_stays_on_the_set_for_a_thousand_steps(
     stepper = getattr(torch.optim, optimizer)(matrix.parameters(), lr=1e-2)
     complex_dtype = dtype.to_complex() if matrix.map.is_complex else dtype
     for _ in range(1000):
-        loss = (torch.randn(n, n, dtype=complex_dtype) * matrix()).sum().abs()
+        loss = (torch.randn(n, n, dtype=complex_dtype) * matrix(update=True)).sum().abs()
         stepper.zero_grad()
         loss.backward()
         stepper.step()

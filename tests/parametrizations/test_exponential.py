@@ -108,7 +108,7 @@ def test_closed_form_of_the_gradient(n: int, norm: float) -> None:
     x = (
         x * norm / torch.linalg.matrix_norm(skew_symmetric(x, n), 2).clamp(min=1e-9)
     ).requires_grad_()
-    W, pullback = map.formed(x)
+    W, pullback = map.with_pullback(x)
     expected = map.B @ torch.matrix_exp(skew_symmetric(x, n))
     torch.testing.assert_close(W, expected.detach(), atol=1e-13, rtol=0)
     (gradient,) = torch.autograd.grad(expected, x, G)
@@ -125,7 +125,7 @@ def test_closed_form_is_right_in_float32() -> None:
     G = torch.randn(n, n).float()
     exact = x.double().requires_grad_()
     (expected,) = torch.autograd.grad(MatrixExponential(n)(exact), exact, G.double())
-    (found,) = MatrixExponential(n).float().formed(x)[1](G)
+    (found,) = MatrixExponential(n).float().with_pullback(x)[1](G)
     assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
@@ -136,13 +136,13 @@ def test_blocks_are_right_in_float32(n: int, scale: float) -> None:
     map = MatrixExponential(n)
     x = (scale * map.sample()[0]).float()
     expected = torch.matrix_exp(skew_symmetric(x.double(), n))
-    W, _ = map.float().formed(x)
+    W, _ = map.float().with_pullback(x)
     assert (W - expected).abs().max() <= 2e-7 * (1 + 4 * scale)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_numbers_that_are_none(value: float) -> None:
-    W, pullback = MatrixExponential(4).formed(torch.full((6,), value))
+    W, pullback = MatrixExponential(4).with_pullback(torch.full((6,), value))
     assert W.isnan().any()
     assert not pullback(torch.randn(4, 4))[0].isfinite().all()
 
@@ -150,7 +150,7 @@ def test_numbers_that_are_none(value: float) -> None:
 @pytest.mark.parametrize("size", [1e6, 1e20, 1e30])
 def test_large_angles_give_orthogonal_matrices(size: float) -> None:
     map = MatrixExponential(65).float()
-    W, pullback = map.formed(size * torch.randn(65 * 32).float())
+    W, pullback = map.with_pullback(size * torch.randn(65 * 32).float())
     assert map.defect(W) <= 1e-6 * 65**0.5
     assert pullback(torch.randn(65, 65).float())[0].isfinite().all()
 

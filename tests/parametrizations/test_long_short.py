@@ -187,9 +187,9 @@ def test_matrix_and_way_back_apart_from_any_graph(q: int, s: int, coupled: bool)
     free = [3 * x for x in blocks.sample()]
     leaves = [x.clone().requires_grad_() for x in free]
     W, G = blocks(*leaves), torch.randn(q + s, q + s)
-    formed, pullback = blocks.formed(*free)
-    torch.testing.assert_close(formed, W.detach())
-    assert not formed.requires_grad
+    found, pullback = blocks.with_pullback(*free)
+    torch.testing.assert_close(found, W.detach())
+    assert not found.requires_grad
     expected = torch.autograd.grad(W, leaves, G)
     for _ in range(2):  # as often as it is called
         for ours, theirs in zip(pullback(G), expected, strict=True):

@@ -37,12 +37,12 @@ def train(matrix: StructuredMatrix, optimizer: torch.optim.Optimizer, steps: ran
     target = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=matrix.A.dtype))[0]
     for step in steps:
         generator.manual_seed(step)
-        W = matrix()
+        W = matrix(update=True)
         noise = torch.randn(n, n, generator=generator, dtype=W.dtype)
         optimizer.zero_grad()
         W.backward(1e-3 * (noise + W.detach() - target))
         optimizer.step()
-    return matrix()
+    return matrix(update=True)
 
 
 @orders
@@ -63,12 +63,12 @@ def test_halving_the_step_divides_the_error_by_two_to_the_order_and_one(order: i
 def test_inverse_follows_the_step_that_was_taken(order: int) -> None:
     """Whatever moved A, and whatever its gradient: the map compares A with the A before."""
     matrix = matrix_of(12, order=order, tolerance=torch.inf)
-    matrix()
+    matrix(update=True)
     before = matrix.map.inverse.clone()
     step = 1e-3 * torch.randn_like(matrix.A)
     with torch.no_grad():
         matrix.A.add_(step)
-    matrix()
+    matrix(update=True)
     expected = neumann_update(before, skew_symmetric(-step, 12), order)
     torch.testing.assert_close(matrix.map.inverse, expected)
     torch.testing.assert_close(matrix.map.residual, true_residual(matrix))
@@ -91,7 +91,7 @@ def test_learning_rate_times_gradient_is_not_the_step() -> None:
     assert matrix.map.refreshes == 1
     assert matrix.map.defect(lost) > 0.1
     assert matrix.map.defect(kept) < 1e-3
-    assert matrix.map.defect(matrix()) < 1e-6
+    assert matrix.map.defect(matrix(update=True)) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_refresh_restores_the_inverse() -> None:
     train(matrix, torch.optim.Adam(matrix.parameters(), lr=1e-3), range(100))
     assert true_residual(matrix) > 1e-3
     matrix.map.refresh_()
-    matrix()
+    matrix(update=True)
     assert true_residual(matrix) <= 1e-12
     eye = torch.eye(40)
     A = skew_symmetric(matrix.A.detach(), 40)
@@ -126,7 +126,7 @@ def test_residual_above_the_tolerance_is_not_left() -> None:
     for size in (1e-5, 1e-2, 1e-5, 10.0):
         with torch.no_grad():
             matrix.A.add_(size * torch.randn_like(matrix.A))
-        matrix()
+        matrix(update=True)
         assert true_residual(matrix) <= 1e-6
     assert (int(matrix.map.updates), int(matrix.map.refreshes)) == (4, 3)
 
@@ -148,10 +148,10 @@ def test_gradient_is_the_closed_form_with_the_running_inverse() -> None:
     """Q = Ãᵀ G (D + Wᵀ), ∂L/∂A = Qᵀ − Q, also where Ã is not the inverse."""
     n = 9
     matrix = matrix_of(n, tolerance=torch.inf, order=1)
-    matrix()
+    matrix(update=True)
     with torch.no_grad():
         matrix.A.add_(0.1 * torch.randn_like(matrix.A))
-    W, G = matrix(), torch.randn(n, n)
+    W, G = matrix(update=True), torch.randn(n, n)
     (grad,) = torch.autograd.grad(W, matrix.A, G)
     inverse, D = matrix.map.inverse, matrix.map.D.diag()
     assert true_residual(matrix) > 1e-2
@@ -167,7 +167,7 @@ def skew_entries(M: Tensor) -> Tensor:
 def test_gradients_at_a_refreshed_point() -> None:
     matrix = matrix_of(5)
     A = (matrix.A.detach() + 0.3 * torch.randn_like(matrix.A)).requires_grad_()
-    matrix.map(A)
+    matrix.map.advance(A)
     assert matrix.map.residual < 1e-13
     assert torch.autograd.gradcheck(matrix.map, (A,))
     assert torch.autograd.gradgradcheck(matrix.map, (A,))
@@ -175,23 +175,24 @@ def test_gradients_at_a_refreshed_point() -> None:
 
 def test_only_training_writes() -> None:
     matrix = matrix_of(8)
-    matrix()
+    matrix(update=True)
     before = state_of(matrix.map)
     with torch.no_grad():
         matrix.A.add_(1e-3)
-        matrix()
+        matrix(update=True)
     with torch.inference_mode():
-        matrix()
-    matrix.eval()()
+        matrix(update=True)
+    matrix.eval()(update=True)
     matrix.train()
-    matrix.requires_grad_(False)()
+    matrix.requires_grad_(False)(update=True)
     matrix.requires_grad_(True)
+    read = matrix()
     assert all(torch.equal(value, before[name]) for name, value in state_of(matrix.map).items())
-    matrix()
+    assert torch.equal(matrix(update=True), read)
     assert matrix.map.updates == 2
     written = state_of(matrix.map)
     for _ in range(3):  # A is what it was
-        matrix()
+        matrix(update=True)
     assert all(torch.equal(value, written[name]) for name, value in state_of(matrix.map).items())
 
 
@@ -223,7 +224,7 @@ def test_training_resumes_exactly(moment: str) -> None:
     with torch.no_grad():
         matrix.A.add_(1e-3)
     if moment == "after the update":
-        matrix()
+        matrix(update=True)
     if moment == "after refresh_":
         matrix.map.refresh_()
     resumed = matrix_of(10, order=1, tolerance=1e-3)
@@ -236,9 +237,9 @@ def test_training_resumes_exactly(moment: str) -> None:
 
 def test_parameters_loaded_without_the_buffers() -> None:
     matrix, other = matrix_of(8), matrix_of(8)
-    matrix(), other()
+    matrix(update=True), other(update=True)
     matrix.load_state_dict({"A": other.A}, strict=False)
-    torch.testing.assert_close(matrix(), other())
+    torch.testing.assert_close(matrix(update=True), other(update=True))
     assert matrix.map.refreshes == 2
 
 
@@ -246,22 +247,22 @@ def test_change_of_precision_is_noticed() -> None:
     matrix = matrix_of(30, torch.float32)
     train(matrix, torch.optim.Adam(matrix.parameters(), lr=1e-3), range(30))
     assert true_residual(matrix.double()) > 1e-7
-    assert matrix.map.defect(matrix()) <= 1e-13
+    assert matrix.map.defect(matrix(update=True)) <= 1e-13
     assert true_residual(matrix) <= 1e-13
     loaded = matrix_of(30, torch.float32)
-    loaded()
+    loaded(update=True)
     wide = matrix_of(30)
     wide.load_state_dict(loaded.state_dict())
-    wide()
+    wide(update=True)
     assert true_residual(wide) <= 1e-13
 
 
 def test_assigning_a_matrix_refreshes() -> None:
     matrix = matrix_of(7)
-    matrix()
+    matrix(update=True)
     W = torch.linalg.qr(torch.randn(7, 7))[0]
     matrix.assign(W)
-    torch.testing.assert_close(matrix(), W)
+    torch.testing.assert_close(matrix(update=True), W)
     assert matrix.map.refreshes == 2
 
 
@@ -270,10 +271,10 @@ def test_nan_does_not_stick() -> None:
     A = matrix.A.detach().clone()
     with torch.no_grad():
         matrix.A.fill_(torch.nan)
-    assert matrix().isnan().all()
+    assert matrix(update=True).isnan().all()
     with torch.no_grad():
         matrix.A.copy_(A)
-    assert matrix.map.defect(matrix()) <= 1e-13
+    assert matrix.map.defect(matrix(update=True)) <= 1e-13
 
 
 def test_compiled_training_is_the_same_training() -> None:
@@ -284,8 +285,8 @@ def test_compiled_training_is_the_same_training() -> None:
     G = torch.randn(6, 6)
     for _ in range(5):
         matrix.A.grad = twin.A.grad = None
-        matrix().backward(G)
-        compiled().backward(G)
+        matrix(update=True).backward(G)
+        compiled(update=True).backward(G)
         with torch.no_grad():
             matrix.A -= 1e-2 * matrix.A.grad
             twin.A -= 1e-2 * twin.A.grad
@@ -306,8 +307,8 @@ def test_operators_are_registered_soundly() -> None:
     state = (map.inverse, map.point, map.residual, map.updates)
     rule = (2, 1e-6, 0)
     ops = torch.ops.cayley
-    torch.library.opcheck(ops.neumann_follow.default, (*state, map.refreshes, A, *rule))
-    torch.library.opcheck(ops.neumann_foresee.default, (*state, A, *rule))
+    torch.library.opcheck(ops.neumann_update_inverse.default, (*state, map.refreshes, A, *rule))
+    torch.library.opcheck(ops.neumann_next_inverse.default, (*state, A, *rule))
     arguments = (random_skew(5).requires_grad_(), torch.randn(5, 5))
     torch.library.opcheck(ops.inverse_of.default, arguments)
 
@@ -320,7 +321,11 @@ def test_on_a_weight_of_any_module() -> None:
         layer(torch.randn(3, 6)).square().sum().backward()
         optimizer.step()
     (map,) = layer.parametrizations.weight
+    before = state_of(map)
     assert map.defect(layer.weight) <= 1e-13
+    with torch.no_grad():
+        layer(torch.randn(3, 6))
+    assert all(torch.equal(value, before[name]) for name, value in state_of(map).items())
     assert map.updates > map.refreshes > 0
 
 
@@ -341,18 +346,18 @@ def test_bad_arguments_are_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_formed_does_what_forward_and_its_gradient_do(training: bool) -> None:
-    by_forward = NeumannCayley(7).double().train(training)
+@pytest.mark.parametrize("update", [True, False])
+def test_the_pullback_does_what_forward_and_its_gradient_do(update: bool) -> None:
+    by_forward = NeumannCayley(7).double()
     (A,) = by_forward.sample(dtype=torch.float64)
-    by_formed, G = copy.deepcopy(by_forward), torch.randn(7, 7, dtype=torch.float64)
+    by_pullback, G = copy.deepcopy(by_forward), torch.randn(7, 7, dtype=torch.float64)
     for _ in range(4):
         A = (A + 0.01 * torch.randn_like(A)).requires_grad_()
-        W = by_forward(A)
-        formed, pullback = by_formed.formed(A)
-        assert torch.equal(formed, W)
+        W = by_forward(A, update=update)
+        found, pullback = by_pullback.with_pullback(A, update=update)
+        assert torch.equal(found, W)
         torch.testing.assert_close(pullback(G), torch.autograd.grad(W, A, G))
         A = A.detach()
-        for one, other in zip(by_forward.buffers(), by_formed.buffers(), strict=True):
+        for one, other in zip(by_forward.buffers(), by_pullback.buffers(), strict=True):
             assert torch.equal(one, other)
-    assert int(by_formed.updates) == (4 if training else 0)
+    assert int(by_pullback.updates) == (4 if update else 0)

@@ -1,5 +1,6 @@
-"""When the matrix is formed anew, and when it is not."""
+"""When the matrix is computed anew, and when it is not."""
 
+import warnings
 import weakref
 from collections.abc import Callable
 from unittest.mock import patch
@@ -25,9 +26,12 @@ def matrix() -> StructuredMatrix:
     return StructuredMatrix(ScaledCayley(6))
 
 
-def formed(W: StructuredMatrix, calls: int) -> int:
-    """How many of some calls form the matrix."""
-    ways = [patch.object(W.map, name, wraps=getattr(W.map, name)) for name in ("forward", "formed")]
+def computed(W: StructuredMatrix, calls: int) -> int:
+    """How many of some calls compute the matrix."""
+    ways = [
+        patch.object(W.map, name, wraps=getattr(W.map, name))
+        for name in ("forward", "with_pullback")
+    ]
     with ways[0] as forward, ways[1] as with_gradient:
         for _ in range(calls):
             W()
@@ -39,17 +43,17 @@ def check_fresh(W: StructuredMatrix) -> None:
     torch.testing.assert_close(W(), W.map(*W.free), rtol=0, atol=0)
 
 
-def test_is_formed_once_between_two_steps() -> None:
+def test_is_computed_once_between_two_steps() -> None:
     W, weights = matrix(), torch.randn(3, 6, 6)
     expected = torch.autograd.grad((W.map(*W.free) * weights.sum(0)).sum(), W.A)[0]
-    assert formed(W, 3) == 1
+    assert computed(W, 3) == 1
     for k in range(3):  # each with a graph of its own
         (W() * weights[k]).sum().backward()
     torch.testing.assert_close(W.A.grad, expected)
     with torch.no_grad():
-        assert formed(W, 1) == 0
+        assert computed(W, 1) == 0
         W.A += 0.1
-    assert formed(W, 2) == 1
+    assert computed(W, 2) == 1
     check_fresh(W)
 
 
@@ -88,20 +92,20 @@ def test_what_is_kept_does_not_leak(
     kind: type[ScaledCayley | NeumannCayley], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     W, kept = StructuredMatrix(kind(6)), []
-    form = W.map.formed
+    form = W.map.with_pullback
 
-    def watched(*X: Tensor) -> tuple[Tensor, Callable]:
-        formed, pullback = form(*X)
-        kept.append((weakref.ref(formed), weakref.ref(pullback)))
-        return formed, pullback
+    def watched(*X: Tensor, update: bool) -> tuple[Tensor, Callable]:
+        W, pullback = form(*X, update=update)
+        kept.append((weakref.ref(W), weakref.ref(pullback)))
+        return W, pullback
 
-    monkeypatch.setattr(W.map, "formed", watched)
+    monkeypatch.setattr(W.map, "with_pullback", watched)
     with cayley.backend(name):
         for _ in range(3):
-            W().sum().backward()
+            W(update=True).sum().backward()
             with torch.no_grad():
                 W.A += 0.1
-    assert [(formed(), pullback()) for formed, pullback in kept[:2]] == [(None, None)] * 2
+    assert [(W(), pullback()) for W, pullback in kept[:2]] == [(None, None)] * 2
     assert len(kept) == 3
 
 
@@ -110,8 +114,8 @@ def test_closed_form_is_the_gradient_of_autograd(bandwidth: int | None) -> None:
     map = ScaledCayley(7, bandwidth=bandwidth)
     A = torch.randn_like(map.sample()[0])
     G = torch.randn(7, 7)
-    W, pullback = map.formed(A)
-    expected, autograd = Parametrization.formed(map, A)
+    W, pullback = map.with_pullback(A)
+    expected, autograd = Parametrization.with_pullback(map, A)
     torch.testing.assert_close(W, expected)
     torch.testing.assert_close(pullback(G), autograd(G))
     torch.testing.assert_close(pullback(2 * G), autograd(2 * G))  # as often as it is called
@@ -120,13 +124,13 @@ def test_closed_form_is_the_gradient_of_autograd(bandwidth: int | None) -> None:
 def test_is_kept_without_gradients() -> None:
     W = matrix()
     with torch.no_grad():
-        assert formed(W, 5) == 1
+        assert computed(W, 5) == 1
     W.requires_grad_(False)
-    assert formed(W, 5) == 0
+    assert computed(W, 5) == 0
 
 
 @torch.no_grad()
-def test_is_formed_anew_after_any_change() -> None:
+def test_is_computed_anew_after_any_change() -> None:
     W = matrix()
     vector = nn.utils.parameters_to_vector(W.parameters())
     nn.utils.vector_to_parameters(vector, W.parameters())
@@ -154,7 +158,7 @@ def test_is_formed_anew_after_any_change() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
-def test_is_formed_anew_after_a_step(kind: type[torch.optim.Optimizer], fused: bool) -> None:
+def test_is_computed_anew_after_a_step(kind: type[torch.optim.Optimizer], fused: bool) -> None:
     W = matrix()
     optimizer = kind(W.parameters(), lr=0.1, fused=fused)
     for _ in range(3):
@@ -175,7 +179,7 @@ def test_forgets_moves() -> None:
 def test_inference_mode_leaves_no_inference_tensor_behind() -> None:
     W = matrix().requires_grad_(False)
     with torch.inference_mode():
-        assert formed(W, 2) == 1
+        assert computed(W, 2) == 1
     x = torch.randn(6, requires_grad=True)
     (x @ W()).sum().backward()
     with torch.inference_mode():
@@ -215,3 +219,30 @@ def test_warns_when_a_point_of_the_manifold_has_left_it() -> None:
         W.train()
     with pytest.raises(ValueError, match="expected orthogonal"):
         StiefelSGD(parameter_groups(W, lr=0.1))
+
+
+@pytest.mark.parametrize(("lr", "steps"), [(1e-2, 10), (1e-3, 100)])
+def test_warns_soon_where_training_leaves_the_manifold(lr: float, steps: int) -> None:
+    """Once, in the tenth or hundredth step, and before anybody calls eval()."""
+    W = StructuredMatrix(StiefelPoint(6))
+    optimizer = torch.optim.Adam(W.parameters(), lr=lr)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(1, steps + 5):
+            optimizer.zero_grad()
+            W(update=True).real.sum().backward()
+            optimizer.step()
+            assert len(caught) == (step >= steps)
+        W.eval()
+    assert [str(w.message).partition(":")[0].partition("‖")[0] for w in caught] == [
+        "W is off the unitary matrices by "
+    ]
+
+
+def test_says_nothing_where_training_stays_on_the_manifold() -> None:
+    W = StructuredMatrix(StiefelPoint(6))
+    optimizer = StiefelSGD(parameter_groups(W, lr=0.1))
+    for _ in range(11):
+        optimizer.zero_grad()
+        W(update=True).real.sum().backward()
+        optimizer.step()

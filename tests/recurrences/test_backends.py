@@ -362,8 +362,7 @@ def test_refuses_thresholds_that_do_not_fit() -> None:
             cayley.recurrences.elman(x, h0, W, torch.zeros(n), nonlinearity=name)
 
 
-def test_says_once_what_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_said", set())
+def test_says_once_what_it_cannot_run() -> None:
     x, W = torch.randn(2, 3, 4, dtype=torch.bfloat16), torch.eye(4, dtype=torch.bfloat16)
     with pytest.warns(UserWarning, match="float32 and float64, not torch.bfloat16"):
         cayley.recurrences.elman(x, x[0], W)
@@ -377,7 +376,6 @@ def test_says_once_what_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_runs_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_said", set())
     monkeypatch.setattr(native, "_library", lambda: None)
     x, W = torch.randn(2, 3, 4), torch.eye(4)
     with pytest.warns(UserWarning, match="installed without its C code"):

@@ -1,4 +1,4 @@
-"""The small dense part of following an eigenpair, as kernels of our own."""
+"""Kernels that follow an eigenpair: its small dense part, its answer, and the gradient."""
 
 import functools
 from collections.abc import Sequence
@@ -7,14 +7,23 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cayley.kernels.cuda.nvrtc import Kernel, constants, on, refused
+from cayley.kernels.dispatch import backend_in_force
 
-__all__ = ["Small", "iterate_on_device", "served", "settle_on_device"]
+__all__ = [
+    "InverseIteration",
+    "can_follow",
+    "inverse_iteration",
+    "normalized_gradient",
+    "write_answer",
+]
 
+# Of the small dense part, and of the gradient.
 THREADS = 1024
+GRADIENT_BLOCKS, GRADIENT_THREADS = 128, 256
 
 
-class Small(NamedTuple):
-    """What inverse iteration in the small space tells, in float64.
+class InverseIteration(NamedTuple):
+    """What inverse iteration in the space of the columns tells, in float64.
 
     Rows are real and imaginary parts.
 
@@ -24,7 +33,7 @@ class Small(NamedTuple):
         basis: What makes the columns orthonormal, (2, k, k).
         turn: Multiplication of rows by θ, (2, 2).
         weights: That by its powers from −1 down, side by side, (2, 2 terms).
-        factor: What undoes that, transposed, (2, k, k).
+        factor: What undoes ``basis``, transposed, (2, k, k).
         sound: 1 for each side whose columns were independent, (2).
     """
 
@@ -37,55 +46,89 @@ class Small(NamedTuple):
     sound: Tensor
 
 
-def served(T: Tensor) -> bool:
-    """Whether these kernels can follow an eigenpair of a matrix."""
-    return T.is_cuda and refused(T) is None
+def can_follow(T: Tensor) -> bool:
+    """Whether these kernels can follow an eigenpair of a matrix, and may."""
+    return T.is_cuda and backend_in_force() != "reference" and refused(T) is None
 
 
-def iterate_on_device(gram: Tensor, lead: Tensor, terms: int) -> Small:
-    """Inverse iteration in the small space, on a GPU.
+def inverse_iteration(gram: Tensor, lead: Tensor, terms: int) -> InverseIteration:
+    r"""Inverse iteration in the space of the columns.
+
+    With the blocks :math:`M = W^\top V` and :math:`N = W^\top A V` of the inner products it is
+
+    .. math:: x \leftarrow ((N - \sigma M)^{-1} M)^8 x, \qquad
+              z^\top \leftarrow z^\top (M (N - \sigma M)^{-1})^8, \qquad
+              \sigma = \frac{z^\top N x}{z^\top M x} (1 + 10^{-6})
 
     Arguments:
-        gram: All inner products of V, W, AV and AᵀW, (4k, 4k).
-        lead: Where to start, (2, 2, k).
+        gram: All inner products of V, W, AV and AᵀW, float64, (4k, 4k).
+        lead: Where to start, x and z as rows of real and imaginary parts, float64, (2, 2, k).
         terms: The number of terms of the series.
     """
     k = lead.shape[-1]
     square = (2, k, k)
     shapes = ((2, 2, k), (2, 2, k), square, (2, 2), (2, 2 * terms), square, (2,))
-    small = Small(*(gram.new_empty(shape) for shape in shapes))
-    with on(gram.device.index):
-        _kernel("pencil", gram.device.index, k, terms, 0.0)(3, gram, lead, *small)
-    return small
+    found = InverseIteration(*(gram.new_empty(shape) for shape in shapes))
+    device = gram.device.index
+    with on(device):
+        _dense_kernel("pencil", device, k, terms, 0.0)(3, gram, lead, *found)
+    return found
 
 
-def settle_on_device(
+def write_answer(
     u: Tensor,
     Au: Tensor,
     residual: Tensor,
-    small: Small,
+    found: InverseIteration,
     state: Sequence[Tensor],
     terms: int,
     eps: float,
 ) -> None:
-    """Write what a step has found, on a GPU; :mod:`~.eigenvalue.stage` says where.
+    """Write what a step of a :class:`~.eigenvalue.tracker.Tracker` has found.
 
     Arguments:
-        u: The vectors of the step, (2, 2, s).
+        u: The vectors of the step, float64, (2, 2, s).
         Au: Their products, (2, 2, s).
         residual: Their residuals before the series, (2, 2, s).
-        small: What its small space told.
-        state: The memory, the latch, the counts, the answer, and whether it is good.
+        found: What the inverse iteration told.
+        state: The status, the lead, the latch, the counts, the answer, and whether it is good.
         terms: The number of terms of the series.
         eps: What is added to the spectral radius.
     """
-    with on(u.device.index):
-        kernel = _kernel("quotient", u.device.index, small.rows.shape[-1], terms, eps)
-        kernel(1, u, Au, residual, small.rows, small.factor, small.sound, *state, u.shape[-1])
+    device = u.device.index
+    with on(device):
+        kernel = _dense_kernel("quotient", device, found.rows.shape[-1], terms, eps)
+        kernel(1, u, Au, residual, found.rows, found.factor, found.sound, *state, u.shape[-1])
+
+
+def normalized_gradient(G: Tensor, W: Tensor, answer: Tensor) -> Tensor:
+    r"""The gradient :math:`G / d + \langle G, W \rangle (f_1 u_1^\top + f_2 u_2^\top)`.
+
+    Torch would need six launches, and on most hosts they take longer than what they launch.
+
+    Arguments:
+        G: The gradient with respect to W, (s, s).
+        W: The matrix after the division, (s, s).
+        answer: f_1, f_2, u_1, u_2 and d, as a :class:`~.eigenvalue.tracker.Tracker`
+            gives them, (4s + 1).
+    """
+    s, device = len(W), W.device.index
+    G, W = G if G.stride(1) == 1 else G.contiguous(), W.contiguous()
+    parts, result = W.new_empty(GRADIENT_BLOCKS), W.new_empty(s, s)
+    _gradient_kernel("inner", device)(GRADIENT_BLOCKS, G, W, parts, s, G.stride(0))
+    _gradient_kernel("rank_two", device)(GRADIENT_BLOCKS, G, parts, answer, result, s, G.stride(0))
+    return result
 
 
 @functools.cache
-def _kernel(source: str, device: int, k: int, terms: int, eps: float) -> Kernel:
+def _dense_kernel(source: str, device: int, k: int, terms: int, eps: float) -> Kernel:
     sizes = constants(K=k, TERMS=terms, THREADS=THREADS) + f"constexpr double EPS = {eps!r};\n"
     with on(device):
         return Kernel(source, sizes, THREADS, 1, 0)
+
+
+@functools.cache
+def _gradient_kernel(source: str, device: int) -> Kernel:
+    sizes = constants(BLOCKS=GRADIENT_BLOCKS, THREADS=GRADIENT_THREADS)
+    with on(device):
+        return Kernel(source, sizes, GRADIENT_THREADS, 1, 0)

@@ -2,30 +2,79 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["Replay"]
+__all__ = ["Captured", "Replay"]
+
+T = TypeVar("T")
 
 
-class _Recorded(NamedTuple):
-    """A CUDA graph, where it reads and writes, and what else it reads."""
+class Captured(Generic[T]):
+    """A function of tensors in fixed places that is a CUDA graph from its second call on.
 
-    graph: torch.cuda.CUDAGraph
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
+    The first call runs as it is written, since what torch and the driver load at the first time is
+    no part of a graph; the second is captured, and it and all others are replayed. Every call
+    after the first gives the same tensors. On other devices the function is simply called.
+
+    Arguments:
+        device: Where it works.
+
+    Example:
+        >>> x = torch.ones(2)
+        >>> double = Captured(x.device)
+        >>> for _ in range(3):
+        ...     y = double(lambda: x.mul_(2))
+        >>> y
+        tensor([8., 8.])
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._called = False
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._result: T
+
+    def __call__(self, function: Callable[[], T]) -> T:
+        """What the function returns.
+
+        Arguments:
+            function: The same at every call. It takes nothing, decides nothing by values, and
+                its owner keeps the places where it reads and writes.
+        """
+        if self._device.type != "cuda":
+            return function()
+        with torch.cuda.device(self._device):
+            if not self._called:
+                self._called = True
+                return function()
+            if self._graph is None:
+                graph = torch.cuda.CUDAGraph()
+                # other threads go on meanwhile
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    self._result = function()
+                self._graph = graph
+            self._graph.replay()
+            return self._result
+
+
+class _Places(NamedTuple):
+    """Where a captured function reads, and its graph."""
+
+    inputs: list[Tensor]
     constants: Sequence[Tensor]
+    captured: Captured[Sequence[Tensor]]
 
 
 class Replay:
-    """A function of tensors that is a CUDA graph from its third call on.
+    """A function of tensors that is a CUDA graph from its second call on.
 
-    A small matrix is formed by some twenty kernels, each of which takes less time than its launch.
-    The first call of a kind on a stream runs as it is written, the second is recorded, and all
-    others are replayed. Results are copies: what a call has returned, no other call changes. On
-    other devices, and where somebody else records a graph, the function is simply called.
+    A matrix of some hundred rows is computed by some twenty kernels, each of which takes less time
+    than its launch. Calls of each kind, on each stream, have a graph of their own, see
+    :class:`Captured`. Results are copies: what a call has returned, no other call changes. On other
+    devices, and where somebody else captures a graph, the function is simply called.
 
     Arguments:
         function: Takes inputs and constants, returns tensors; it decides nothing by their values.
@@ -38,7 +87,7 @@ class Replay:
 
     def __init__(self, function: Callable[..., Sequence[Tensor]]) -> None:
         self.function = function
-        self._recorded: dict[tuple, _Recorded | None] = {}
+        self._places: dict[tuple, _Places] = {}
         self._lock = threading.Lock()
 
     @torch.no_grad()
@@ -55,21 +104,9 @@ class Replay:
         with torch.cuda.device(device), self._lock:
             kinds = ((x.shape, x.dtype) for x in inputs)
             key = (device, torch.cuda.current_stream().cuda_stream, *kinds)
-            if key not in self._recorded:
-                # what torch and the driver load at the first time is no part of a graph
-                self._recorded[key] = None
-                return self.function(*inputs, *constants)
-            recorded = self._recorded[key]
-            if recorded is None:
-                recorded = self._recorded[key] = self._record(inputs, constants)
-            torch._foreach_copy_(list(recorded.inputs), list(inputs))
-            recorded.graph.replay()
-            return [y.clone() for y in recorded.outputs]
-
-    def _record(self, inputs: Sequence[Tensor], constants: Sequence[Tensor]) -> _Recorded:
-        places = [x.clone(memory_format=torch.contiguous_format) for x in inputs]
-        graph = torch.cuda.CUDAGraph()
-        # other threads go on meanwhile
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            outputs = self.function(*places, *constants)
-        return _Recorded(graph, places, outputs, constants)
+            if key not in self._places:
+                own = [x.clone(memory_format=torch.contiguous_format) for x in inputs]
+                self._places[key] = _Places(own, constants, Captured(device))
+            own, constants, captured = self._places[key]
+            torch._foreach_copy_(own, list(inputs))
+            return [y.clone() for y in captured(lambda: self.function(*own, *constants))]

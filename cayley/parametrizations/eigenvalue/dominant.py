@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cayley.parametrizations.eigenvalue.subspace import follow, order_of, sharpen
 
-__all__ = ["Event", "dominant_eigenpair", "followed_columns"]
+__all__ = ["NOISE", "SCOUTS", "Event", "dominant_eigenpair", "followed_columns"]
 
 # Vectors followed on each side; the last of them, the scouts, get a random part of this norm.
 COLUMNS = 32
@@ -180,10 +180,10 @@ def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
     generator = torch.Generator("cpu").manual_seed(len(A))
     start = torch.randn(len(A), generator=generator, dtype=A.dtype, device="cpu").to(A.device)
     pair = sharpen(A, eigenvalue, start, start)
-    small = least_overlap(T.dtype)
+    least = least_overlap(T.dtype)
     distance = float((theta[1:] - theta[0]).abs().min()) if len(theta) > 1 else torch.inf
     # at 0 the modulus has no derivative either; written so that NaN is multiple too
-    simple = pair.c > small and distance > small * abs(eigenvalue) and eigenvalue != 0
+    simple = pair.c > least and distance > least * abs(eigenvalue) and eigenvalue != 0
     return (eigenvalue, pair.u, pair.v, right, left), not simple
 
 

@@ -1,19 +1,26 @@
 """Matrices whose spectral radius does not pass one, by eigenvalue normalisation."""
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from cayley.cache import Cache
 from cayley.checks import check_number
 from cayley.initializers import rotation_angles
-from cayley.kernels.cuda.eigenpair import served
-from cayley.kernels.cuda.rank_two import rank_two_on_device
-from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair, followed_columns
-from cayley.parametrizations.eigenvalue.stage import Following, memory_size
-from cayley.parametrizations.eigenvalue.tracker import Tracker
-from cayley.parametrizations.parametrization import Parametrization, check_square, full_precision
-from cayley.tracing import has_tangent, transforms_active
+from cayley.kernels.cuda.eigenpair import can_follow, normalized_gradient
+from cayley.parametrizations.cayley import differentiated
+from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair
+from cayley.parametrizations.eigenvalue.tracker import Following, Tracker
+from cayley.parametrizations.parametrization import (
+    Parametrization,
+    Pullback,
+    check_square,
+    full_precision,
+    rounding_tolerance,
+)
+from cayley.tracing import computes_now, needs_loop
 
 __all__ = ["EigenvalueNormalization", "spectral_radius"]
 
@@ -83,14 +90,14 @@ class EigenvalueNormalization(Parametrization):
         W itself stays normalised, since T may have grown far beyond ρ = 1 by then, and a
         recurrence with such a matrix overflows. The first such step warns.
 
-        What the map remembers changes only in training mode and where a gradient is recorded. Any
-        other call uses a ρ(T) > 1 as a closed latch would, and forgets it: evaluation leaves no
-        trace in training.
+        Only :meth:`advance`, by which a layer's forward pass in training calls the map, changes
+        what it remembers. Any other call uses a ρ(T) > 1 as a closed latch would, and forgets it:
+        neither reading W nor evaluation leaves a trace in training.
 
-        On an NVIDIA GPU, :meth:`formed`, by which a layer's training calls the map, follows the
-        eigenpair of a float32 matrix with a :class:`~.eigenvalue.tracker.Tracker`,
-        which waits for the GPU no more once the training has become calm, and says what that
-        means. :meth:`forward` waits.
+        On an NVIDIA GPU, training follows the eigenpair of a float32 matrix with a
+        :class:`~.eigenvalue.tracker.Tracker`, which waits for the GPU no more once the training has
+        become calm, and says what that means. Reading W waits; so does everything under
+        ``cayley.backend("reference")``, where the tracker is not used.
 
     References:
         Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
@@ -103,9 +110,11 @@ class EigenvalueNormalization(Parametrization):
 
     Attributes:
         latched: Whether the latch has closed, a bool tensor.
-        right, left: The vectors from which the next call finds the dominant eigenpair.
         counts: How often each :class:`~.eigenvalue.dominant.Event` has happened.
-        memory: What else a tracker knows.
+        right, left: The vectors from which the next call finds the dominant eigenpair; None where T
+            is so small that it is decomposed at every call.
+        status, lead, gram: What else a tracker knows, see :class:`~.eigenvalue.tracker.Following`;
+            float64 whatever the dtype of the map, None where nothing is followed.
 
     Shapes:
         T (s, s) ↦ W (s, s).
@@ -113,7 +122,7 @@ class EigenvalueNormalization(Parametrization):
     Example:
         >>> normalise = EigenvalueNormalization(2)
         >>> T = torch.tensor([[0.0, -2.0], [2.0, 0.0]], requires_grad=True)
-        >>> normalise(T).detach()
+        >>> normalise.advance(T).detach()
         tensor([[ 0., -1.],
                 [ 1.,  0.]])
         >>> normalise.latched, normalise.events["DIRECT"]
@@ -121,64 +130,102 @@ class EigenvalueNormalization(Parametrization):
     """
 
     names = ("T",)
+    stateful = True
+    right: Tensor | None
+    left: Tensor | None
     latched: Tensor
-    right: Tensor
-    left: Tensor
     counts: Tensor
-    memory: Tensor
+    status: Tensor | None
+    lead: Tensor | None
+    gram: Tensor | None
 
     def __init__(self, s: int, *, eps: float = 0.0) -> None:
         super().__init__(s)
         check_number(self, "eps", eps)
         self.eps = eps
-        self.register_buffer("latched", torch.empty((), dtype=torch.bool))
-        self.register_buffer("right", torch.empty(s, followed_columns(s)))
-        self.register_buffer("left", torch.empty(s, followed_columns(s)))
-        self.register_buffer("counts", torch.empty(len(Event), dtype=torch.int64))
-        size = memory_size(followed_columns(s))
-        self.register_buffer("memory", torch.empty(size, dtype=torch.int64))
-        self._tracker = Tracker()
-        self._forget()
+        state = Following.zeros(s)
+        self._is_followed = state.right.numel() > 0
+        for name, buffer in state._asdict().items():
+            # safetensors knows no buffer without entries
+            needed = self._is_followed or name in ("latched", "counts")
+            self.register_buffer(name, buffer if needed else None)
+        self._tracker: Cache[Tracker] = Cache()
 
     def _forget(self) -> None:
-        for buffer in self._following:
+        for buffer in self.buffers():
             buffer.zero_()
 
     @property
     def _following(self) -> Following:
-        return Following(self.right, self.left, self.latched, self.counts, self.memory)
+        return Following(*(getattr(self, name) for name in Following._fields))
 
-    def forward(self, T: Tensor) -> Tensor:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or cast, as ``to`` does; what the kernels read as float64 stays that."""
+        exact = (self.status, self.lead, self.gram)
+
+        def apply(X: Tensor) -> Tensor:
+            moved = fn(X)
+            cast = moved.dtype != X.dtype and any(X is buffer for buffer in exact)
+            return X.to(moved.device) if cast else moved
+
+        return super()._apply(apply, recurse)
+
+    def forward(self, T: Tensor, *, update: bool = False) -> Tensor:
         """The matrix of ``T``, normalised if the latch is closed or ρ(T) > 1."""
         with full_precision(T):
             # the operator has a gradient only
-            if transforms_active() or has_tangent(T):
+            if needs_loop(T):
                 return self._normalise(T, torch.linalg.eigvals(T).abs().max())[0]
+            # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
+            if computes_now(T) and not differentiated(T) and self._is_tracked(T):
+                return T / self._track(T, update)[-1]
+            nothing = T.new_zeros(self.n, 0)
             rho, _, _, _, right, left, event = dominant_eigenpair(
-                T, self.right, self.left, self.counts, ~self.latched
+                T,
+                nothing if self.right is None else self.right,
+                nothing if self.left is None else self.left,
+                self.counts,
+                ~self.latched,
             )
             W, latched = self._normalise(T, rho)
-        if self.training and torch.is_grad_enabled() and T.requires_grad:
+        if update:
             with torch.no_grad():
                 self.latched.copy_(latched)
-                self.right.copy_(right)
-                self.left.copy_(left)
                 kinds = torch.arange(len(Event), device=event.device)
                 self.counts.add_(kinds == event)
-                # it belongs to other vectors
-                self.memory.zero_()
+                if self._is_followed:
+                    state = self._following
+                    state.right.copy_(right)
+                    state.left.copy_(left)
+                    # what a tracker knew belongs to other vectors
+                    for buffer in (state.status, state.lead, state.gram):
+                        buffer.zero_()
         return W
 
     @torch.no_grad()
-    def formed(self, *X: Tensor) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:
+    def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (T,) = X
-        if not (self.training and len(self.memory) and served(T)):
-            return super().formed(T)
+        if not self._is_tracked(T):
+            return super().with_pullback(T, update=update)
         with full_precision(T):
-            answer = self._tracker(T, self._following, self.eps)
+            answer = self._track(T, update)
             W = T / answer[-1]
-        return W, lambda G: (rank_two_on_device(G, W, answer),)
+        return W, lambda G: (normalized_gradient(G, W, answer),)
+
+    def _is_tracked(self, T: Tensor) -> bool:
+        return self.training and self._is_followed and can_follow(T)
+
+    @torch.no_grad()
+    def _track(self, T: Tensor, update: bool) -> Tensor:
+        """A tracker's answer; who only reads gets that of the next step, from a copy."""
+        if not update:
+            # the versions of tensors, which inference mode does without, tell a tracker of changes
+            with torch.inference_mode(False), torch.no_grad():
+                state = Following(*(x.clone() for x in self._following))
+                return Tracker()(T, state, self.eps)
+        tracker = self._tracker.value = self._tracker.value or Tracker()
+        return tracker(T, self._following, self.eps)
 
     def _normalise(self, T: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """W, and whether the latch is closed now; there is no way to normalise ρ = 0."""
@@ -203,9 +250,9 @@ class EigenvalueNormalization(Parametrization):
     def check(self, W: Tensor) -> None:
         """Raise unless W is a matrix of the right size with ρ(W) ≤ 1, up to rounding."""
         check_square(W, self.n, is_complex=False)
-        defect, tolerance = self.defect(W), 1e3 * torch.finfo(W.dtype).eps * self.n**0.5
+        defect = self.defect(W)
         # written so that NaN fails too
-        if not defect <= tolerance:
+        if not defect <= rounding_tolerance(W):
             raise ValueError(
                 f"expected a spectral radius of at most 1, got one that is larger by "
                 f"{float(defect):.3g}: project(W) divides by it"

@@ -10,7 +10,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Eigenpair", "Projection", "candidate", "follow", "order_of", "sharpen"]
+__all__ = [
+    "Candidate",
+    "Eigenpair",
+    "RitzProblem",
+    "candidate",
+    "follow",
+    "order_of",
+    "ritz_problem",
+    "sharpen",
+    "stands_alone",
+]
 
 # Limits of one call: Rayleigh–Ritz steps; products before the first and before any other;
 # products between two orthogonalisations; terms of the series that corrects one eigenvector.
@@ -39,7 +49,7 @@ class Eigenpair(NamedTuple):
     c: float
 
 
-class Projection(NamedTuple):
+class RitzProblem(NamedTuple):
     """All that a Rayleigh–Ritz step needs to know of A, (k, k) each, on the CPU.
 
     VᵀAV and the Gram matrix of what AV has outside the space of V; WᵀAᵀW, and the same for AᵀW;
@@ -127,7 +137,7 @@ def follow(
         products = PRODUCTS[min(cycle, 1)]
         V, W = _power(A, V, products), _power(A.mT, W, products)
         AV, AW = A @ V, A.mT @ W
-        found = candidate(_project(V, W, AV, AW), eps)
+        found = candidate(_orthonormal_problem(V, W, AV, AW), eps)
         if found is None:
             return None, V, W, False
         tied, rho = found.tied, abs(found.eigenvalue)
@@ -168,14 +178,14 @@ def _power(A: Tensor, Y: Tensor, n: int) -> Tensor:
     return Y
 
 
-def _project(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> Projection:
+def _orthonormal_problem(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> RitzProblem:
     H, K = V.mT @ AV, W.mT @ AW
     R, S = torch.addmm(AV, V, H, alpha=-1), torch.addmm(AW, W, K, alpha=-1)
     parts = (H, R.mT @ R, K, S.mT @ S, W.mT @ V, W.mT @ AV)
-    return Projection(*torch.stack(parts).to("cpu", torch.float64))
+    return RitzProblem(*torch.stack(parts).to("cpu", torch.float64))
 
 
-def candidate(P: Projection, eps: float) -> Candidate | None:
+def candidate(P: RitzProblem, eps: float) -> Candidate | None:
     """The largest eigenvalue as far as one can tell, or None if there is nothing to tell from."""
     inverse = torch.linalg.inv_ex(P.M).inverse
     pencil = inverse @ P.N
@@ -351,3 +361,58 @@ def regular_factors(M: Tensor) -> tuple[Tensor, Tensor]:
     least = torch.finfo(M.dtype).eps * torch.where(largest > 0, largest, 1.0)
     d.copy_(torch.where(d.abs() < least, least, d))
     return LU, pivots
+
+
+def ritz_problem(gram: Tensor) -> RitzProblem:
+    """What a Rayleigh–Ritz step needs to know, in orthonormal bases, from all inner products.
+
+    Arguments:
+        gram: Those of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
+
+    Returns:
+        The problem; it is not finite if the columns are dependent.
+    """
+    G, right, left = _blocks(gram), _orthonormal(gram, 0), _orthonormal(gram, 1)
+    H, K = right @ G[0, 2] @ right.mT, left @ G[1, 3] @ left.mT
+    return RitzProblem(
+        H,
+        right @ G[2, 2] @ right.mT - H.mT @ H,
+        K,
+        left @ G[3, 3] @ left.mT - K.mT @ K,
+        left @ G[1, 0] @ right.mT,
+        left @ G[1, 2] @ right.mT,
+    )
+
+
+def stands_alone(gram: Tensor, theta: complex) -> bool:
+    """Whether every other Ritz value, with the largest residual there is, is below |θ| in modulus.
+
+    This is quick, and enough where an eigenvalue is far ahead of the others.
+
+    Arguments:
+        gram: All inner products of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
+        theta: The eigenvalue that is followed, in the units of A.
+    """
+    G, right = _blocks(gram), _orthonormal(gram, 0)
+    H = right @ G[0, 2] @ right.mT
+    if not H.isfinite().all():
+        return False
+    out = float(torch.linalg.eigvalsh(right @ G[2, 2] @ right.mT - H.mT @ H)[-1])
+    ritz = torch.linalg.eigvals(H).tolist()
+    own = [min(ritz, key=lambda value: abs(value - mate)) for mate in (theta, theta.conjugate())]
+    others = [abs(value) for value in ritz if value not in own]
+    return max(others, default=0.0) + max(out, 0.0) ** 0.5 < abs(theta)
+
+
+def _blocks(gram: Tensor) -> Tensor:
+    k = len(gram) // 4
+    return gram.reshape(4, k, 4, k).transpose(1, 2)
+
+
+def _orthonormal(gram: Tensor, side: int) -> Tensor:
+    """What makes the columns of one side orthonormal, transposed; NaN if they are dependent."""
+    G = _blocks(gram)[side, side]
+    L, info = torch.linalg.cholesky_ex(G)
+    if info:
+        return torch.full_like(G, math.nan)
+    return torch.linalg.solve_triangular(L, torch.eye(len(G), device=L.device).to(L), upper=False)

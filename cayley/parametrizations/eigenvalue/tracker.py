@@ -1,37 +1,308 @@
-"""Following a dominant eigenpair on a GPU without waiting for it, and looking at it afterwards."""
+"""Following a dominant eigenpair on a GPU without waiting for it, and looking at it afterwards.
+
+What :func:`~.eigenvalue.subspace.follow` decides by looking at numbers, a GPU would have to be
+waited for. Here a step decides nothing: the products, the terms of the series and the steps of the
+inverse iteration are as many as the caller says, and the numbers that tell whether they were enough
+are part of what it writes.
+"""
 
 import cmath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair
-from cayley.parametrizations.eigenvalue.stage import (
-    MOST,
-    STATUS,
-    Following,
-    Stage,
-    Status,
-    columns_of,
-    lead_of,
-    write,
+from cayley.kernels.cuda.eigenpair import InverseIteration, inverse_iteration, write_answer
+from cayley.kernels.cuda.replay import Captured
+from cayley.parametrizations.eigenvalue.dominant import (
+    NOISE,
+    SCOUTS,
+    Event,
+    dominant_eigenpair,
+    followed_columns,
 )
-from cayley.parametrizations.eigenvalue.subspace import Candidate, candidate
-from cayley.parametrizations.eigenvalue.tracking import project, stands_alone
+from cayley.parametrizations.eigenvalue.subspace import (
+    Candidate,
+    candidate,
+    ritz_problem,
+    stands_alone,
+)
 
-__all__ = ["Tracker"]
+__all__ = ["Following", "Status", "Tracker"]
 
 # So many good answers in a row are waited for; after them, every answer's residuals are looked at
-# one call later, all eigenvalues of the small space once in CHECK calls and those of T in AUDIT.
+# one call later, all eigenvalues of the space of the columns once in CHECK calls and those of T in
+# AUDIT.
 CALM = 8
 CHECK = 16
 AUDIT = 8192
 # How often T is followed from where the last answer was, if that is waited for and not good.
 TRIES = 6
-# How far θ may be off what the small space knows, above that one's own bound.
+# How far θ may be off what the space of the columns knows, above that one's own bound.
 NEAR = 1e-5
+# The residual that decides between little and much work.
+FINE = 2e-4
+# The largest estimated error of ρ, and the largest residual of good eigenvectors, in units of ρ;
+# nobody waits for the next answer where an error was smaller by MARGIN.
+ERROR = 5e-7
+RESIDUAL = 1e-3
+MARGIN = 5
+# Residuals from which on vectors are none: what is known already stays. src/quotient.cu has it too.
+ROUGH = 0.1
+
+
+class Work(NamedTuple):
+    """How much a step does.
+
+    Attributes:
+        products: With all columns, before anything else.
+        terms: Of the series that corrects the eigenvectors.
+    """
+
+    products: int
+    terms: int
+
+
+LITTLE, MUCH = Work(3, 4), Work(3, 24)
+# For a matrix that has changed so much that other eigenvectors have to come into the columns.
+MOST = Work(8, 24)
+
+
+class Following(NamedTuple):
+    """The buffers that a :class:`Tracker` reads and writes.
+
+    Attributes:
+        right, left: The columns to start from, (s, k).
+        latched: Whether the latch is closed, ().
+        counts: How often each :class:`~.eigenvalue.dominant.Event` has happened.
+        status: A :class:`Status`, float64.
+        lead: The coordinates of the eigenvectors in the columns, float64, (2, 2, k).
+        gram: All inner products of the last step, float64, (4k, 4k).
+    """
+
+    right: Tensor
+    left: Tensor
+    latched: Tensor
+    counts: Tensor
+    status: Tensor
+    lead: Tensor
+    gram: Tensor
+
+    @classmethod
+    def zeros(cls, s: int, *, dtype: torch.dtype | None = None) -> "Following":
+        """Those for an (s, s) matrix that was not met yet; dtype is that of the columns."""
+        k = followed_columns(s)
+        return cls(
+            torch.zeros(s, k, dtype=dtype),
+            torch.zeros(s, k, dtype=dtype),
+            torch.zeros((), dtype=torch.bool),
+            torch.zeros(len(Event), dtype=torch.int64),
+            torch.zeros(len(Status._fields), dtype=torch.float64),
+            torch.zeros(2, 2, k, dtype=torch.float64),
+            torch.zeros(4 * k, 4 * k, dtype=torch.float64),
+        )
+
+
+class Status(NamedTuple):
+    """What the last call left, as the buffer ``status`` has it.
+
+    Attributes:
+        real, imag: λ; 0 if there is none to follow.
+        r_u, r_v: The norms of the residuals, in units of |λ|.
+        start: The larger of them before the series.
+        overlap: |v*u|.
+        scale: The |λ| of the call before.
+        seen: The number of calls.
+        latched: Whether the latch is closed.
+        streak: How many good answers in a row were waited for.
+        terms: The number of terms of the series.
+    """
+
+    real: float
+    imag: float
+    r_u: float
+    r_v: float
+    start: float
+    overlap: float
+    scale: float
+    seen: float
+    latched: float
+    streak: float
+    terms: float
+
+    @property
+    def eigenvalue(self) -> complex:
+        """λ, with a nonnegative imaginary part."""
+        return complex(self.real, abs(self.imag))
+
+    @property
+    def calm(self) -> bool:
+        """Whether the next answer will be good, if T changes as it did; that is a good one too."""
+        return self.good and MARGIN * self.r_u * self.r_v <= ERROR * self.overlap
+
+    @property
+    def good(self) -> bool:
+        """Whether ρ is right, and the eigenvectors are where anybody needs them; NaN is not."""
+        precise = self.r_u * self.r_v <= ERROR * self.overlap
+        lax = not self.latched and abs(self.eigenvalue) <= 1
+        return precise and (lax or max(self.r_u, self.r_v) <= RESIDUAL * self.overlap)
+
+    @property
+    def vectors(self) -> bool:
+        """Whether the columns follow T, though they may be rough; NaN does not."""
+        return max(self.r_u, self.r_v) < ROUGH
+
+    @property
+    def next_work(self) -> Work:
+        """As much as a change like the last one needs."""
+        if not self.terms or not self.start > 0:
+            return MUCH
+        # each term shortens the residual by about the same factor
+        shortened = (max(self.r_u, self.r_v) / self.start) ** (LITTLE.terms / self.terms)
+        return LITTLE if self.start * shortened <= FINE else MUCH
+
+
+class Track(NamedTuple):
+    """What a step leaves: rows are real and imaginary parts, sides are right and left.
+
+    Attributes:
+        u: The vectors, not normalised; that of the left side not conjugated, (2, 2, s).
+        Au: Their products with A and with its transpose, (2, 2, s).
+        residual: Their residuals before the series, (2, 2, s).
+        columns: Bases for the next step, (2, s, k).
+        gram: All inner products of V, W, AV and AᵀW, float64, (4k, 4k).
+        iteration: What the inverse iteration told.
+    """
+
+    u: Tensor
+    Au: Tensor
+    residual: Tensor
+    columns: Tensor
+    gram: Tensor
+    iteration: InverseIteration
+
+
+def track(A: Tensor, columns: Tensor, lead: Tensor, products: int, terms: int) -> Track:
+    r"""Eigenvectors of a matrix that is not far from one whose eigenvectors are known.
+
+    With the columns V and W of both sides after some products with A and :math:`A^\top`, let
+    :math:`M = W^\top V` and :math:`N = W^\top A V`. Inverse iteration in the space of the columns,
+
+    .. math:: x \leftarrow ((N - \sigma M)^{-1} M)^8 x, \qquad
+              z^\top \leftarrow z^\top (M (N - \sigma M)^{-1})^8,
+
+    starts from the vectors of the last step, and from their quotient
+    :math:`\sigma = z^\top N x / z^\top M x`. Each vector, such as :math:`u = V x` with its
+    quotient θ and its residual ϱ, is then corrected to
+
+    .. math:: u + \sum_{i<n} \frac{A^i}{\theta^{i+1}} \varrho,
+
+    and the columns of the next step take the correction in. No other eigenvalue is looked at;
+    whether one has become larger, the inner products tell later.
+
+    Note:
+        :func:`~.eigenvalue.subspace.follow` takes the part in the space of V out of the
+        correction. That needs the inverse of M, which the columns that get random parts make large
+        now and then. The residual has no such part to begin with, :math:`W^\top \varrho = 0`, and
+        what the products add is of second order.
+
+        Nothing waits for a GPU, and nothing depends on numbers: a CUDA graph can capture a step.
+
+    Arguments:
+        A: The matrix, in units of the modulus of the eigenvalue, and its transpose, float64,
+            (2, s, s).
+        columns: Those to start from, float64, (2, s, k).
+        lead: The coordinates of the two eigenvectors in these, as rows, float64, (2, 2, k).
+        products: How often A is applied to the columns before anything else.
+        terms: The number of terms of the series, at least 1.
+
+    Returns:
+        The eigenvectors, and all that is known about them.
+    """
+    X = columns
+    for _ in range(products):
+        X = A @ X
+    AX = A @ X
+    Y = torch.cat((*X, *AX), 1)
+    gram = Y.mT @ Y
+    found = inverse_iteration(gram, lead, terms)
+    u = found.rows @ X.mT
+    residual = torch.baddbmm(found.rows @ AX.mT, found.turn.expand(2, -1, -1), u, alpha=-1)
+    powers = [residual]
+    for _ in range(terms - 1):
+        powers.append(powers[-1] @ A.mT)
+    step = found.weights.expand(2, -1, -1) @ torch.cat(powers, 1)
+    u = u + step
+    columns = torch.baddbmm(X, step.mT, found.dual) @ found.basis
+    return Track(u, u @ A.mT, residual, columns, gram, found)
+
+
+class _Stage:
+    """Tensors in fixed places, and the steps that work on them.
+
+    Arguments:
+        state: The buffers.
+        eps: What is added to the spectral radius.
+
+    Attributes:
+        answer: What a :class:`Tracker` returns.
+        status, gram: Those of the state as the CPU sees them; the status, some time after a step.
+    """
+
+    def __init__(self, state: Following, eps: float) -> None:
+        s, k = state.right.shape
+        device = state.right.device
+        self.state, self.eps = state, eps
+        self.T = torch.empty(s, s, dtype=torch.float64, device=device)
+        self.answer = torch.empty(4 * s + 1, dtype=state.right.dtype, device=device)
+        self.ok = torch.empty((), dtype=torch.bool, device=device)
+        noise = torch.zeros(2, s, k, dtype=torch.float64, device="cpu")
+        generator = torch.Generator("cpu").manual_seed(s)
+        scouts = torch.randn(2, s, SCOUTS, generator=generator, dtype=torch.float64, device="cpu")
+        noise[..., -SCOUTS:] = NOISE / s**0.5 * scouts
+        self.noise = noise.to(device)
+        self.status, self.gram = (
+            torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=device.type == "cuda")
+            for x in (state.status, state.gram)
+        )
+        self._captured: dict[Work, Captured[None]] = {}
+
+    def fits(self, state: Following, eps: float) -> bool:
+        """Whether these are the same buffers, in the same places."""
+        return eps == self.eps and all(
+            a is b and a.data_ptr() == b.data_ptr() for a, b in zip(state, self.state, strict=True)
+        )
+
+    def step(self, T: Tensor, work: Work) -> None:
+        """Follow the eigenpair to T."""
+        self.T.copy_(T)
+        captured = self._captured.setdefault(work, Captured(self.T.device))
+        captured(lambda: self._run(work))
+
+    def _run(self, work: Work) -> None:
+        right, left, latched, counts, status, lead, gram = self.state
+        scale = torch.linalg.vector_norm(status[:2])
+        A = torch.stack((self.T, self.T.mT)).div_(scale)
+        columns = torch.stack((right, left))
+        found = track(A, columns + self.noise, lead, *work)
+        gram.copy_(found.gram)
+        places = (status, lead, latched, counts, self.answer, self.ok)
+        vectors = (found.u, found.Au, found.residual)
+        write_answer(*vectors, found.iteration, places, work.terms, self.eps)
+        columns = torch.where(self.ok, found.columns.to(columns.dtype), columns)
+        right.copy_(columns[0])
+        left.copy_(columns[1])
+        # what the next call looks at is on its way to the CPU
+        self.status.copy_(status, non_blocking=True)
+
+
+def _write(status: Tensor, **values: Tensor | float) -> None:
+    """Change some numbers of the status."""
+    for name, value in values.items():
+        place = status[Status._fields.index(name)]
+        place.copy_(value) if isinstance(value, Tensor) else place.fill_(value)
 
 
 @contextmanager
@@ -48,17 +319,18 @@ def _one_thread() -> Iterator[None]:
 class Tracker:
     r"""Normalises a matrix by its spectral radius, following the dominant eigenpair.
 
-    A call is one :func:`~.eigenvalue.tracking.track`, which nothing waits for; on a GPU
+    A call is one :func:`track`, which nothing waits for; on a GPU
     it is a CUDA graph. Whether its answer was good is known afterwards:
 
-    - the first answers, ``CALM`` good ones in a row, are waited for and looked at at once. From one
-      that is not good, or from a larger eigenvalue that the small space knows, T is followed once
-      more; after ``TRIES`` of them
+    - the first answers, ``CALM`` good ones in a row, are waited for and looked at immediately. From
+      one that is not good, or from a larger eigenvalue that the space of the columns knows, T is
+      followed once more; after ``TRIES`` of them
       :func:`~.eigenvalue.dominant.dominant_eigenpair` takes over;
     - after them, the residuals of an answer are looked at in the next call, when they have long
-      arrived, and the eigenvalues of the small space after every ``CHECK`` calls. If an answer was
-      not good, or another eigenvalue has become larger, it is counted as ``Event.LATE``, and all
-      begins anew. If it was good by a small margin only, the next one is waited for;
+      arrived, and the eigenvalues of the space of the columns after every ``CHECK`` calls. If an
+      answer was not good, or another eigenvalue has become larger, it is counted as
+      ``Event.LATE``, and all begins anew. If it was good by a small margin only, the next one is
+      waited for;
     - every ``AUDIT`` calls all eigenvalues are computed.
 
     Note:
@@ -66,33 +338,11 @@ class Tracker:
         late, and a sudden large step one call late; where it leaves no eigenvectors, the call takes
         the last ρ as a constant. All decisions are functions of the buffers: a run that is resumed
         from them does the same.
-
-    Example:
-        >>> from cayley.parametrizations.eigenvalue.dominant import followed_columns
-        >>> from cayley.parametrizations.eigenvalue.stage import memory_size
-        >>> s = 100
-        >>> k = followed_columns(s)
-        >>> state = Following(
-        ...     torch.zeros(s, k),
-        ...     torch.zeros(s, k),
-        ...     torch.tensor(False),
-        ...     torch.zeros(len(Event), dtype=torch.int64),
-        ...     torch.zeros(memory_size(k), dtype=torch.int64),
-        ... )
-        >>> T = torch.diag(torch.linspace(0.1, 2.0, s))
-        >>> tracker = Tracker()
-        >>> for _ in range(3):
-        ...     answer = tracker(T, state, eps=0.0)
-        >>> answer[-1], state.counts[:2]
-        (tensor(2.), tensor([2, 1]))
     """
 
     def __init__(self) -> None:
-        self._stage: Stage | None = None
+        self._stage: _Stage | None = None
         self._posted: _Posted | None = None
-
-    def __reduce__(self) -> tuple[type["Tracker"], tuple[()]]:
-        return Tracker, ()
 
     @torch.no_grad()
     def __call__(self, T: Tensor, state: Following, eps: float) -> Tensor:
@@ -109,47 +359,49 @@ class Tracker:
             u_2^\top)` for :math:`G = \partial L / \partial W`.
         """
         if self._stage is None or not self._stage.fits(state, eps):
-            self._stage = Stage(state, eps)
+            self._stage = _Stage(state, eps)
         stage = self._stage
-        status = Status(*self._read(state.memory, STATUS).tolist())
+        status = self._status(state)
         due = status.seen % AUDIT == 0
         streak = min(status.streak, CALM - 1)
         if status.streak >= CALM and not due:
-            checked = status.seen % CHECK != 0 or self._look(status, state.memory)[0]
+            checked = status.seen % CHECK != 0 or self._look(status, state)[0]
             if status.calm and checked:
                 stage.step(T, status.next_work)
-                self._post(state.memory, status.seen + 1, stage.pinned, on_its_way=STATUS)
+                self._post(stage, status.seen + 1)
                 return stage.answer.clone()
             if not (status.good and checked):
                 state.counts[Event.FOLLOWED] -= 1
                 state.counts[Event.LATE] += 1
                 streak = 0
         if status.eigenvalue and cmath.isfinite(status.eigenvalue) and not due:
-            right, left, latched, counts = (buffer.clone() for buffer in state[:-1])
+            right, left, latched, counts = (buffer.clone() for buffer in state[:4])
             for tries, work in enumerate((status.next_work, *[MOST] * (TRIES - 1))):
                 # a call is counted once, and closes the latch by its last answer
                 state.latched.copy_(latched)
                 state.counts.copy_(counts)
                 stage.step(T, work)
                 self._posted = None
-                found = Status(*self._read(state.memory, STATUS).tolist())
+                found = self._status(state)
                 if not found.vectors:
                     continue
-                largest, other = self._look(found, state.memory)
+                largest, other = self._look(found, state)
                 if largest and found.good:
                     # a second try starts at T itself: it does not tell how T changes
-                    write(state.memory, streak=streak + 1 if found.calm and tries == 0 else 0)
-                    self._post(state.memory, found.seen, stage.pinned)
+                    streak = streak + 1 if found.calm and tries == 0 else 0
+                    _write(state.status, streak=streak)
+                    stage.status.copy_(state.status, non_blocking=True)
+                    self._post(stage, found.seen)
                     return stage.answer.clone()
                 if other is not None:
-                    self._turn_to(other, found.scale, state.memory)
+                    _turn_to(other, found.scale, state)
             for buffer, value in zip(state, (right, left, latched, counts), strict=False):
                 buffer.copy_(value)
         return self._anew(T, state, eps)
 
     def _anew(self, T: Tensor, state: Following, eps: float) -> Tensor:
         """The answer of the operator that waits, and the state from which to follow it."""
-        right, left, latched, counts, memory = state
+        right, left, latched, counts, status, lead, gram = state
         rho, eigenvalue, u, v, V, W, event = dominant_eigenpair(T, right, left, counts, ~latched)
         right.copy_(V)
         left.copy_(W)
@@ -157,13 +409,13 @@ class Tracker:
         counts.add_(torch.arange(len(Event), device=T.device) == event)
         multiple = event == int(Event.MULTIPLE)
         theta = torch.where(multiple, 0, torch.view_as_real(eigenvalue).to(torch.float64))
-        memory.zero_()
-        write(memory, real=theta[0], imag=theta[1], seen=counts.sum(), latched=latched)
+        status.zero_()
+        gram.zero_()
+        _write(status, real=theta[0], imag=theta[1], seen=counts.sum(), latched=latched)
         w = v.conj()
         rows = torch.view_as_real(torch.stack((u, w)).resolve_conj()).mT.to(torch.float64)
-        lead_of(memory, right.shape[1]).copy_(
-            torch.stack([_coordinates(X, Y) for X, Y in zip((right, left), rows, strict=True)])
-        )
+        sides = zip((right, left), rows, strict=True)
+        lead.copy_(torch.stack([_coordinates(X, Y) for X, Y in sides]))
         self._posted = None
         denominator = torch.where(latched & (rho != 0), rho + eps, 1.0)
         factor = eigenvalue.conj() / (rho * (w @ u) * denominator)
@@ -171,45 +423,48 @@ class Tracker:
         return torch.cat((f.real, -f.imag, u.real, u.imag, denominator[None]))
 
     @_one_thread()
-    def _look(self, status: Status, memory: Tensor) -> tuple[bool, Candidate | None]:
-        """Whether the small space knows no eigenvalue that may be as large as the followed one.
+    def _look(self, status: Status, state: Following) -> tuple[bool, Candidate | None]:
+        """Whether the space of the columns knows no eigenvalue as large as the followed one.
 
         If it knows one that is larger than all others, which.
         """
-        k = columns_of(memory)
-        gram = self._read(memory, len(memory))[STATUS + 4 * k :].view(4 * k, 4 * k)
-        followed = status.eigenvalue / status.scale
+        gram, followed = self._read(state.gram), status.eigenvalue / status.scale
         if not gram.isfinite().all():
             return False, None
         if stands_alone(gram, followed):
             return True, None
-        found = candidate(project(gram), torch.finfo(torch.float32).eps)
+        found = candidate(ritz_problem(gram), torch.finfo(torch.float32).eps)
         if found is None or found.tied:
             return False, None
         off = abs(found.eigenvalue - followed)
         largest = off <= found.bound + NEAR * abs(found.eigenvalue)
         return largest, None if largest else found
 
-    def _turn_to(self, other: Candidate, scale: float, memory: Tensor) -> None:
-        """Let the next step begin with another eigenvalue, which is in units of the scale."""
-        eigenvalue = scale * other.eigenvalue
-        write(memory, real=eigenvalue.real, imag=eigenvalue.imag)
-        rows = torch.view_as_real(torch.stack((other.x, other.z)).resolve_conj()).mT
-        lead_of(memory, columns_of(memory)).copy_(rows)
+    def _post(self, stage: _Stage, seen: float) -> None:
+        """Remember what is on its way to the CPU: the status, and the gram that is looked at."""
+        status, gram = stage.state.status, stage.state.gram
+        if status.is_cuda:
+            sent = [(status, stage.status)]
+            if seen % CHECK == 0:
+                stage.gram.copy_(gram, non_blocking=True)
+                sent.append((gram, stage.gram))
+            self._posted = _Posted(sent)
 
-    def _post(self, memory: Tensor, seen: float, pinned: Tensor, on_its_way: int = 0) -> None:
-        """Send what the next call will look at on its way to the CPU, if it is not already."""
-        if memory.is_cuda:
-            count = len(memory) if seen % CHECK == 0 else STATUS
-            if count > on_its_way:
-                pinned[:count].copy_(memory[:count], non_blocking=True)
-            self._posted = _Posted(memory, count, pinned)
+    def _status(self, state: Following) -> Status:
+        return Status(*self._read(state.status).tolist())
 
-    def _read(self, memory: Tensor, count: int) -> Tensor:
-        """The first numbers of the memory, on the CPU; without waiting where they were posted."""
-        if self._posted is not None and self._posted.holds(memory, count):
-            return self._posted.values(count)
-        return memory[:count].view(torch.float64).to("cpu", copy=True)
+    def _read(self, source: Tensor) -> Tensor:
+        """A tensor of the state on the CPU; without waiting where it was posted."""
+        posted = None if self._posted is None else self._posted.value(source)
+        return source.to("cpu", copy=True) if posted is None else posted
+
+
+def _turn_to(other: Candidate, scale: float, state: Following) -> None:
+    """Let the next step begin with another eigenvalue, which is in units of the scale."""
+    eigenvalue = scale * other.eigenvalue
+    _write(state.status, real=eigenvalue.real, imag=eigenvalue.imag)
+    rows = torch.view_as_real(torch.stack((other.x, other.z)).resolve_conj()).mT
+    state.lead.copy_(rows)
 
 
 def _coordinates(X: Tensor, rows: Tensor) -> Tensor:
@@ -219,25 +474,21 @@ def _coordinates(X: Tensor, rows: Tensor) -> Tensor:
 
 
 class _Posted:
-    """Numbers on their way to the CPU.
+    """Tensors on their way to the CPU.
 
     Arguments:
-        memory: Where they come from.
-        count: How many of them.
-        pinned: Where they go to.
+        sent: Each of them, and where it goes to.
     """
 
-    def __init__(self, memory: Tensor, count: int, pinned: Tensor) -> None:
-        self._pinned, self._event = pinned, torch.cuda.Event()
-        self._memory, self._version, self._count = memory, memory._version, count
-        self._event.record(torch.cuda.current_stream(memory.device))
+    def __init__(self, sent: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._sent = [(source, source._version, place) for source, place in sent]
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(self._sent[0][0].device))
 
-    def holds(self, memory: Tensor, count: int) -> bool:
-        """Whether these are the first numbers that stand there; graphs leave the version alone."""
-        same = memory is self._memory and memory._version == self._version
-        return same and count <= self._count
-
-    def values(self, count: int) -> Tensor:
-        """The first numbers."""
-        self._event.synchronize()
-        return self._pinned[:count].view(torch.float64)
+    def value(self, source: Tensor) -> Tensor | None:
+        """What arrives of a tensor, unless it has changed since; graphs leave the version alone."""
+        for sent, version, place in self._sent:
+            if sent is source and sent._version == version:
+                self._event.synchronize()
+                return place
+        return None

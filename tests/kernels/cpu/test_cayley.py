@@ -75,9 +75,9 @@ def test_every_instruction_set_equals_the_formula(
 def test_is_as_good_as_the_operations_of_torch(n: int, scale: float, dtype: torch.dtype) -> None:
     """In the distance from the orthogonal matrices, and from the matrix in double precision."""
     map, x = ScaledCayley(n).to(dtype), entries(n, None, scale, dtype)
-    found, _ = map.formed(x)
+    found, _ = map.with_pullback(x)
     with cayley.backend("reference"):
-        torch_found, _ = map.formed(x)
+        torch_found, _ = map.with_pullback(x)
     assert found.dtype == torch_found.dtype == dtype
     rounding = 2 * torch.finfo(dtype).eps * n**0.5
     assert defect(found) <= defect(torch_found) + rounding
@@ -147,7 +147,7 @@ def test_bits_do_not_depend_on_whether_a_gradient_is_recorded() -> None:
     map = ScaledCayley(20)
     x = entries(20, None, 1.0, torch.float64).requires_grad_()
     with torch.no_grad():
-        assert torch.equal(map(x), map.formed(x)[0])
+        assert torch.equal(map(x), map.with_pullback(x)[0])
 
 
 def test_derivatives_pass_through_where_they_are_asked_for() -> None:

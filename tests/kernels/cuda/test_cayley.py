@@ -12,7 +12,7 @@ from cayley.kernels.cuda.cayley import cayley as transform
 from cayley.kernels.cuda.cayley import cayley_backward, neumann, pitch, serves
 from cayley.parametrizations import NeumannCayley, ScaledCayley, StructuredMatrix, skew_symmetric
 from cayley.parametrizations.cayley import pulled_back
-from cayley.parametrizations.neumann import follow
+from cayley.parametrizations.neumann import update_inverse_
 from cayley.parametrizations.polar import refine
 from cayley.parametrizations.skew import diagonal_entries, last_diagonal, positions
 
@@ -145,8 +145,8 @@ def test_each_update_is_that_of_torch_in_double_precision(n: int, order: int) ->
         inverse, point, residual = (v.cpu().double() for v in state)
         updates, refreshes = (v.cpu().clone() for v in (map.updates, map.refreshes))
         x64, D = x.cpu().double(), map.D.cpu().double()
-        follow(inverse, point, residual, updates, refreshes, x64, order, 1e-2, 0)
-        W, pullback = map.formed(x)
+        update_inverse_(inverse, point, residual, updates, refreshes, x64, order, 1e-2, 0)
+        W, pullback = map.with_pullback(x, update=True)
         assert counts(map) == expected_counts == (int(updates), int(refreshes))
         assert torch.equal(map.point.cpu().double(), point)
         # rounding of X and of X (I + A), with |X| at most 1
@@ -175,57 +175,57 @@ def test_rules_of_renewal(options: dict[str, float], expected: tuple[int, int]) 
     map, x = small_map(21, **options), entries(21, 0.5)
     for _ in range(12):
         x = x + entries(21, 1e-4)
-        map.formed(x)
+        map.with_pullback(x, update=True)
     assert counts(map) == expected
 
 
 @gpu
 def test_refresh_and_a_matrix_that_is_left_alone() -> None:
     map, x = small_map(21, order=1, tolerance=torch.inf), entries(21, 0.5)
-    map.formed(x)
+    map.with_pullback(x, update=True)
     x = x + entries(21, 1e-2)
-    W, _ = map.formed(x)
+    W, _ = map.with_pullback(x, update=True)
     assert residual_of(map.inverse, x) > 1e-4
     inverse = map.inverse.clone()
-    assert torch.equal(map.formed(x)[0], W)
+    assert torch.equal(map.with_pullback(x, update=True)[0], W)
     assert torch.equal(map.inverse, inverse)
     assert counts(map) == (2, 1)
     map.refresh_()
-    map.formed(x)
+    map.with_pullback(x, update=True)
     assert residual_of(map.inverse, x) < 1e-5
     assert counts(map) == (3, 2)
 
 
 @gpu
 @pytest.mark.parametrize("step", [1e-3, 3.0])
-def test_what_is_not_training_foresees_and_writes_nothing(step: float) -> None:
+def test_what_is_not_training_gives_the_next_matrix_and_writes_nothing(step: float) -> None:
     map, x = small_map(30), entries(30, 0.5)
-    map.formed(x)
+    map.with_pullback(x, update=True)
     x = x + entries(30, step)
     before = copy.deepcopy(map.state_dict())
     with torch.no_grad():
-        seen = [map(x), map.eval().formed(x)[0], map(x)]
+        seen = [map(x), map.eval().with_pullback(x)[0], map(x)]
     recorded = map(x.clone().requires_grad_())
     assert all(torch.equal(value, before[name]) for name, value in map.state_dict().items())
-    W, _ = map.train().formed(x)
+    W, _ = map.train().with_pullback(x, update=True)
     assert counts(map) == (2, 2 if step > 1 else 1)
     assert all(torch.equal(other, W) for other in seen)
     torch.testing.assert_close(recorded, W)
 
 
 @gpu
-def test_forward_follows_as_formed_does() -> None:
-    by_formed, x = small_map(30), entries(30, 0.5)
-    by_forward, G = copy.deepcopy(by_formed), torch.randn(30, 30).float().cuda()
+def test_forward_follows_as_the_pullback_does() -> None:
+    by_pullback, x = small_map(30), entries(30, 0.5)
+    by_forward, G = copy.deepcopy(by_pullback), torch.randn(30, 30).float().cuda()
     for _ in range(4):
         x = (x + entries(30, 1e-3)).requires_grad_()
-        W, pullback = by_formed.formed(x)
-        other = by_forward(x)
+        W, pullback = by_pullback.with_pullback(x, update=True)
+        other = by_forward.advance(x)
         torch.testing.assert_close(other, W)
         (gradient,) = torch.autograd.grad(other, x, G)
         torch.testing.assert_close(gradient, pullback(G)[0], rtol=1e-4, atol=1e-4)
         x = x.detach()
-        for one, two in zip(by_formed.buffers(), by_forward.buffers(), strict=True):
+        for one, two in zip(by_pullback.buffers(), by_forward.buffers(), strict=True):
             assert torch.equal(one, two)
     assert counts(by_forward) == (4, 1)
 
@@ -234,13 +234,13 @@ def test_forward_follows_as_formed_does() -> None:
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_nan_does_not_stick(everywhere: bool) -> None:
     map, x = small_map(40), entries(40, 0.5)
-    map.formed(x)
+    map.with_pullback(x, update=True)
     bad = x.clone()
     bad[slice(None) if everywhere else 7] = torch.nan
     for _ in range(2):
-        assert map.formed(bad)[0].isnan().all()
+        assert map.with_pullback(bad, update=True)[0].isnan().all()
     assert map.residual.isnan()
-    W, _ = map.formed(x)
+    W, _ = map.with_pullback(x, update=True)
     assert map.defect(W.cpu()) <= 1e-5
     assert residual_of(map.inverse, x) <= 1e-5
     assert counts(map) == (4, 4)
@@ -254,9 +254,9 @@ def test_fifty_steps_are_those_of_torch(n: int, order: int) -> None:
     x = entries(n, 0.3)
     for _ in range(50):
         x = x + entries(n, 1e-3)
-        W, _ = map.formed(x)
+        W, _ = map.with_pullback(x, update=True)
         with cayley.backend("reference"):
-            expected, _ = twin.formed(x.cpu())
+            expected, _ = twin.with_pullback(x.cpu(), update=True)
         assert counts(map) == counts(twin)
         # each may be off by four times the tolerance
         assert distance(W, expected.double()) <= 3e-3
@@ -277,7 +277,7 @@ def test_a_matrix_is_trained_as_on_the_cpu(make: Callable[[int], ScaledCayley]) 
     for _ in range(5):
         losses = []
         for matrix in (ours, theirs):
-            W = matrix()
+            W = matrix(update=True)
             loss = -(W * target.to(W)).sum()
             losses.append(loss.item())
             (matrix.A.grad,) = torch.autograd.grad(loss, matrix.A)
@@ -290,10 +290,10 @@ def test_a_matrix_is_trained_as_on_the_cpu(make: Callable[[int], ScaledCayley]) 
 @gpu
 def test_a_gradient_belongs_to_the_matrix_of_its_pass() -> None:
     map, x = small_map(20), entries(20, 0.5)
-    _, pullback = map.formed(x)
+    _, pullback = map.with_pullback(x, update=True)
     G = torch.randn(20, 20).float().cuda()
     (before,) = pullback(G)
-    map.formed(x + entries(20, 1.0))
+    map.with_pullback(x + entries(20, 1.0), update=True)
     map.right_inverse(torch.eye(20).float().cuda())
     assert torch.equal(pullback(G)[0], before)
 
@@ -303,16 +303,16 @@ def test_a_gradient_belongs_to_the_matrix_of_its_pass() -> None:
 def test_nobody_waits_for_the_gpu() -> None:
     matrix = StructuredMatrix(NeumannCayley(64), device="cuda", dtype=torch.float32)
     G = torch.randn(64, 64).float().cuda()
-    matrix().backward(G)
-    matrix.map(matrix.A).backward(G)
+    matrix(update=True).backward(G)
+    matrix.map.advance(matrix.A).backward(G)
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
         for step in (1e-4, 0.0, 1.0, torch.nan):
             with torch.no_grad():
                 matrix.A += step
-            matrix().backward(G)
-            matrix.map(matrix.A).backward(G)
+            matrix(update=True).backward(G)
+            matrix.map.advance(matrix.A).backward(G)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert counts(matrix.map) == (5, 4)
@@ -325,18 +325,18 @@ def test_a_cuda_graph_follows_at_every_replay() -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        torch.autograd.grad(matrix.map(matrix.A), matrix.A, G)
+        torch.autograd.grad(matrix.map.advance(matrix.A), matrix.A, G)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        W = matrix()
+        W = matrix(update=True)
         (gradient,) = torch.autograd.grad(W, matrix.A, G)
     for updates, refreshes, step in ((2, 1, 1e-4), (3, 2, 1.0)):
         with torch.no_grad():
             matrix.A += step
         graph.replay()
         assert counts(matrix.map) == (updates, refreshes)
-        expected, pullback = matrix.map.formed(matrix.A)
+        expected, pullback = matrix.map.with_pullback(matrix.A, update=True)
         torch.testing.assert_close(W, expected)
         torch.testing.assert_close(gradient, pullback(G)[0], rtol=1e-4, atol=1e-4)
 
@@ -345,11 +345,11 @@ def test_a_cuda_graph_follows_at_every_replay() -> None:
 def test_the_kernel_has_the_state_that_it_was_given() -> None:
     """A second matrix, formed from the buffers of the first, is the first's next one."""
     map, x = small_map(10), entries(10, 0.5)
-    map.formed(x)
+    map.with_pullback(x, update=True)
     state = [v.clone() for v in (map.inverse, map.point, map.residual, map.updates, map.refreshes)]
     x = x + entries(10, 1e-3)
     W, X, D = neumann(state, x, map.D, (map.order, 1e-3, 0))
-    expected, _ = map.formed(x)
+    expected, _ = map.with_pullback(x, update=True)
     assert torch.equal(W, expected)
     assert torch.equal(X, map.inverse)
     assert torch.equal(D, map.D)

@@ -70,7 +70,7 @@ for map in ("cayley", "neumann"):
         for step in (0.0, 1e-4, 1.0):  # "neumann": anew, by a series, and anew after it
             with torch.no_grad():
                 matrix.A += step
-            matrix().sum().backward()
+            matrix(update=True).sum().backward()
 assert (int(matrix.map.updates), int(matrix.map.refreshes)) == (3, 2)
 torch.cuda.synchronize()
 assert next(layer.matrices()).map.short.events["FOLLOWED"] > 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.replay import Replay
+from cayley.kernels.cuda.replay import Captured, Replay
 from cayley.parametrizations import ScaledCayley, StructuredMatrix
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -23,6 +23,23 @@ def test_is_the_function_on_a_cpu() -> None:
     x, a, b = torch.randn(3, 4).unbind()
     for _ in range(3):
         torch.testing.assert_close(Replay(affine)([x, a], [b]), affine(x, a, b))
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=gpu)],
+)
+def test_a_captured_function_works_in_its_places(device: str) -> None:
+    x = torch.zeros(3, device=device)
+    captured, calls = Captured(x.device), []
+
+    def step() -> Tensor:
+        calls.append(1)
+        return x.add_(1)
+
+    for time in range(1, 6):
+        assert captured(step).tolist() == [time] * 3
+    assert len(calls) == (2 if device == "cuda" else 5)
 
 
 @gpu

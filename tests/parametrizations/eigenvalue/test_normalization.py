@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
+import cayley
 from cayley.parametrizations import StructuredMatrix
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization, spectral_radius
 
@@ -63,7 +64,7 @@ def test_gradient_of_the_normalised_matrix(T: Tensor, eps: float) -> None:
     T, G = T.double(), torch.randn(3, 3)
     normalise = EigenvalueNormalization(3, eps=eps)
     X = T.clone().requires_grad_()
-    W = normalise(X)
+    W = normalise.advance(X)
     assert normalise.latched
     rho = radius(T)
     torch.testing.assert_close(W, T / (rho + eps))
@@ -93,7 +94,7 @@ def test_gradient_where_the_pair_is_followed(kind: str) -> None:
     T, G = large(kind), torch.randn(100, 100)
     for _ in range(3):
         X = T.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad((G * normalise(X)).sum(), X)
+        (gradient,) = torch.autograd.grad((G * normalise.advance(X)).sum(), X)
         Z = T.clone().requires_grad_()
         (expected,) = torch.autograd.grad((G * Z / radius(Z)).sum(), Z)
         torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-6)
@@ -109,7 +110,7 @@ def test_radius_once_latched(eps: float, s: int) -> None:
     for scale in (3.0, 0.5):  # also where ρ(T) has fallen below 1 again
         T = torch.randn(s, s)
         T = scale * T / radius(T)
-        W = normalise(T.requires_grad_()).detach()
+        W = normalise.advance(T.requires_grad_()).detach()
         assert radius(W).item() == pytest.approx(scale / (scale + eps), rel=1e-9)
     assert normalise.latched
 
@@ -119,30 +120,33 @@ def test_before_the_latch_the_matrix_is_free() -> None:
     T = torch.randn(4, 4)
     T = (0.9 * T / radius(T)).requires_grad_()
     G = torch.randn(4, 4)
-    W = normalise(T)
+    W = normalise.advance(T)
     assert torch.equal(W, T)
     (gradient,) = torch.autograd.grad(W, T, G)
     assert torch.equal(gradient, G)
     assert not normalise.latched
     exactly_one = torch.diag(torch.tensor([1.0, 0.5, -0.25, 0.0])).requires_grad_()
-    normalise(exactly_one)  # > 1, not ≥
+    normalise.advance(exactly_one)  # > 1, not ≥
     assert not normalise.latched
 
 
 def test_only_training_closes_the_latch() -> None:
-    normalise = EigenvalueNormalization(3)
-    T = torch.nn.Parameter(REAL.double())
+    matrix = StructuredMatrix(EigenvalueNormalization(3))
+    T, normalise = matrix.T, matrix.map
+    with torch.no_grad():
+        T.copy_(REAL.double())
     for call in (
-        lambda: normalise.eval()(T),
-        lambda: normalise.train()(T.detach()),
-        lambda: torch.no_grad()(normalise)(T),
-        lambda: torch.inference_mode()(normalise)(T),
+        lambda: matrix.eval()(update=True),
+        lambda: matrix.train()(),
+        lambda: torch.no_grad()(matrix)(update=True),
+        lambda: torch.inference_mode()(matrix)(update=True),
+        lambda: normalise(T),
     ):
         # the matrix is what it will be when training sees it
         torch.testing.assert_close(call().detach().clone(), T.detach() / radius(T.detach()))
         assert not normalise.latched
         assert sum(normalise.events.values()) == 0
-    normalise(T)
+    matrix(update=True)
     assert normalise.latched
     assert normalise.events["DIRECT"] == 1
 
@@ -166,6 +170,7 @@ def test_evaluation_leaves_no_trace_in_training() -> None:
                         assert torch.equal(matrix(), matrix())
                 assert len(calls) == 1  # the matrix is kept
                 matrix.train()
+                matrix()
                 with torch.no_grad():
                     matrix()
         ends.append(matrix.state_dict())
@@ -188,7 +193,7 @@ def train(
     for step in steps:
         G = torch.randn(matrix.map.n, matrix.map.n, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
-        (G * matrix()).sum().backward()
+        (G * matrix(update=True)).sum().backward()
         optimizer.step()
         yield step
 
@@ -223,7 +228,7 @@ def test_resumes_exactly(start: float) -> None:
 
 def test_latch_survives_a_checkpoint_in_the_middle() -> None:
     normalise = EigenvalueNormalization(3)
-    normalise(REAL.double().requires_grad_())
+    normalise.advance(REAL.double().requires_grad_())
     twin = EigenvalueNormalization(3)
     twin.load_state_dict(normalise.state_dict())
     T = 0.1 * REAL.double()
@@ -235,12 +240,12 @@ def test_latch_survives_a_checkpoint_in_the_middle() -> None:
 def test_compiled_training_closes_the_latch() -> None:
     torch.compiler.reset()
     normalise = EigenvalueNormalization(100)
-    compiled = torch.compile(normalise, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(normalise.advance, fullgraph=True, backend="aot_eager")
     twin = EigenvalueNormalization(100)
     T = large("pair")
     for scale in (0.5, 1.0, 0.4):
         X, Y = (scale * T).requires_grad_(), (scale * T).requires_grad_()
-        W, expected = compiled(X), twin(Y)
+        W, expected = compiled(X), twin.advance(Y)
         torch.testing.assert_close(W, expected)
         W.square().sum().backward()
         expected.square().sum().backward()
@@ -256,14 +261,14 @@ def test_plain_step_at_a_multiple_eigenvalue() -> None:
     T = torch.tensor([[2.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]).requires_grad_()
     G = torch.randn(3, 3)
     with pytest.warns(UserWarning, match="plain"):
-        W = normalise(T)
+        W = normalise.advance(T)
     torch.testing.assert_close(W, T / 2)
     torch.testing.assert_close(torch.autograd.grad(W, T, G)[0], G / 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        normalise(T)
+        normalise.advance(T)
     assert normalise.events["MULTIPLE"] == 2
-    normalise(REAL.double().requires_grad_())  # and back to the gradient of the reference
+    normalise.advance(REAL.double().requires_grad_())  # and back to the gradient of the reference
     assert normalise.events["DIRECT"] == 1
 
 
@@ -325,7 +330,7 @@ def test_right_inverse_of_a_radius_of_one(dtype: torch.dtype, tolerance: float) 
 
 def test_right_inverse_opens_the_latch() -> None:
     normalise = EigenvalueNormalization(4)
-    normalise((3 * torch.eye(4) + torch.randn(4, 4)).requires_grad_())
+    normalise.advance((3 * torch.eye(4) + torch.randn(4, 4)).requires_grad_())
     assert normalise.latched
     W = torch.randn(4, 4)
     with pytest.raises(ValueError, match="spectral radius of at most 1"):
@@ -346,6 +351,27 @@ def test_eps_out_of_range() -> None:
             EigenvalueNormalization(3, eps=eps)
 
 
+def test_buffers_have_names_and_a_precision_of_their_own() -> None:
+    matrix = StructuredMatrix(EigenvalueNormalization(100), dtype=torch.float32)
+    dtypes = {name: buffer.dtype for name, buffer in matrix.map.named_buffers()}
+    exact = dict.fromkeys(("status", "lead", "gram"), torch.float64)
+    assert dtypes == {
+        "right": torch.float32,
+        "left": torch.float32,
+        "latched": torch.bool,
+        "counts": torch.int64,
+        **exact,
+    }
+    matrix.map.gram.normal_()
+    gram = matrix.map.gram.clone()
+    for move in (matrix.half, matrix.float, matrix.double, lambda: matrix.to(torch.float32)):
+        move()
+        assert all(matrix.map.get_buffer(name).dtype == kind for name, kind in exact.items())
+        assert torch.equal(matrix.map.gram, gram)
+    assert matrix.map.right.dtype == torch.float32
+    assert {*EigenvalueNormalization(20).state_dict()} == {"latched", "counts"}
+
+
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
@@ -360,7 +386,7 @@ def gpu_steps(matrix: StructuredMatrix, steps: range) -> Iterator[int]:
     """Plain descent: an optimizer would bring kernels and a state of its own."""
     for step in steps:
         G = torch.randn(matrix.map.n, matrix.map.n, generator=torch.Generator().manual_seed(step))
-        (gradient,) = torch.autograd.grad(matrix(), matrix.T, G.float().cuda())
+        (gradient,) = torch.autograd.grad(matrix(update=True), matrix.T, G.float().cuda())
         with torch.no_grad():
             matrix.T.sub_(gradient, alpha=1e-4)
         yield step
@@ -377,12 +403,38 @@ def test_follows_on_the_gpu(kind: str) -> None:
         if step % 8:
             continue
         twin = copy.deepcopy(matrix)
-        W = twin()
+        read = twin()
+        W = twin(update=True)
+        assert torch.equal(read, W)
         torch.testing.assert_close(W.cpu().double(), expected, rtol=1e-5, atol=1e-6)
         (ours,) = torch.autograd.grad(W, twin.T, G.float().cuda())
         (theirs,) = torch.autograd.grad(expected, T, G)
         assert (ours.cpu() - theirs).norm() < 2e-3 * theirs.norm()
     assert matrix.map.events["FOLLOWED"] >= 38
+
+
+@gpu
+@pytest.mark.parametrize("steps", [0, 3, 20])
+def test_reading_on_the_gpu_changes_nothing(steps: int) -> None:
+    matrix = on_the_gpu(large("pair"))
+    list(gpu_steps(matrix, range(steps)))
+    before = copy.deepcopy(matrix.state_dict())
+    read = [matrix(), matrix()]
+    with torch.no_grad():
+        read.append(matrix())
+    for key, value in matrix.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    W = matrix(update=True)
+    assert all(torch.equal(other, W) for other in read)
+
+
+@gpu
+def test_the_reference_decides_without_kernels() -> None:
+    matrix = on_the_gpu(large("pair"))
+    with cayley.backend("reference"):
+        list(gpu_steps(matrix, range(3)))
+        assert not matrix.map.status.any()
+    assert sum(matrix.map.events.values()) == 3
 
 
 @gpu
@@ -395,7 +447,7 @@ def test_does_not_wait_for_the_gpu_once_it_is_calm() -> None:
     try:
         torch.cuda.set_sync_debug_mode("error")
         for _ in range(20):
-            (matrix() * G).sum().backward()
+            (matrix(update=True) * G).sum().backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -421,10 +473,10 @@ def test_graphs_that_wait_for_their_backward_pass() -> None:
     matrix = on_the_gpu(large("pair"))
     list(gpu_steps(matrix, range(16)))
     G = torch.randn(100, 100, device="cuda", dtype=torch.float32)
-    first = matrix()
+    first = matrix(update=True)
     (expected,) = torch.autograd.grad(first, matrix.T, G, retain_graph=True)
     with torch.no_grad():
         matrix.T.add_(1e-3 * torch.randn(100, 100, device="cuda"))
-    matrix()
+    matrix(update=True)
     (gradient,) = torch.autograd.grad(first, matrix.T, G)
     assert torch.equal(gradient, expected)

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cayley.parametrizations.eigenvalue.subspace import follow, order_of, regular_factors, sharpen
+from cayley.parametrizations.eigenvalue.subspace import (
+    follow,
+    order_of,
+    regular_factors,
+    ritz_problem,
+    sharpen,
+    stands_alone,
+)
 
 S, K = 100, 16
 
@@ -157,3 +164,31 @@ def test_factors_of_singular_matrices_find_the_kernel() -> None:
     assert torch.linalg.vector_norm(M @ y / torch.linalg.vector_norm(y)) < 1e-14
     LU, pivots = regular_factors(torch.zeros(3, 3))
     assert torch.linalg.lu_solve(LU, pivots, torch.ones(3, 1)).isfinite().all()
+
+
+def test_ritz_problem_from_inner_products() -> None:
+    """In orthonormal bases that span the same spaces."""
+    A = matrix(rotation(1.1, 0.9))
+    V, W = torch.randn(2, S, 6)
+    Y = torch.cat((V, W, A @ V, A.mT @ W), 1)
+    P = ritz_problem(Y.mT @ Y)
+    # the only basis that the Cholesky factor gives: that of Gram and Schmidt
+    V, W = (Q * R.diagonal().sign() for Q, R in map(torch.linalg.qr, (V, W)))
+    H, K_ = V.mT @ A @ V, W.mT @ A.mT @ W
+    out, left_out = A @ V - V @ H, A.mT @ W - W @ K_
+    expected = (H, out.mT @ out, K_, left_out.mT @ left_out, W.mT @ V, W.mT @ A @ V)
+    for ours, theirs in zip(P, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("second", "alone"), [(0.3, True), (0.99, False)])
+def test_stands_alone(second: float, alone: bool) -> None:
+    values = torch.cat((torch.tensor([1.0, second]), torch.linspace(0.25, 0.01, 30)))
+    A = values.diag()
+    V = torch.eye(32)[:, :8] + 0.02 * torch.randn(32, 8)
+    Y = torch.cat((V, V, A @ V, A.mT @ V), 1)
+    assert stands_alone(Y.mT @ Y, 1 + 0j) == alone
+    # what is outside of the space may be anything
+    A[9:, 2] = 1.0 / math.sqrt(23)
+    Y = torch.cat((V, V, A @ V, A.mT @ V), 1)
+    assert not stands_alone(Y.mT @ Y, 1 + 0j)

@@ -6,41 +6,62 @@ import pickle
 
 import pytest
 import torch
+from eigenpairs import on_cpu
 from torch import Tensor
 
+from cayley.cache import Cache
 from cayley.parametrizations.eigenvalue import tracker as module
-from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair, followed_columns
-from cayley.parametrizations.eigenvalue.stage import Following, Stage, Status, Work, memory_size
-from cayley.parametrizations.eigenvalue.tracker import CALM, CHECK, Tracker
+from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair
+from cayley.parametrizations.eigenvalue.subspace import candidate, ritz_problem, stands_alone
+from cayley.parametrizations.eigenvalue.tracker import (
+    CALM,
+    CHECK,
+    LITTLE,
+    MUCH,
+    Following,
+    Status,
+    Track,
+    Tracker,
+    Work,
+    track,
+)
 
 S = 120
 DEVICES = [
     "cpu",
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
 ]
-devices = pytest.mark.parametrize("device", DEVICES)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where T is; on the CPU, torch in the place of the kernels."""
+    if request.param == "cpu":
+        on_cpu(monkeypatch)
+    return request.param
+
+
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu(monkeypatch)
 
 
 class Follower:
     """A tracker and its buffers."""
 
     def __init__(self, device: str = "cpu", s: int = S, eps: float = 0.0, latched: bool = True):
-        k = followed_columns(s)
-        self.eps, self.tracker = eps, Tracker()
-        self.state = Following(
-            torch.zeros(s, k, dtype=torch.float32, device=device),
-            torch.zeros(s, k, dtype=torch.float32, device=device),
-            torch.tensor(latched, device=device),
-            torch.zeros(len(Event), dtype=torch.int64, device=device),
-            torch.zeros(memory_size(k), dtype=torch.int64, device=device),
-        )
+        self.eps, self.tracker = eps, Cache()
+        state = Following.zeros(s, dtype=torch.float32)
+        self.state = Following(*(buffer.to(device) for buffer in state))
+        self.state.latched.fill_(latched)
 
     def __call__(self, T: Tensor) -> Tensor:
-        return self.tracker(T.float().to(self.state.right.device), self.state, self.eps).cpu()
+        tracker = self.tracker.value = self.tracker.value or Tracker()
+        return tracker(T.float().to(self.state.right.device), self.state, self.eps).cpu()
 
     @property
     def status(self) -> Status:
-        return Status(*self.state.memory.cpu().view(torch.float64)[: len(Status._fields)].tolist())
+        return Status(*self.state.status.tolist())
 
     @property
     def rho(self) -> float:
@@ -90,7 +111,6 @@ def exact_gradient(T: Tensor, G: Tensor, eps: float) -> Tensor:
     return torch.autograd.grad((G * T / (rho + eps)).sum(), T)[0]
 
 
-@devices
 @pytest.mark.parametrize("kind", ["pair", "real"])
 @pytest.mark.parametrize("eps", [0.0, 0.2])
 def test_follows_a_matrix_that_changes(device: str, kind: str, eps: float) -> None:
@@ -110,7 +130,6 @@ def test_follows_a_matrix_that_changes(device: str, kind: str, eps: float) -> No
     assert follow.count(Event.FOLLOWED) == CALM + CHECK + 19
 
 
-@devices
 @pytest.mark.parametrize("rival", ["pair", "real"])
 def test_a_crossing_is_noticed(device: str, rival: str) -> None:
     """A pair is overtaken slowly, by another pair or by a real eigenvalue."""
@@ -140,7 +159,6 @@ def test_a_crossing_is_noticed(device: str, rival: str) -> None:
     )
 
 
-@devices
 def test_a_leap_is_noticed_one_call_later(device: str) -> None:
     follow, T = Follower(device), leading("pair")
     for _ in range(CALM + 3):
@@ -153,7 +171,6 @@ def test_a_leap_is_noticed_one_call_later(device: str) -> None:
     assert follow.count(Event.LATE) == 1
 
 
-@devices
 @pytest.mark.parametrize("calls", [4, CALM + 5, CALM + CHECK - 1])
 def test_resumes_exactly(device: str, calls: int) -> None:
     """From the buffers alone, in every phase; also before a late look."""
@@ -171,7 +188,6 @@ def test_resumes_exactly(device: str, calls: int) -> None:
         assert torch.equal(ours, theirs)
 
 
-@devices
 def test_changed_buffers_are_noticed(device: str) -> None:
     """What was posted is not what stands there after a checkpoint was loaded."""
     T, follow = leading("pair"), Follower(device)
@@ -185,7 +201,6 @@ def test_changed_buffers_are_noticed(device: str) -> None:
     assert follow.rho == pytest.approx(radius(T), rel=1e-6)
 
 
-@devices
 def test_the_latch(device: str) -> None:
     follow, T = Follower(device, latched=False), leading("real")
     T = T / radius(T)
@@ -197,7 +212,6 @@ def test_the_latch(device: str) -> None:
     assert bool(follow.state.latched)
 
 
-@devices
 def test_no_gradient_of_the_radius_before_the_latch(device: str) -> None:
     follow, T = Follower(device, latched=False), leading("real")
     T = 0.9 * T / radius(T)
@@ -207,7 +221,6 @@ def test_no_gradient_of_the_radius_before_the_latch(device: str) -> None:
     assert answer[-1] == 1
 
 
-@devices
 @pytest.mark.parametrize("calls", [2, CALM + 3])
 def test_nonfinite_entries_leave_no_trace(device: str, calls: int) -> None:
     T, follow = leading("pair"), Follower(device)
@@ -222,7 +235,6 @@ def test_nonfinite_entries_leave_no_trace(device: str, calls: int) -> None:
     assert float(follow(T)[-1]) == pytest.approx(radius(T), rel=1e-6)
 
 
-@devices
 def test_a_multiple_eigenvalue_has_no_gradient(device: str) -> None:
     T = torch.diag(torch.linspace(0.0, 0.8, S))
     T[-2:, -2:] = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
@@ -235,6 +247,7 @@ def test_a_multiple_eigenvalue_has_no_gradient(device: str) -> None:
     assert follow.count(Event.MULTIPLE) == 3
 
 
+@pytest.mark.usefixtures("cpu")
 def test_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AUDIT", 128)
     T, follow = leading("real"), Follower()
@@ -244,7 +257,6 @@ def test_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert follow.count(Event.FOLLOWED) == 127
 
 
-@devices
 def test_copies_share_nothing(device: str) -> None:
     follow, T = Follower(device), leading("pair")
     for _ in range(CALM + 3):
@@ -255,7 +267,6 @@ def test_copies_share_nothing(device: str) -> None:
         assert twin.state.right.data_ptr() != follow.state.right.data_ptr()
 
 
-@devices
 def test_an_answer_without_vectors_takes_the_last_radius(device: str) -> None:
     """A matrix of its own at every call; before anybody has looked."""
     follow, T = Follower(device), leading("pair")
@@ -284,19 +295,18 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     return seen
 
 
-@devices
 def test_large_steps_are_followed_in_several_tries(device: str, waited: list[Tensor]) -> None:
     """Those of a size that one try does not suffice for."""
     T, follow, steps = leading("pair"), Follower(device), []
-    tried = Stage.step
+    tried = module._Stage.step
 
-    def step(self: Stage, T: Tensor, work: Work) -> None:
+    def step(self: module._Stage, T: Tensor, work: Work) -> None:
         steps.append(work)
         tried(self, T, work)
 
     calls = 20
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stage, "step", step)
+        patch.setattr(module._Stage, "step", step)
         for _ in range(calls):
             answer = follow(T)
             assert float(answer[-1]) == pytest.approx(radius(T), rel=1e-6)
@@ -306,6 +316,7 @@ def test_large_steps_are_followed_in_several_tries(device: str, waited: list[Ten
     assert follow.count(Event.FOLLOWED) + follow.count(Event.LATE) == calls - 1
 
 
+@pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize("step", [0.03, 0.1])
 def test_fast_changes_are_waited_for(step: float) -> None:
     """That a later try, of the same T, was good does not mean that the next answer will be."""
@@ -316,7 +327,6 @@ def test_fast_changes_are_waited_for(step: float) -> None:
         T = (1 - step**2) ** 0.5 * T + step * torch.randn(S, S) / S**0.5
 
 
-@devices
 def test_another_eigenvalue_that_has_become_larger_is_turned_to(
     device: str, waited: list[Tensor]
 ) -> None:
@@ -329,3 +339,129 @@ def test_another_eigenvalue_that_has_become_larger_is_turned_to(
     assert follow.status.eigenvalue.imag == pytest.approx(1.1 * math.sin(angles[20]), abs=1e-4)
     assert follow.count(Event.LATE) == 1
     assert len(waited) == 1
+
+
+K = 32
+REAL = torch.tensor([[-1.1]])
+PAIR = torch.tensor([[0.7, -0.9], [0.9, 0.7]])
+blocks = pytest.mark.parametrize("block", [REAL, PAIR], ids=["real", "pair"])
+
+
+def matrix(block: Tensor) -> Tensor:
+    """Eigenvalues of at most 0.9 in modulus, and the given ones, in general position."""
+    T = torch.randn(S, S)
+    T = 0.9 * T / torch.linalg.eigvals(T).abs().max()
+    k = len(block)
+    T[:k, k:] = 0
+    T[:k, :k] = block
+    P = torch.eye(S) + 0.3 * torch.randn(S, S) / S**0.5
+    return P @ T @ torch.linalg.inv(P)
+
+
+def exact_start(T: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Columns that span the K largest eigenvalues, those of the leading one in these, and ρ."""
+    columns, lead, rho = [], [], 0.0
+    for A in (T, T.mT):
+        theta, E = torch.linalg.eig(A)
+        order = (theta.abs() + 1e-9 * theta.imag.sign()).argsort(descending=True)
+        theta, E = theta[order], E[:, order]
+        X = torch.linalg.qr(torch.where(theta.imag < 0, E.imag, E.real)[:, :K]).Q
+        columns.append(X)
+        lead.append(torch.stack((E[:, 0].real @ X, E[:, 0].imag @ X)))
+        rho = float(theta[0].abs())
+    return torch.stack(columns), torch.stack(lead), rho
+
+
+def one_step(T: Tensor, change: float, terms: int = 8) -> tuple[Tensor, Track]:
+    """A in units of ρ, and a step from the eigenvectors of a matrix nearby."""
+    columns, lead, rho = exact_start(T + change * torch.randn(S, S) / S**0.5)
+    A = torch.stack((T, T.mT)) / rho
+    return A[0], track(A, columns, lead, 3, terms)
+
+
+@pytest.mark.usefixtures("cpu")
+@blocks
+def test_finds_the_eigenpair_next_to_the_last_one(block: Tensor) -> None:
+    A, found = one_step(matrix(block.double()), 1e-3)
+    u, w = torch.complex(found.u[:, 0], found.u[:, 1])
+    torch.testing.assert_close(found.Au[0], found.u[0] @ A.mT)
+    torch.testing.assert_close(found.Au[1], found.u[1] @ A)
+    theta, E = torch.linalg.eig(A)
+    j = int((theta.abs() + 1e-9 * theta.imag.sign()).argmax())
+    quotient = (w @ (A.to(u.dtype) @ u)) / (w @ u)
+    assert abs(complex(quotient - theta[j])) < 1e-9
+    left = torch.linalg.inv(E)[j]
+    for x, exact in ((u, E[:, j]), (w, left)):
+        cosine = torch.vdot(x, exact).abs() / x.norm() / exact.norm()
+        assert 1 - cosine < 1e-8
+
+
+@pytest.mark.usefixtures("cpu")
+@blocks
+def test_terms_of_the_series_shorten_the_residual(block: Tensor) -> None:
+    T = matrix(block.double())
+    residuals = []
+    for terms in (1, 6, 12):
+        torch.manual_seed(1)
+        A, found = one_step(T, 1e-3, terms)
+        u, w = torch.complex(found.u[:, 0], found.u[:, 1])
+        A = A.to(u.dtype)
+        theta = (w @ A @ u) / (w @ u)
+        residuals.append(float((A @ u - theta * u).norm() / u.norm()))
+    assert residuals[1] < 0.4 * residuals[0]
+    assert residuals[2] < 0.4 * residuals[1]
+
+
+@pytest.mark.usefixtures("cpu")
+@blocks
+def test_columns_of_the_next_step_hold_the_vectors(block: Tensor) -> None:
+    _, found = one_step(matrix(block.double()), 1e-2)
+    lead = found.iteration.rows @ found.iteration.factor
+    torch.testing.assert_close(lead @ found.columns.mT, found.u)
+    for X in found.columns:
+        assert torch.linalg.cond(X) < 2
+
+
+@pytest.mark.usefixtures("cpu")
+def test_a_real_eigenvalue_stays_real() -> None:
+    _, found = one_step(matrix(REAL.double()), 1e-2)
+    assert found.u[:, 1].norm() < 1e-15 * found.u[:, 0].norm()
+
+
+@pytest.mark.usefixtures("cpu")
+def test_an_unchanged_matrix_is_no_singular_case() -> None:
+    _, found = one_step(matrix(PAIR.double()), 0.0)
+    assert found.u.isfinite().all()
+    assert float(found.residual.norm() / found.u.norm()) < 1e-9
+
+
+@pytest.mark.usefixtures("cpu")
+def test_dependent_columns_are_not_sound() -> None:
+    T = matrix(PAIR.double())
+    columns, lead, rho = exact_start(T)
+    columns[0, :, -1] = 0
+    found = track(torch.stack((T, T.mT)) / rho, columns, lead, 3, 4)
+    assert found.iteration.sound.tolist() == [0, 1]
+    assert candidate(ritz_problem(found.gram), 1e-7) is None
+    assert not stands_alone(found.gram, 1 + 0j)
+
+
+def test_more_terms_where_the_residual_falls_slowly() -> None:
+    slow = Status(*(1.0, 0.0, 1e-4, 1e-4, 1e-3, 1.0, 1.0, 9.0, 1.0, 8.0, 24.0))
+    assert slow.next_work == MUCH
+    assert slow._replace(r_u=1e-7, r_v=1e-7, start=1e-4).next_work == LITTLE
+    assert slow._replace(terms=0.0).next_work == MUCH
+
+
+def test_quality() -> None:
+    status = Status(*(2.0, 0.0, 1e-4, 1e-4, 1e-3, 1.0, 1.0, 9.0, 1.0, 8.0, 4.0))
+    assert status.good
+    assert status.calm
+    assert not status._replace(r_u=6e-4, r_v=6e-4).calm
+    assert status._replace(r_u=6e-4, r_v=6e-4).good
+    assert not status._replace(r_u=math.nan).good
+    assert not status._replace(r_u=2e-3, r_v=1e-6).good
+    # before the latch closes, nobody needs the vectors
+    assert status._replace(real=0.9, latched=0.0, r_u=2e-3, r_v=1e-6).good
+    assert not status._replace(real=0.9, latched=0.0, r_u=2e-3, r_v=2e-3).good
+    assert not status._replace(overlap=1e-3).good

@@ -3,7 +3,7 @@
 // Three blocks of K x K threads, one an entry: the iteration itself, and the Cholesky factors of V^T V
 // and W^T W with their inverses. With M = W^T V, N = W^T A V, G = (N - shift M)^-1 and R = M G,
 //     x <- G R^7 M x,    z <- (R^8)^T z.
-// sizes.cuh, which pencil.py writes, defines K, TERMS and THREADS.
+// sizes.cuh, which eigenpair.py writes, defines K, TERMS and THREADS.
 #include "sizes.cuh"
 
 static_assert(K == 32 && THREADS == K * K, "a row of a matrix is a warp");
@@ -203,9 +203,9 @@ __device__ void factorize(Square<Complex> (&room)[2], const double* gram, double
   if (threadIdx.x == 0) *sound = good ? 1.0 : 0.0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    pencil(const double* gram, const double* lead, double* rows, double* dual, double* basis,
-           double* turn, double* weights, double* factor, double* sound) {
+extern "C" __global__ __launch_bounds__(THREADS) void pencil(
+    const double* gram, const double* lead, double* rows, double* dual, double* basis, double* turn,
+    double* weights, double* factor, double* sound) {
   __shared__ Square<Complex> room[2];
   const int i = threadIdx.x / K, j = threadIdx.x % K;
   if (blockIdx.x == 0) {

@@ -1,12 +1,11 @@
 // What a step of following an eigenpair has found, from its vectors: one block.
 //
-// sizes.cuh, which pencil.py writes, defines K, TERMS, THREADS and EPS. stage.py explains what is
-// written where.
+// sizes.cuh, which eigenpair.py writes, defines K, TERMS, THREADS and EPS. The numbers of the
+// status stand in the order of the Status of eigenvalue/tracker.py.
 #include "sizes.cuh"
 
 constexpr unsigned ALL = 0xffffffffu;
 constexpr int WARPS = THREADS / 32;
-constexpr int STATUS = 11;
 constexpr int EVENTS = 8;
 // Residuals from which on vectors are none: what is known already stays.
 constexpr double ROUGH = 0.1;
@@ -33,10 +32,10 @@ __device__ void add_up(double (&sums)[N]) {
   __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    quotient(const double* u, const double* Au, const double* residual, const double* rows,
-             const double* factor, const double* sound, double* memory, bool* latched,
-             long long* counts, float* answer, bool* ok, int s) {
+extern "C" __global__ __launch_bounds__(THREADS) void quotient(
+    const double* u, const double* Au, const double* residual, const double* rows,
+    const double* factor, const double* sound, double* status, double* lead, bool* latched,
+    long long* counts, float* answer, bool* ok, int s) {
   const double *a = u, *b = u + s, *c = u + 2 * s, *d = u + 3 * s;
   const double *Aa = Au, *Ab = Au + s, *cA = Au + 2 * s, *dA = Au + 3 * s;
   double sums[8] = {};
@@ -66,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
   add_up(rest);
   const double modulus = sqrt(tr * tr + ti * ti);
-  const double old_r = memory[0], old_i = memory[1], scale = sqrt(old_r * old_r + old_i * old_i);
+  const double old_r = status[0], old_i = status[1], scale = sqrt(old_r * old_r + old_i * old_i);
   const double rho = modulus * scale;
   const double r_u = sqrt(rest[0] / uu) / modulus, r_v = sqrt(rest[1] / ww) / modulus;
   // written so that NaN is not good
@@ -86,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int row = threadIdx.x / K, column = threadIdx.x % K, side = row / 2;
     double total = 0.0;
     for (int i = 0; i < K; i++) total += rows[row * K + i] * factor[(side * K + i) * K + column];
-    memory[STATUS + row * K + column] = total;
+    lead[row * K + column] = total;
   }
   __syncthreads();  // all have read the old values
   if (threadIdx.x == 0) {
@@ -94,16 +93,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int event = 0; event < EVENTS; event++) seen += counts[event];
     counts[0] += 1;
     answer[4 * s] = (float)denominator;
-    memory[0] = good ? tr * scale : old_r;
-    memory[1] = good ? ti * scale : old_i;
-    memory[2] = r_u;
-    memory[3] = r_v;
-    memory[4] = sqrt(fmax(sums[6] / uu, sums[7] / ww));
-    memory[5] = sqrt(cc / (uu * ww));
-    memory[6] = scale;
-    memory[7] = (double)seen;
-    memory[8] = closed ? 1.0 : 0.0;
-    memory[10] = TERMS;
+    status[0] = good ? tr * scale : old_r;
+    status[1] = good ? ti * scale : old_i;
+    status[2] = r_u;
+    status[3] = r_v;
+    status[4] = sqrt(fmax(sums[6] / uu, sums[7] / ww));
+    status[5] = sqrt(cc / (uu * ww));
+    status[6] = scale;
+    status[7] = (double)seen;
+    status[8] = closed ? 1.0 : 0.0;
+    status[10] = TERMS;
     *latched = closed;
     *ok = good;
   }
