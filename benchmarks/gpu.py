@@ -33,7 +33,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import cayley
 from cayley.kernels.cuda.elman import elman, elman_backward
-from cayley.kernels.cuda.plans import best_plan, chip
+from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.clusters import best_plan
 from cayley.recurrences import NormSite, elman_loop, gru, lstm
 
 GATED_SHAPES = {

@@ -9,7 +9,7 @@ from cayley.activations import ACTIVATIONS, Activation
 from cayley.kernels.cpu import gru as cpu
 from cayley.kernels.cpu import native
 from cayley.kernels.cuda import gru as cuda
-from cayley.kernels.cuda.project import project_on_cuda
+from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.dispatch import backend_in_force, runs_on
 from cayley.kernels.operator import at_once, differentiable_at_once, separate
 from cayley.kernels.projection import all_gradients, check_projection, project

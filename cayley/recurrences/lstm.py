@@ -8,9 +8,9 @@ from torch import Tensor
 
 from cayley.kernels.cpu import lstm as cpu
 from cayley.kernels.cpu import native
-from cayley.kernels.cuda import lstm as cuda
-from cayley.kernels.cuda.lstm_autograd import Run, differentiable_lstm, serves
-from cayley.kernels.cuda.project import project_on_cuda
+from cayley.kernels.cuda.lstm import recurrence as cuda
+from cayley.kernels.cuda.lstm.node import Run, differentiable_lstm, serves
+from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.dispatch import backend_in_force, runs_on
 from cayley.kernels.operator import (
     at_once,

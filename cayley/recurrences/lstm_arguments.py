@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.nvrtc import refused
-from cayley.kernels.cuda.references import references
+from cayley.kernels.cuda.lstm.references import references
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.projection import check_projection, project
 from cayley.kernels.steps import check_devices, check_sequence
@@ -156,7 +156,7 @@ def _references(
     if not (of_x or of_h or of_c):
         return None, None, None
     by_kernel = x.is_cuda and not over_batch and backend_in_force() != "reference"
-    if by_kernel and not traced(x) and not refused(x, h0, c0, W, b):
+    if by_kernel and not traced(x) and not tensor_refusal(x, h0, c0, W, b):
         found = references(x if of_x else None, h0, c0 if of_c else None, W if of_h else None, b)
         return [None if site is None else one for one, site in zip(found, sites, strict=True)]
     starts = (

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.cpu.cayley import check_entries, entries
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on, refused
-from cayley.kernels.cuda.plans import RESERVED, chip
+from cayley.kernels.cuda.runtime.chip import RESERVED, chip
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 from cayley.kernels.dispatch import backend_in_force
 
 __all__ = ["cayley", "cayley_backward", "neumann", "pitch", "renewed", "serves"]
@@ -33,7 +33,7 @@ def serves(n: int, x: Tensor, *others: Tensor) -> bool:
         x.is_cuda
         and all(other.device == x.device and other.is_contiguous() for other in others)
         and backend_in_force() != "reference"
-        and refused(x, *others) is None
+        and tensor_refusal(x, *others) is None
         and pitch(n, chip(x.device.index).memory) is not None
     )
 

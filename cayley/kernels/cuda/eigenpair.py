@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on, refused
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 
 __all__ = ["Small", "iterate_on_device", "served", "settle_on_device"]
 
@@ -39,7 +39,7 @@ class Small(NamedTuple):
 
 def served(T: Tensor) -> bool:
     """Whether these kernels can follow an eigenpair of a matrix."""
-    return T.is_cuda and refused(T) is None
+    return T.is_cuda and tensor_refusal(T) is None
 
 
 def iterate_on_device(gram: Tensor, lead: Tensor, terms: int) -> Small:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
-from cayley.kernels.cuda.nvrtc import Kernel, on, refused
-from cayley.kernels.cuda.packed import step_table
-from cayley.kernels.cuda.plans import Plan, best_plan, chip, no_room
-from cayley.kernels.cuda.team_kernels import run_teams
-from cayley.kernels.cuda.teams import GateProduct, Kind, best_team
+from cayley.kernels.cuda.runtime.chip import chip, no_room
+from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
+from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.cuda.runtime.team_kernels import run_teams
+from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
 __all__ = ["elman", "elman_backward", "refusal"]
 
@@ -40,7 +41,7 @@ def refusal(
     """
     if grad_z is not None:
         return "the CUDA kernels give first derivatives only"
-    if reason := refused(x, *others):
+    if reason := tensor_refusal(x, *others):
         return reason
     *_, B, H = x.shape
     if batch_sizes is not None:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.gates import Layout, Options, best_layout, gate_kernel
-from cayley.kernels.cuda.nvrtc import refused
-from cayley.kernels.cuda.packed import step_table
-from cayley.kernels.cuda.parts import parts
-from cayley.kernels.cuda.plans import chip, no_room
-from cayley.kernels.cuda.row_products import LITTLE, RowProduct, row_products
-from cayley.kernels.cuda.team_kernels import run_teams
-from cayley.kernels.cuda.teams import GateProduct, Kind, best_team
+from cayley.kernels.cuda.runtime.blocks import BlockLayout, Options, best_block_layout, gate_kernel
+from cayley.kernels.cuda.runtime.chip import chip, no_room
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
+from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.cuda.runtime.parts import parts
+from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
+from cayley.kernels.cuda.runtime.team_kernels import run_teams
+from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
 __all__ = ["gru", "gru_backward", "refusal"]
 
@@ -38,7 +38,7 @@ def refusal(h0: Tensor, *others: Tensor | None, grad_saved: Tensor | None = None
     """
     if grad_saved is not None:
         return "the CUDA kernels give first derivatives only"
-    if reason := refused(h0, *others):
+    if reason := tensor_refusal(h0, *others):
         return reason
     H = h0.shape[-1]
     if not _fits(H, h0.device.index):
@@ -146,12 +146,12 @@ def _fits(H: int, device: int) -> bool:
     return True
 
 
-def _forward(H: int, device: int) -> Layout | None:
-    return best_layout(H, ((H, 2), (H, 1)), 2, 0, 48, chip(device).memory)
+def _forward(H: int, device: int) -> BlockLayout | None:
+    return best_block_layout(H, ((H, 2), (H, 1)), 2, 0, 48, chip(device).memory)
 
 
-def _backward(H: int, device: int) -> Layout | None:
-    return best_layout(H, ((H, 1), (2 * H, 1)), 5, 0, 64, chip(device).memory)
+def _backward(H: int, device: int) -> BlockLayout | None:
+    return best_block_layout(H, ((H, 1), (2 * H, 1)), 5, 0, 64, chip(device).memory)
 
 
 def _options(b: Tensor | None, table: Tensor | None) -> Options:

@@ -4,7 +4,7 @@ import functools
 
 from torch import Tensor
 
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 
 __all__ = ["rank_two_on_device"]
 

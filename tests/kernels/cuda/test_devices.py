@@ -13,10 +13,12 @@ from torch import Tensor
 from torch._subclasses import FakeTensor, FakeTensorMode
 
 from cayley.kernels.cuda import cayley as small
-from cayley.kernels.cuda import elman, gru, lstm, project
-from cayley.kernels.cuda.nvrtc import refused
-from cayley.kernels.cuda.plans import Chip
-from cayley.kernels.cuda.references import references
+from cayley.kernels.cuda import elman, gru
+from cayley.kernels.cuda.lstm import recurrence as lstm
+from cayley.kernels.cuda.lstm.references import references
+from cayley.kernels.cuda.runtime import projection
+from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="where there is a GPU, torch asks it for fake tensors too"
@@ -71,7 +73,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Devices]:
     devices = Devices()
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda _: 0)
     values = {"Kernel": devices.kernel, "on": devices.on, "chip": CHIPS.__getitem__}
-    with FakeTensorMode(), replacing(**values, refused=lambda *_: None):
+    with FakeTensorMode(), replacing(**values, tensor_refusal=lambda *_: None):
         yield devices
 
 
@@ -107,7 +109,7 @@ def run_lstm(new: Callable[..., Tensor], H: int) -> None:
 
 
 def run_project(new: Callable[..., Tensor], H: int) -> None:
-    project.project_on_cuda(new(T, B, 2), new(H, 2), new(H))
+    projection.project_on_cuda(new(T, B, 2), new(H, 2), new(H))
 
 
 def run_small(new: Callable[..., Tensor], H: int) -> None:
@@ -142,4 +144,4 @@ def test_tensors_of_two_devices_are_refused() -> None:
     with FakeTensorMode():
         one, other = empty_on(0)(3), empty_on(1)(3)
         with pytest.raises(ValueError, match="one device, got cuda:0 and cuda:1"):
-            refused(one, None, other)
+            tensor_refusal(one, None, other)

@@ -10,7 +10,8 @@ from torch import Tensor
 from cayley.activations import ACTIVATIONS
 from cayley.kernels.cuda import elman as cuda
 from cayley.kernels.cuda.elman import elman, elman_backward, refusal
-from cayley.kernels.cuda.plans import Plan, chip
+from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.clusters import Plan
 from cayley.kernels.steps import previous_states
 from cayley.recurrences import elman_loop
 

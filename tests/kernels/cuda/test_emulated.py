@@ -10,9 +10,11 @@ from teams import force_team
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
-from cayley.kernels.cuda import elman, gru, lstm, project
-from cayley.kernels.cuda.plans import Plan
-from cayley.kernels.cuda.references import references
+from cayley.kernels.cuda import elman, gru
+from cayley.kernels.cuda.lstm import recurrence as lstm
+from cayley.kernels.cuda.lstm.references import references
+from cayley.kernels.cuda.runtime import projection
+from cayley.kernels.cuda.runtime.clusters import Plan
 from cayley.kernels.steps import outer_products
 from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
 
@@ -178,10 +180,10 @@ def test_lstm(
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_product_with_the_input(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project, "refused", lambda *_: None)
+    monkeypatch.setattr(projection, "tensor_refusal", lambda *_: None)
     x, U, c = torch.randn(7, 5, 3), torch.randn(84, 3), torch.randn(84) if bias else None
     exact = torch.nn.functional.linear(x.double(), U.double(), None if c is None else c.double())
-    found = project.project_on_cuda(x.float(), U.float(), None if c is None else c.float())
+    found = projection.project_on_cuda(x.float(), U.float(), None if c is None else c.float())
     compare([found], [exact])
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 import cayley
 from cayley.kernels.cuda import gru as cuda
-from cayley.kernels.cuda import plans
-from cayley.kernels.cuda.gates import Layout
 from cayley.kernels.cuda.gru import gru_backward, refusal
-from cayley.kernels.cuda.plans import chip
+from cayley.kernels.cuda.runtime import chip as chips
+from cayley.kernels.cuda.runtime.blocks import BlockLayout
+from cayley.kernels.cuda.runtime.chip import chip
 from cayley.recurrences import gru, gru_loop
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -112,7 +112,9 @@ def test_packed_sequences(H: int, reverse: bool) -> None:
 @pytest.mark.parametrize("spare", [60, 120, 255])
 def test_weights_in_shared_memory(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        cuda, "best_layout", lambda H, f, streams, extra, *_: Layout(H, f, streams, extra, spare)
+        cuda,
+        "best_block_layout",
+        lambda H, f, streams, extra, *_: BlockLayout(H, f, streams, extra, spare),
     )
     check(4, 3, 70, "modrelu")
 
@@ -313,7 +315,7 @@ def test_refusals() -> None:
 @gpu
 def test_drivers_without_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     lone = replace(chip(0), together=False)
-    for module in (cuda, plans):
+    for module in (cuda, chips):
         monkeypatch.setattr(module, "chip", lambda _: lone)
     monkeypatch.setattr(cuda, "_fits", cuda._fits.__wrapped__)
     h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)

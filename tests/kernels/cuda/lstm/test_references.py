@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cayley.kernels.cuda.references import references
+from cayley.kernels.cuda.lstm.references import references
 from cayley.norms.windows import coarse
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

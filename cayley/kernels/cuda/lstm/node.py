@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda import lstm as cuda
-from cayley.kernels.cuda.lstm_kernels import fits
-from cayley.kernels.cuda.nvrtc import refused
-from cayley.kernels.cuda.project import project_on_cuda
+from cayley.kernels.cuda.lstm import recurrence as cuda
+from cayley.kernels.cuda.lstm.kernels import fits
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
+from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import recorded_gradients
 from cayley.kernels.projection import project, projection_gradients
@@ -55,7 +55,7 @@ def serves(run: Run, tensors: Sequence[Any], norms: Sequence[Tensor | None]) -> 
     normalises = _normalises(norms)
     K = min(run.window, T) if normalises else 1
     fitting = fits(h0.shape[1], K, normalises, x.device.index)
-    return fitting and not refused(*tensors, *norms)
+    return fitting and not tensor_refusal(*tensors, *norms)
 
 
 def differentiable_lstm(

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.lstm_kernels import fits, lstm_kernels
-from cayley.kernels.cuda.nvrtc import refused
-from cayley.kernels.cuda.packed import step_table
-from cayley.kernels.cuda.parts import parts
-from cayley.kernels.cuda.plans import no_room
-from cayley.kernels.cuda.references import averaged
-from cayley.kernels.cuda.row_products import LITTLE, RowProduct, row_products
+from cayley.kernels.cuda.lstm.kernels import fits, lstm_kernels
+from cayley.kernels.cuda.lstm.references import averaged
+from cayley.kernels.cuda.runtime.chip import no_room
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
+from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.cuda.runtime.parts import parts
+from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.steps import outer_products, product_of_rows
 
 __all__ = ["Wanted", "lstm", "lstm_backward", "refusal"]
@@ -38,7 +38,7 @@ def refusal(*arguments: Any, others: Iterable[Tensor | None] = ()) -> str | None
     """
     *tensors, batch_sizes, window, over_batch, _ = arguments
     x, h0, *rest = tensors
-    if reason := refused(h0, x, *rest, *others):
+    if reason := tensor_refusal(h0, x, *rest, *others):
         return reason
     sites = [tensors[k : k + 5] for k in SITES]
     normed = any(gamma is not None for gamma, *_ in sites)

@@ -10,10 +10,10 @@ from teams import force_team
 from torch import Tensor
 
 import cayley
-from cayley.kernels.cuda import lstm as cuda
-from cayley.kernels.cuda import lstm_kernels
-from cayley.kernels.cuda.gates import Layout
-from cayley.kernels.cuda.references import references
+from cayley.kernels.cuda.lstm import kernels as lstm_kernels
+from cayley.kernels.cuda.lstm import recurrence as cuda
+from cayley.kernels.cuda.lstm.references import references
+from cayley.kernels.cuda.runtime.blocks import BlockLayout
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences import NormSite, lstm, lstm_loop
 
@@ -162,10 +162,10 @@ def test_the_loop(case: Case) -> None:
 @pytest.mark.parametrize("spare", [60, 120, 255])
 @pytest.mark.parametrize("norms", ["", "xhc"])
 def test_weights_in_shared_memory(spare: int, norms: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def layout(H: int, factors: tuple, streams: int, extra: int, *rest: int) -> Layout:
-        return Layout(H, factors, streams, extra, spare, rest[-1])
+    def layout(H: int, factors: tuple, streams: int, extra: int, *rest: int) -> BlockLayout:
+        return BlockLayout(H, factors, streams, extra, spare, rest[-1])
 
-    monkeypatch.setattr(lstm_kernels, "best_layout", layout)
+    monkeypatch.setattr(lstm_kernels, "best_block_layout", layout)
     monkeypatch.setattr(lstm_kernels, "_kernels", lstm_kernels._kernels.__wrapped__)
     check(Case(4, 3, 70, norms, 2))
 

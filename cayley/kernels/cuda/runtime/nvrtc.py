@@ -25,10 +25,10 @@ __all__ = [
     "constants",
     "launches_together",
     "on",
-    "refused",
+    "tensor_refusal",
 ]
 
-SOURCES = Path(__file__).parent / "src"
+SOURCES = Path(__file__).parents[1] / "src"
 MOST_ARGUMENTS = 64  # of a kernel
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
 
@@ -229,7 +229,7 @@ class Kernel:
             _check(library().cuLaunchKernel(*launch, None))
 
 
-def refused(x: Tensor, *others: Tensor | None) -> str | None:
+def tensor_refusal(x: Tensor, *others: Tensor | None) -> str | None:
     """Why no kernel can serve a call, whatever its size; None if one can.
 
     Arguments:
