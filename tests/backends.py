@@ -40,12 +40,12 @@ class Case(NamedTuple):
 
 def elman_inputs(nonlinearity: str, T: int, B: int, H: int) -> dict[str, Tensor]:
     activation = ACTIVATIONS[nonlinearity]
-    if activation.saves_z:
+    if activation.stacked:
         H += H % 2
     W, _ = torch.linalg.qr(torch.randn(H, H))
     tensors = {"x": torch.randn(T, B, H), "h0": torch.randn(B, H), "W": W}
     if activation.threshold:
-        tensors["b"] = 0.3 * torch.randn(H // 2 if activation.saves_z else H)
+        tensors["b"] = 0.3 * torch.randn(activation.thresholds(H))
     return tensors
 
 

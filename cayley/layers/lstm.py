@@ -14,7 +14,7 @@ from cayley.norms.batch import PopulationStatistics
 from cayley.norms.layouts import turned
 from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
-from cayley.recurrences.lstm_arguments import NormSite
+from cayley.recurrences.lstm_call import NormSite
 from cayley.tracing import no_autocast
 
 __all__ = ["LSTM"]

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences.lstm import States, lstm, lstm_loop
-from cayley.recurrences.lstm_arguments import NormSite
+from cayley.recurrences.lstm_call import NormSite
 
 SIZES = torch.tensor([3, 3, 2, 1, 1])  # of a packed sequence: the number of sequences at each step
 

@@ -317,7 +317,7 @@ def test_drivers_without_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     lone = replace(chip(0), together=False)
     for module in (cuda, chips):
         monkeypatch.setattr(module, "chip", lambda _: lone)
-    monkeypatch.setattr(cuda, "_fits", cuda._fits.__wrapped__)
+    monkeypatch.setattr(cuda, "_has_room", cuda._has_room.__wrapped__)
     h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
     assert refusal(h0) is None
     assert "driver has no teams" in (refusal(h0.new_zeros(1, 600)) or "")

@@ -19,7 +19,7 @@ from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
-__all__ = ["LstmKernels", "fits", "lstm_kernels", "team_kind"]
+__all__ = ["LstmKernels", "has_room", "lstm_kernels", "team_kind"]
 
 ROLES = 2  # the lanes that a unit has, each with two gates
 THREADS = 256  # of the kernels that take all steps at once
@@ -117,7 +117,7 @@ def _kernels(
 
 
 @functools.cache
-def fits(H: int, K: int, normed: bool, device: int) -> bool:
+def has_room(H: int, K: int, normed: bool, device: int) -> bool:
     """Whether the chip has room for H units, and windows of K steps of what is normed."""
     K = _room(K)
     return all(

@@ -6,178 +6,197 @@ first, and what the kernels refuse.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.lstm import recurrence as cuda
-from cayley.kernels.cuda.lstm.kernels import fits
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cuda.lstm.recurrence import contributed_lstm, lstm_backward
+from cayley.kernels.cuda.lstm.recurrence import refusal as recurrence_refusal
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.dispatch import backend_in_force
-from cayley.kernels.operator import recorded_gradients
+from cayley.kernels.operator import Found, Operator, recorded_gradients
 from cayley.kernels.projection import project, projection_gradients
-from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.tracing import autocast_enabled, no_autocast, traced
 
-__all__ = ["Run", "differentiable_lstm", "serves"]
+__all__ = ["lstm_node", "refusal"]
 
 
-@dataclass
-class Run:
-    """What a run is given besides tensors, and what it finds that has no gradient.
-
-    Attributes:
-        window: The number K of steps.
-        eps: The ε of the normalisations.
-        batch_sizes: Of a packed sequence, (T), on the CPU.
-        references: What the means of each normalisation are measured from, (B, 1); None for 0.
-    """
-
-    window: int
-    eps: float
-    batch_sizes: Tensor | None
-    references: Sequence[Tensor | None] = (None, None, None)
-
-    def options(self) -> tuple[Any, ...]:
-        """The last arguments of the recurrence."""
-        return self.batch_sizes, self.window, False, self.eps
-
-
-def serves(run: Run, tensors: Sequence[Any], norms: Sequence[Tensor | None]) -> bool:
-    """Whether :func:`differentiable_lstm` can run a call on a GPU."""
-    x, h0 = tensors[:2]
-    if backend_in_force() not in ("auto", "cuda") or traced(x) or autocast_enabled(x.device):
-        return False
-    T = x.shape[0] if run.batch_sizes is None else run.batch_sizes.shape[0]
-    normalises = _normalises(norms)
-    K = min(run.window, T) if normalises else 1
-    fitting = fits(h0.shape[1], K, normalises, x.device.index)
-    return fitting and not tensor_refusal(*tensors, *norms)
-
-
-def differentiable_lstm(
-    run: Run, tensors: Sequence[Tensor | None], norms: Sequence[Tensor | None]
-) -> tuple[Tensor, ...]:
-    """All h and c, and the statistics of every normalisation.
+def refusal(call: LstmCall, c: Tensor | None) -> str | None:
+    """Why :func:`lstm_node` cannot run a call; None if it can.
 
     Arguments:
-        run: What is not differentiated; ``references`` is filled in.
-        tensors: x, h0, c0, W, b, U and c of :func:`cayley.recurrences.lstm`.
-        norms: γ and β of :math:`N_x`, :math:`N_h` and :math:`N_c`.
+        call: The call, whose normalisations may come with U here.
+        c: A bias beside U.
     """
-    return _Lstm.apply(run, *tensors, *norms)
+    if not call.x.is_cuda or backend_in_force() not in ("auto", "cuda"):
+        return "the back end is another one"
+    if traced(call.x) or autocast_enabled(call.x.device):
+        return "tracers and autocast see the operator"
+    sites = [site for site in call.sites if site is not None]
+    if call.over_batch or any(
+        v is not None for site in sites for v in (site.reference, site.past, site.given)
+    ):
+        return "statistics are not those of each sequence alone"
+    return recurrence_refusal(call) or (None if c is None else tensor_refusal(call.x, c))
 
 
-def _normalises(norms: Sequence[Tensor | None]) -> bool:
-    """Whether anything is normalised."""
-    return any(norm is not None for norm in norms)
+def lstm_node(
+    call: LstmCall, c: Tensor | None, operator: Operator[LstmCall, LstmStates]
+) -> tuple[LstmStates, Sequence[Tensor | None]]:
+    """The states of a call, and the references that the normalisations have found.
+
+    Arguments:
+        call: The call, whose normalisations may come with U here.
+        c: A bias beside U.
+        operator: The LSTM for those who trace a gradient, or differentiate it again.
+
+    Returns:
+        The states, and what the means of each normalisation are measured from, (B, 1).
+    """
+    pairs = [(None, None) if site is None else (site.gamma, site.beta) for site in call.sites]
+    inputs = _Inputs(
+        *(call.x, call.h0, call.c0, call.W, call.b, call.U, c),
+        *(tensor for pair in pairs for tensor in pair),
+    )
+    # an object of its own: what has no gradient is handed out in it
+    run = _Run(call, operator)
+    states = _Node.apply(run, *inputs)
+    return LstmStates(*states), run.references
 
 
-class _Lstm(torch.autograd.Function):
+class _Inputs(NamedTuple):
+    """What may have a gradient, under the names that gradients have."""
+
+    x: Tensor
+    h0: Tensor
+    c0: Tensor
+    W: Tensor
+    b: Tensor | None
+    U: Tensor | None
+    c: Tensor | None
+    input_gamma: Tensor | None
+    input_beta: Tensor | None
+    recurrent_gamma: Tensor | None
+    recurrent_beta: Tensor | None
+    cell_gamma: Tensor | None
+    cell_beta: Tensor | None
+
+    def call(self, like: LstmCall, references: Sequence[Tensor | None]) -> LstmCall:
+        """The call with the options of another one."""
+        of_x, of_h, of_c = references
+        return like._replace(
+            x=self.x,
+            h0=self.h0,
+            c0=self.c0,
+            W=self.W,
+            b=self.b,
+            U=self.U,
+            input=_site(self.input_gamma, self.input_beta, of_x),
+            recurrent=_site(self.recurrent_gamma, self.recurrent_beta, of_h),
+            cell=_site(self.cell_gamma, self.cell_beta, of_c),
+        )
+
+
+def _site(gamma: Tensor | None, beta: Tensor | None, reference: Tensor | None) -> Site | None:
+    return None if gamma is None or beta is None else Site(gamma, beta, reference)
+
+
+class _Run:
+    """What a node is given besides tensors, and what it finds that has no gradient."""
+
+    def __init__(self, call: LstmCall, operator: Operator[LstmCall, LstmStates]) -> None:
+        self.operator = operator
+        # the tensors of a call are those of the node
+        none: Any = None
+        self.options = LstmCall(
+            *(none, none, none, none),
+            batch_sizes=call.batch_sizes,
+            window=call.window,
+            eps=call.eps,
+        )
+        self.references: Sequence[Tensor | None] = (None, None, None)
+
+
+class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, run: Run, *inputs: Any) -> tuple[Tensor, ...]:
-        x, h0, c0, W, b, U, c, *norms = inputs
-        projected = project_on_cuda(x, U, c)
-        arguments = _arguments(projected, h0, c0, W, b, norms, run.references)
-        found = cuda.lstm(*arguments, None, *run.options(), derive=_normalises(norms))
-        h, cells, kept, *statistics = found[:6]
-        for references in found[6:]:
-            run.references = references.unbind()
+    def forward(ctx: Any, run: _Run, *tensors: Any) -> tuple[Tensor, ...]:
+        inputs = _Inputs(*tensors)
+        contribution = project_on_cuda(inputs.x, inputs.U, inputs.c)
+        call = inputs.call(run.options, run.references)
+        normalises = any(site is not None for site in call.sites)
+        states, found = contributed_lstm(call, contribution, derive=normalises)
+        if normalises:
+            run.references = found
         ctx.run = run
-        if norms[0] is None and norms[2] is None:
-            projected = kept  # which is not read then, and has its shape
-        ctx.save_for_backward(*inputs, projected, *run.references, h, cells, kept, *statistics)
+        if call.input is None and call.cell is None:
+            contribution = states.kept  # which is not read then, and has its shape
+        ctx.save_for_backward(*inputs, contribution, *run.references, *states)
         ctx.set_materialize_grads(False)
-        return h, cells, *statistics
+        return (*states,)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         # read once: activation checkpointing gives them out once
-        saved = ctx.saved_tensors
-        with no_autocast(saved[0].device):
+        saved = iter(ctx.saved_tensors)
+        inputs = _Inputs(*islice(saved, len(_Inputs._fields)))
+        contribution, *references = islice(saved, 4)
+        states, of_states = LstmStates(*saved), LstmGradients(*gradients)
+        _, *needs = ctx.needs_input_grad
+        needed = [name for name, need in zip(_Inputs._fields, needs, strict=True) if need]
+        call = inputs.call(ctx.run.options, references)
+        with no_autocast(inputs.x.device):
             if torch.is_grad_enabled():
-                found = _recorded(ctx, saved, gradients)
-            elif traced(saved[0]):
-                found = _by_operator(ctx, saved, gradients)
+                found = _recorded(ctx.run, inputs, references, of_states, needed)
+            elif traced(inputs.x):
+                found = _by_operator(ctx.run, inputs, call, contribution, states, of_states, needed)
             else:
-                found = _gradients(ctx, saved, gradients)
-        return None, *found
-
-
-def _arguments(
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    norms: Sequence[Tensor | None],
-    references: Sequence[Tensor | None],
-) -> tuple[Any, ...]:
-    """Those of the recurrence, up to the past: no past, and no given statistics."""
-    gamma_x, beta_x, gamma_h, beta_h, gamma_c, beta_c = norms
-    of_x, of_h, of_c = references
-    return (
-        *(x, h0, c0, W, b),
-        *(gamma_x, beta_x, of_x, None, None),
-        *(gamma_h, beta_h, of_h, None, None),
-        *(gamma_c, beta_c, of_c, None, None),
-    )
-
-
-def _gradients(
-    ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...]
-) -> list[Tensor | None]:
-    x, h0, c0, W, b, U, _, *norms = saved[:13]
-    projected, *references = saved[13:17]
-    arguments = _arguments(projected, h0, c0, W, b, norms, references)
-    found = cuda.lstm_backward(
-        *(*gradients, *saved[17:], *arguments, None),
-        *ctx.run.options(),
-        input=x,
-        U=U,
-        wanted=cuda.Wanted(*ctx.needs_input_grad[1:8]),
-    )
-    *tensors, gx, bx, _, gh, bh, _, gc, bc, _, grad_U, grad_c = found
-    pairs = zip((gx, bx, gh, bh, gc, bc), ctx.needs_input_grad[8:], strict=True)
-    return [*tensors, grad_U, grad_c, *(gradient if needed else None for gradient, needed in pairs)]
+                found = lstm_backward(of_states, states, call, needed, contribution)
+        return None, *(found.get(name) if name in needed else None for name in _Inputs._fields)
 
 
 def _by_operator(
-    ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...]
-) -> list[Tensor | None]:
-    """Gradients for who traces them, as compiled autograd does: one node for the recurrence."""
-    x, h0, c0, W, b, U, _, *norms = saved[:13]
-    projected, *references = saved[13:17]
-    arguments = _arguments(projected, h0, c0, W, b, norms, references)
-    needed = ctx.needs_input_grad[1:]
-    wanted = [True, needed[3], False]
-    dx, *rest = torch.ops.cayley.lstm_backward(
-        *(*gradients, *saved[17:], *arguments, None, None),
-        *ctx.run.options(),
-        *(wanted, "cuda"),
-    )
-    of_input = projection_gradients(dx, x, U, (needed[0], needed[5], needed[6]))
-    of_sites = [v for k, v in enumerate(rest[4:13]) if k % 3 < 2]  # γ and β, of no past
-    found = [of_input[0], *rest[:4], *of_input[1:], *of_sites]
-    return [gradient if need else None for gradient, need in zip(found, needed, strict=True)]
+    run: _Run,
+    inputs: _Inputs,
+    call: LstmCall,
+    contribution: Tensor,
+    states: LstmStates,
+    gradients: LstmGradients,
+    needed: Sequence[str],
+) -> Found:
+    """Gradients for those who trace them, as compiled autograd does: one node for the recurrence.
+
+    The operator has no U beside normalisations, and gives the gradient of what the input
+    contributed.
+    """
+    call = call._replace(x=contribution, U=None)
+    names = {"x", *needed} - {"U", "c"}
+    found = run.operator.traced_backward(gradients, states, call, names, "cuda")
+    delta = found["x"]
+    assert delta is not None
+    return found | projection_gradients(delta, inputs.x, inputs.U, needed)
 
 
 def _recorded(
-    ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor | None, ...]
-) -> list[Tensor | None]:
+    run: _Run,
+    inputs: _Inputs,
+    references: Sequence[Tensor | None],
+    gradients: LstmGradients,
+    needed: Sequence[str],
+) -> Found:
     """Gradients that can be differentiated again: those of the loop, whose steps are recorded."""
-    references = saved[14:17]
+    definition = run.operator.definition
+    assert definition is not None
 
-    def loop(x: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-        h0, c0, W, b, U, c, *norms = inputs
-        arguments = _arguments(project(x, U, c), h0, c0, W, b, norms, references)
-        rest: tuple[Any, ...] = (None, None, *ctx.run.options())
-        h, cells, _, *statistics = lstm_forward(
-            *arguments, *rest, by_definition=True, backend="reference"
-        )
-        return h, cells, *statistics
+    def loop(*tensors: Any) -> LstmStates:
+        own = _Inputs(*tensors)
+        contribution = project(own.x, own.U, own.c)
+        call = own._replace(x=contribution, U=None, c=None).call(run.options, references)
+        return definition(call)
 
-    return recorded_gradients(loop, saved[:13], ctx.needs_input_grad[1:], gradients)
+    wanted = [name in needed for name in _Inputs._fields]
+    found = recorded_gradients(loop, inputs, wanted, gradients)
+    return dict(zip(_Inputs._fields, found, strict=True))

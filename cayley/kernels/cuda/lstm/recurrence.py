@@ -9,123 +9,136 @@ What does not wait for the recurrence has kernels of its own, which take all ste
 it the statistics of the input, and after the gradient the input's own and those of the parameters.
 """
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.lstm.kernels import fits, lstm_kernels
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cuda.lstm.kernels import has_room, lstm_kernels
 from cayley.kernels.cuda.lstm.references import averaged
 from cayley.kernels.cuda.runtime.chip import no_room
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.parts import parts
+from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.steps import outer_products, product_of_rows
 
-__all__ = ["Wanted", "lstm", "lstm_backward", "refusal"]
-
-SITES = (5, 10, 15)  # where the normalisations begin among the tensors
+__all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
 
 
-def refusal(*arguments: Any, others: Iterable[Tensor | None] = ()) -> str | None:
-    """Why the kernels cannot serve a call; None if they can.
-
-    Arguments:
-        arguments: Those of :func:`lstm`.
-        others: Further tensors of the call.
-    """
-    *tensors, batch_sizes, window, over_batch, _ = arguments
-    x, h0, *rest = tensors
-    if reason := tensor_refusal(h0, x, *rest, *others):
+def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | None:
+    """Why the kernels cannot compute a call, or its gradient; None if they can."""
+    sites = [site for site in call.sites if site is not None]
+    tensors = (call.x, call.c0, call.W, call.b, call.weights, call.U)
+    of_sites = (tensor for site in sites for tensor in site)
+    if reason := tensor_refusal(call.h0, *tensors, *of_sites, *(gradients or ())):
         return reason
-    sites = [tensors[k : k + 5] for k in SITES]
-    normed = any(gamma is not None for gamma, *_ in sites)
-    if over_batch and normed:
+    if call.over_batch and sites:
         return "the CUDA kernels normalise over the layer, not over the batch"
-    if any(given is not None for *_, given in sites):
+    if any(site.given is not None for site in sites):
         return "the CUDA kernels normalise by statistics of the sequence, not by given ones"
-    H, K = h0.shape[-1], _steps(tensors, batch_sizes, window)
-    if not fits(H, K, normed, h0.device.index):
+    H, K = call.h0.shape[-1], _window_steps(call)
+    if not has_room(H, K, bool(sites), call.h0.device.index):
         also = f" and windows of {K} steps" if K > 1 else ""
-        return no_room(f"{4 * H} × {H} weights{also}", h0.device)
+        return no_room(f"{4 * H} × {H} weights{also}", call.h0.device)
     return None
 
 
-def lstm(*arguments: Any, derive: bool = False) -> tuple[Tensor, ...]:
-    """All h and c, the gates or normalised products, and the statistics of every normalisation.
+def lstm(call: LstmCall) -> LstmStates:
+    """The states, cells and statistics of a call."""
+    return contributed_lstm(call, project_on_cuda(call.x, call.U, None))[0]
+
+
+def contributed_lstm(
+    call: LstmCall, contribution: Tensor, *, derive: bool = False
+) -> tuple[LstmStates, tuple[Tensor, ...]]:
+    """The same from what the input contributes.
 
     Arguments:
-        arguments: Those of the operator in :mod:`cayley.recurrences.lstm`, up to ε.
+        call: The call, whose x and U are not read.
+        contribution: What the input contributes, (T, B, 4H) or (N, 4H).
         derive: Whether to derive the references, as :func:`~.references.references` does, in place
-            of those among the arguments. They are a further result then, (3, B, 1), 0 where none is
-            needed: where nothing is normalised, or single steps of recurrent products or cells.
+            of those of the call.
+
+    Returns:
+        The states, and the references that were derived, each (B, 1), 0 where none is needed: where
+        nothing is normalised, or single steps of recurrent products or cells.
     """
-    *tensors, batch_sizes, window, _, eps = arguments
-    K = _steps(tensors, batch_sizes, window)
-    x, h0, c0, W, b, *sites, weights = _contiguous(tensors)
-    (B, H), packed = h0.shape, batch_sizes is not None
-    table, T = step_table(batch_sizes, x, B)
-    normed = _normed(sites)
-    kernels = lstm_kernels(H, K, normed, packed, eps, x.device.index)
+    K = _window_steps(call)
+    x, h0, c0, W, b, weights = _contiguous(
+        *(contribution, call.h0, call.c0, call.W, call.b, call.weights)
+    )
+    (B, H), packed = h0.shape, call.batch_sizes is not None
+    table, T = step_table(call.batch_sizes, x, B)
+    normed = _normed(call)
+    kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
     h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
     kept = torch.empty_like(x)
     # 0 for sequences that have ended
     new = x.new_zeros if packed else x.new_empty
     rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
-    statistics = [next(rows) if there else x.new_empty(0) for there in normed]
-    of_h, of_c = (derive and there and window > 1 for there in normed[1:])
-    before = B > 0 and (normed[0] or of_h or of_c)
+    of_x, of_h, of_c = (next(rows) if there else x.new_empty(0) for there in normed)
+    # of a single step only x, which may be anything, needs a reference
+    derive_h, derive_c = (derive and there and call.window > 1 for there in normed[1:])
+    before = B > 0 and (normed[0] or derive_h or derive_c)
     derived = (x.new_empty if before else x.new_zeros)(3, B, 1) if derive else None
+    N_x, N_h, N_c = _read(call)
     if before:
         chunks = -(-T // kernels.length) if normed[0] else 0
-        matrix, bias, count = averaged(W if of_h else None, b)
+        matrix, bias, count = averaged(W if derive_h else None, b)
         kernels.before(
-            *(B * (chunks + derive), x, h0, c0 if of_c else None, matrix, bias, *sites[2:4]),
-            *(weights, statistics[0], derived, table, T, B, K, kernels.length, count),
+            *(B * (chunks + derive), x, h0, c0 if derive_c else None, matrix, bias),
+            *(N_x.reference, N_x.past, weights, of_x, derived),
+            *(table, T, B, K, kernels.length, count),
         )
+    references = () if derived is None else derived.unbind()
     if derived is not None:
-        sites[2::5] = derived.unbind()
+        N_x, N_h, N_c = (
+            site._replace(reference=reference)
+            for site, reference in zip((N_x, N_h, N_c), references, strict=True)
+        )
     if B > 0:
-        given = (x, h0, c0, W, b, *_read(sites), weights, statistics[0])
-        kernels.forward(h0, (*given, h, c, kept, *statistics[1:]), table, T, B, K)
-    return h, c, kept, *statistics, *(() if derived is None else (derived,))
+        given = (x, h0, c0, W, b, *_as_read(N_x, N_h, N_c), weights, of_x)
+        kernels.forward(h0, (*given, h, c, kept, of_h, of_c), table, T, B, K)
+    return LstmStates(h, c, kept, of_x, of_h, of_c), references
 
 
-class Wanted(NamedTuple):
-    """Which gradients are wanted, of those that cost something."""
-
-    x: bool
-    h0: bool
-    c0: bool
-    W: bool
-    b: bool
-    U: bool
-    c: bool
-
-
-def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Wanted) -> list[Any]:
-    """Gradients with respect to the input, h0, c0, W, b, γ, β and past of each site, U and c.
+def lstm_backward(
+    gradients: LstmGradients,
+    states: LstmStates,
+    call: LstmCall,
+    needed: Collection[str],
+    contribution: Tensor | None = None,
+) -> dict[str, Tensor | None]:
+    """Gradients of a call; of x, h0, c0, W, b, U and c those that are needed.
 
     Arguments:
-        arguments: Those of :func:`cayley.recurrences.lstm_gradient`, up to ε and without U: x is
-            what the input contributed, U · input + c.
-        input: The input; x where there is no U.
-        U: Its matrix.
-        wanted: Which are wanted; the others are None, and so are those of what is not there.
+        gradients: Those of the states.
+        states: What the call gave.
+        call: The call.
+        needed: The names of what needs a gradient; ``"c"`` is a bias beside U.
+        contribution: What the input contributed, U x + c; None where it is not read, since there is
+            U and nothing is normalised but the cell.
     """
-    *tensors, batch_sizes, window, _, eps = arguments
-    K = _steps(tensors[11:], batch_sizes, window)
-    tensors = _contiguous(tensors)
-    grad_h, grad_c, *external = tensors[:5]
-    h, c, kept, *statistics = tensors[5:11]
-    x, h0, c0, W, _, *sites, weights = tensors[11:]
-    (B, H), packed = h0.shape, batch_sizes is not None
-    table, T = step_table(batch_sizes, x, B)
+    if contribution is None:
+        # with U, what the input contributed has the shape of what is kept
+        contribution = call.x if call.U is None else states.kept
+    K = _window_steps(call)
+    input, U = call.x, call.U
+    x, h0, c0, W, weights = _contiguous(contribution, call.h0, call.c0, call.W, call.weights)
+    grad_h, grad_c, external_x, external_h, external_c = _contiguous(
+        gradients.h, gradients.c, *gradients.statistics
+    )
+    h, c, kept, statistics_x, statistics_h, statistics_c = _contiguous(*states)
+    (B, H), packed = h0.shape, call.batch_sizes is not None
+    table, T = step_table(call.batch_sizes, x, B)
     N = h.numel() // H  # rows of all steps
-    normed = of_x, of_h, _ = _normed(sites)
-    kernels = lstm_kernels(H, K, normed, packed, eps, x.device.index)
+    normed = of_x, of_h, _ = _normed(call)
+    N_x, N_h, N_c = _read(call)
+    kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
     # of each block the gradients of γ and β of the cell, and those of the other parameters
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
     blocks = B * -(-T // kernels.length) if of_x or of_h else B
@@ -133,32 +146,38 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
     apart = of_x and of_h and K > 1
     dx, da, d, partial, room_h0, room_c0 = parts(
         x,
-        0 if wanted.x else N * 4 * H,
+        0 if "x" in needed else N * 4 * H,
         N * 4 * H if of_x or of_h else 0,
         N * 4 * H if apart else 0,
         blocks * sum(kinds),
-        0 if wanted.h0 else B * H,
-        0 if wanted.c0 else B * H,
+        0 if "h0" in needed else B * H,
+        0 if "c0" in needed else B * H,
     )
-    if wanted.x:
+    if "x" in needed:
         dx = torch.empty_like(x)
-    grad_h0 = torch.empty_like(h0) if wanted.h0 else room_h0
-    grad_c0 = torch.empty_like(c0) if wanted.c0 else room_c0
+    grad_h0 = torch.empty_like(h0) if "h0" in needed else room_h0
+    grad_c0 = torch.empty_like(c0) if "c0" in needed else room_c0
     if not apart:
         d = da if of_x and not of_h else dx
     # past statistics that are not used have no gradient
-    pasts = [None if past is None else torch.zeros_like(past) for past in sites[3::5]]
+    past_x, past_h, past_c = (
+        None if site.past is None else torch.zeros_like(site.past) for site in (N_x, N_h, N_c)
+    )
     if B > 0:
-        given = (x, grad_h, grad_c, *external[1:], c, kept, *statistics, c0, W, *_read(sites))
-        made = (d, da, grad_h0, grad_c0, partial, *pasts[1:])
+        given = (
+            *(x, grad_h, grad_c, external_h, external_c, c, kept),
+            *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(N_x, N_h, N_c)),
+        )
+        made = (d, da, grad_h0, grad_c0, partial, past_h, past_c)
         kernels.backward(h0, (*given, weights, *made), table, T, B, K, sum(kinds))
     if B > 0 and (of_x or of_h):
         kernels.after(
-            *(blocks, d, da, x, kept, external[0], statistics[0], sites[0], *sites[2:4]),
-            *(weights, dx, pasts[0], partial, table, T, B, K, kernels.length, sum(kinds)),
+            *(blocks, d, da, x, kept, external_x, statistics_x),
+            *(N_x.gamma, N_x.reference, N_x.past, weights, dx, past_x, partial),
+            *(table, T, B, K, kernels.length, sum(kinds)),
         )
-    grad_W = x.new_empty(4 * H, H) if wanted.W else None
-    grad_U = x.new_empty(U.shape) if U is not None and wanted.U else None
+    grad_W = x.new_empty(4 * H, H) if "W" in needed else None
+    grad_U = x.new_empty(U.shape) if U is not None and "U" in needed else None
     delta = da if of_x or of_h else dx  # the gradient of W h + b
     # in an order that does not vary; one sum for all
     summed, shape = (partial, (blocks, sum(kinds))) if any(normed) else (dx, (N, 4 * H))
@@ -173,49 +192,61 @@ def lstm_backward(*arguments: Any, input: Tensor, U: Tensor | None, wanted: Want
         row_products(x.device.index, N, products, summed, total, shape, B)
     else:
         if grad_W is not None:
-            grad_W = outer_products(delta.view(*x.shape), h, h0, batch_sizes, False)
+            grad_W = outer_products(delta.view(*x.shape), h, h0, call.batch_sizes, False)
         if grad_U is not None:
             grad_U = product_of_rows(dx.view(N, 4 * H), input.flatten(0, -2))
         total = summed.view(*shape).sum(0)
+    found: dict[str, Any] = {
+        "h0": grad_h0 if "h0" in needed else None,
+        "c0": grad_c0 if "c0" in needed else None,
+        "W": grad_W,
+        "U": grad_U,
+        "input_past": past_x,
+        "recurrent_past": past_h,
+        "cell_past": past_c,
+    }
     if of_x or of_h:
-        *of_cell, gamma_x, beta_x, gamma_h, beta_h, grad_b, grad_c = total.split(kinds)
+        names = ("cell_gamma", "cell_beta", "input_gamma", "input_beta")
+        names += ("recurrent_gamma", "recurrent_beta", "b", "c")
+        found |= zip(names, total.split(kinds), strict=True)
+    elif any(normed):
+        found |= zip(("cell_gamma", "cell_beta"), total.split(kinds), strict=True)
+        found["b"] = found["c"] = dx.view(N, 4 * H).sum(0)
     else:
-        gamma_x = beta_x = gamma_h = beta_h = None
-        of_cell = total.split(kinds) if any(normed) else (None, None)
-        grad_b = grad_c = dx.view(N, 4 * H).sum(0) if any(normed) else total
-    of_sites: list[Any] = []
-    pairs = ((gamma_x, beta_x), (gamma_h, beta_h), of_cell)
-    for there, pair, past in zip(normed, pairs, pasts, strict=True):
-        of_sites += [*(pair if there else (None, None)), past]
-    grad_x = None
+        found["b"] = found["c"] = total
     if isinstance(dx, Tensor):
-        grad_x = dx if U is None else dx @ U
-    return [
-        *(grad_x, grad_h0 if wanted.h0 else None, grad_c0 if wanted.c0 else None, grad_W),
-        grad_b if wanted.b else None,
-        *of_sites,
-        *(grad_U, grad_c if wanted.c else None),
-    ]
+        found["x"] = dx if U is None else dx @ U
+    return found
 
 
-def _steps(tensors: list[Any], batch_sizes: Tensor | None, window: int) -> int:
+def _window_steps(call: LstmCall) -> int:
     """The number of steps that a window can have; 1 where nothing is normalised."""
-    if all(tensors[k] is None for k in SITES):
+    sites = [site for site in call.sites if site is not None]
+    if not sites:
         return 1
-    if any(tensors[k + 3] is not None for k in SITES):
-        return window
-    return min(window, len(tensors[0] if batch_sizes is None else batch_sizes))
+    if any(site.past is not None for site in sites):
+        return call.window
+    return min(call.window, len(call.x if call.batch_sizes is None else call.batch_sizes))
 
 
-def _contiguous(tensors: Iterable[Tensor | None]) -> list[Any]:
+def _contiguous(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
-def _normed(sites: list[Tensor | None]) -> tuple[bool, ...]:
+def _normed(call: LstmCall) -> tuple[bool, ...]:
     """Which of the normalisations there are."""
-    return tuple(gamma is not None for gamma in sites[::5])
+    return tuple(site is not None for site in call.sites)
 
 
-def _read(sites: list[Tensor | None]) -> list[Tensor | None]:
+def _read(call: LstmCall) -> list[Site]:
+    """The normalisations as kernels read them; null pointers for what there is not."""
+    nothing: Any = (None,) * len(Site._fields)
+    return [Site(*(nothing if site is None else _contiguous(*site))) for site in call.sites]
+
+
+def _as_read(N_x: Site, N_h: Site, N_c: Site) -> list[Tensor | None]:
     """γ, β and reference of each normalisation, and where the recurrence needs it the past."""
-    return [*sites[:3], *sites[5:9], *sites[10:14]]
+    read: list[Tensor | None] = [N_x.gamma, N_x.beta, N_x.reference]
+    for site in (N_h, N_c):
+        read += [site.gamma, site.beta, site.reference, site.past]
+    return read

@@ -4,12 +4,18 @@ import functools
 
 from torch import Tensor
 
-from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
+from cayley.kernels.calls import LstmCall
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 
-__all__ = ["averaged", "references"]
+__all__ = ["averaged", "references", "refusal"]
 
 THREADS = 256
 FEW = 128  # the units up to which a kernel reads a whole matrix
+
+
+def refusal(call: LstmCall) -> str | None:
+    """Why the kernel cannot find the references of a call; None if it can."""
+    return tensor_refusal(call.x, call.h0, call.c0, call.W, call.b)
 
 
 def averaged(W: Tensor | None, b: Tensor | None) -> tuple[Tensor | None, Tensor | None, int]:
