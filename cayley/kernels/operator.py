@@ -101,36 +101,37 @@ class Operator(Generic[Call, States]):
 
     def __call__(self, call: Call) -> States:
         """The results of a call, by the back end that is in force."""
+        x, flat, backend = call[0], self.fields.flatten(call), backend_in_force()
+        if not traced(x) and x.device.type in self.kernels:
+            return self.states(*_Node.apply(self, backend, *flat))
         # a rule for vmap would be registered with both operators, and asked for here
         if transforms_active():
             return self.loop(call)
-        flat, backend = self.fields.flatten(call), backend_in_force()
-        x = flat[0]
-        if traced(x) or x.device.type not in self.kernels:
-            return self.states(*self.operator(*flat, backend))
-        return self.states(*_Node.apply(self, backend, *flat))
+        return self.states(*self.operator(*flat, backend))
 
     def forward(self, call: Call, backend: str) -> States:
         """The results of a call by a back end, without a gradient."""
-        x = call[0]
-        kind = x.device.type if x.device.type in self.kernels else None
         # refusals may cost something, and the loop refuses nothing
         if backend != "reference":
-            refusal = None if kind is None else self.kernels[kind].refusal(call)
-            if use_kernel(kind, refusal, x.device, backend=backend):
-                return self.kernels[kind].forward(call)
+            device = call[0].device
+            kernels = self.kernels.get(device.type)
+            kind = None if kernels is None else device.type
+            refusal = None if kernels is None else kernels.refusal(call)
+            if use_kernel(kind, refusal, device, backend=backend) and kernels is not None:
+                return kernels.forward(call)
         return self.loop(call)
 
     def backward(
         self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str
     ) -> Found:
         """The gradients that are needed, by a back end."""
-        h = states[0]
-        kind = h.device.type if h.device.type in self.kernels else None
         if backend != "reference":
-            refusal = None if kind is None else self.kernels[kind].refusal(call, gradients)
-            if use_kernel(kind, refusal, h.device, backend=backend):
-                return self.kernels[kind].backward(gradients, states, call, needed)
+            device = states[0].device
+            kernels = self.kernels.get(device.type)
+            kind = None if kernels is None else device.type
+            refusal = None if kernels is None else kernels.refusal(call, gradients)
+            if use_kernel(kind, refusal, device, backend=backend) and kernels is not None:
+                return kernels.backward(gradients, states, call, needed)
         return self.gradient(gradients, states, call, needed)
 
     def traced_backward(
@@ -142,13 +143,14 @@ class Operator(Generic[Call, States]):
         found = self.backward_operator(*flat, needs, backend)
         return dict(zip(self.differentiable, found, strict=True))
 
-    def save(self, ctx: Any, call: Call, states: Sequence[Tensor], backend: str) -> None:
+    def save(self, ctx: Any, call: Call, states: States, backend: str) -> None:
         """Keep in a context what the gradient needs."""
-        results = self.states(*states)
-        if self.stand_in is not None and call.U is None:
-            call = call._replace(x=getattr(results, self.stand_in))
         flat, count = self.fields.flatten(call), len(self.fields.tensors)
-        ctx.save_for_backward(*results, *flat[:count])
+        tensors = flat[:count]
+        if self.stand_in is not None and call.U is None:
+            _, *others = tensors
+            tensors = (getattr(states, self.stand_in), *others)
+        ctx.save_for_backward(*states, *tensors)
         ctx.options, ctx.backend = flat[count:], backend
         # of results beside the states only some have one, and seldom
         ctx.set_materialize_grads(False)
@@ -158,16 +160,16 @@ class Operator(Generic[Call, States]):
     ) -> list[Tensor | None]:
         """Gradients of all fields of a call, from those of its results."""
         # read once: activation checkpointing gives them out once
-        saved = ctx.saved_tensors
-        results = iter(saved)
-        states = self.states(*islice(results, len(gradients)))
-        call = self.fields.unflatten([*results, *ctx.options])
-        names = [name for name, need in zip(self.fields.names, needs, strict=True) if need]
+        saved, count = ctx.saved_tensors, len(gradients)
+        states = self.states(*saved[:count])
+        call = self.fields.unflatten((*saved[count:], *ctx.options))
+        pairs = [*zip(self.fields.names, needs, strict=True)]
+        needed = [name for name, need in pairs if need]
         # what is empty, and is not there, has a gradient to some tracers
         of_states = [None if g is None or g.shape == (0,) else g for g in gradients]
         with no_autocast(states[0].device):
-            found = self._gradients(of_states, states, call, names, ctx.backend)
-        return [found.get(name) if name in names else None for name in self.fields.names]
+            found = self._gradients(of_states, states, call, needed, ctx.backend)
+        return [found.get(name) if need else None for name, need in pairs]
 
     def _gradients(
         self,
@@ -217,7 +219,7 @@ class Operator(Generic[Call, States]):
 
     def _save_all(self, ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
         *flat, backend = inputs
-        self.save(ctx, self.fields.unflatten(flat), output, backend)
+        self.save(ctx, self.fields.unflatten(flat), self.states(*output), backend)
 
     def _differentiate_operator(self, ctx: Any, *gradients: Tensor | None) -> tuple:
         *needs, _ = ctx.needs_input_grad

@@ -1,6 +1,6 @@
 """Records as flat lists, which operators of torch take."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import UnionType
@@ -23,6 +23,7 @@ class Fields:
         names: Those of all values, that of the field before the name in the record in it.
         tensors: The names of those that are tensors, or None; they come first.
         schema: The names with their types, as an operator has them.
+        nested: Whether there are records in the record.
 
     Example:
         >>> from cayley.kernels.calls import GruCall
@@ -35,6 +36,7 @@ class Fields:
     names: tuple[str, ...]
     tensors: tuple[str, ...]
     schema: str
+    nested: bool
 
     @classmethod
     def of(cls, record: type, prefix: str = "", optional: bool = False) -> "Fields":
@@ -59,10 +61,13 @@ class Fields:
             else:
                 schema.append(f"{SCHEMA_TYPES[kinds[0]]} {own}")
         assert names[: len(tensors)] == tensors, "expected a record with its tensors first"
-        return cls(record, (*inner,), (*names,), (*tensors,), ", ".join(schema))
+        nested = any(part is not None for part in inner)
+        return cls(record, (*inner,), (*names,), (*tensors,), ", ".join(schema), nested)
 
-    def flatten(self, value: Iterable[Any]) -> list[Any]:
+    def flatten(self, value: Sequence[Any]) -> Sequence[Any]:
         """All values of a record."""
+        if not self.nested:
+            return value
         flat = []
         for part, inner in zip(value, self.inner, strict=True):
             if inner is None:
@@ -71,8 +76,10 @@ class Fields:
                 flat += [None] * len(inner.names) if part is None else part
         return flat
 
-    def unflatten(self, flat: Iterable[Any]) -> Any:
+    def unflatten(self, flat: Sequence[Any]) -> Any:
         """The record of these values; a record in it is None where its first value is."""
+        if not self.nested:
+            return self.record(*flat)
         values = iter(flat)
         parts = []
         for inner in self.inner:
