@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
+from cayley.kernels.dispatch import use_kernel
 
 __all__ = ["Small", "iterate_on_device", "served", "settle_on_device"]
 
@@ -39,7 +40,7 @@ class Small(NamedTuple):
 
 def served(T: Tensor) -> bool:
     """Whether these kernels can follow an eigenpair of a matrix."""
-    return T.is_cuda and tensor_refusal(T) is None
+    return T.is_cuda and use_kernel("cuda", tensor_refusal(T), T.device, otherwise=None)
 
 
 def iterate_on_device(gram: Tensor, lead: Tensor, terms: int) -> Small:
