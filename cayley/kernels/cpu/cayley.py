@@ -6,7 +6,6 @@ from torch import Tensor
 
 from cayley.kernels.cpu import native
 from cayley.kernels.cpu.native import run
-from cayley.kernels.steps import check_devices
 
 __all__ = ["LARGEST", "cayley", "cayley_backward", "check_entries", "entries", "refusal"]
 
@@ -30,7 +29,8 @@ class _Cayley(ctypes.Structure):
 
 def refusal(x: Tensor, D: Tensor) -> str | None:
     """Why C cannot form the matrix of the free entries x and the signs D; None if it can."""
-    check_devices(x, D)
+    if x.device != D.device:
+        return f"its tensors are on two devices, {x.device} and {D.device}"
     return native.refusal(x, D)
 
 

@@ -28,6 +28,8 @@ def refusal(n: int, x: Tensor, *others: Tensor) -> str | None:
         x: The free entries.
         others: What else is read, and what is written.
     """
+    if any(other.device != x.device for other in others):
+        return "the CUDA kernels take tensors of one device"
     if reason := tensor_refusal(x, *others):
         return reason
     if not all(other.is_contiguous() for other in others):

@@ -165,8 +165,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.refusal(x, D) is None
     assert "not torch.bfloat16" in (cpu.refusal(x.bfloat16(), D.bfloat16()) or "")
     assert "one dtype" in (cpu.refusal(x.float(), D) or "")
-    with pytest.raises(ValueError, match="one device"):
-        cpu.refusal(x, D.to("meta"))
+    assert "two devices, cpu and meta" in (cpu.refusal(x, D.to("meta")) or "")
     monkeypatch.setattr(native, "_library", lambda: None)
     assert "without its C code" in (cpu.refusal(x, D) or "")
 

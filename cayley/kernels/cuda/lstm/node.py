@@ -109,7 +109,7 @@ class _Run:
     """What a node is given besides tensors, and what it finds that has no gradient."""
 
     def __init__(self, call: LstmCall, operator: Operator[LstmCall, LstmStates]) -> None:
-        self.operator = operator
+        self.operator, self.backend = operator, backend_in_force()
         # the tensors of a call are those of the node
         none: Any = None
         self.options = LstmCall(
@@ -174,7 +174,7 @@ def _by_operator(
     """
     call = call._replace(x=contribution, U=None)
     names = {"x", *needed} - {"U", "c"}
-    found = run.operator.traced_backward(gradients, states, call, names, "cuda")
+    found = run.operator.traced_backward(gradients, states, call, names, run.backend)
     delta = found["x"]
     assert delta is not None
     return found | projection_gradients(delta, inputs.x, inputs.U, needed)
