@@ -59,8 +59,8 @@ class Operator(Generic[Call, States]):
         definition: A loop whose steps are recorded where a gradient is differentiated again; None
             where ``gradient`` itself can be.
         constants: The names of tensors that have no gradient.
-        stand_in: Which of the results to keep in the place of x where there is no U, if x is not
-            needed then; it has the shape of x.
+        kept_input: From a call and its results to what is kept for the gradient in the place of x,
+            of the shape of x, so that x need not be kept where it is not read; None for x.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class Operator(Generic[Call, States]):
         *,
         call: type[Call],
         states: type[States],
-        gradients: type[tuple],
+        gradients: Callable[..., Any],
         loop: Callable[[Call], States],
         gradient: Callable[[Any, Any, Any, Collection[str]], Found],
         shapes: Callable[[Call], States],
         kernels: Mapping[str, Kernels],
         definition: Callable[[Call], States] | None = None,
         constants: Collection[str] = ("batch_sizes",),
-        stand_in: str | None = None,
+        kept_input: Callable[[Call, States], Tensor] | None = None,
     ) -> None:
         self.states, self.gradients, self.fields = states, gradients, Fields.of(call)
         self.loop, self.gradient, self.shapes = loop, gradient, shapes
-        self.kernels, self.definition, self.stand_in = kernels, definition, stand_in
+        self.kernels, self.definition, self.kept_input = kernels, definition, kept_input
         self.differentiable = [name for name in self.fields.tensors if name not in constants]
         results = ", ".join(["Tensor"] * len(get_type_hints(states)))
         self.operator = torch.library.custom_op(
@@ -147,9 +147,9 @@ class Operator(Generic[Call, States]):
         """Keep in a context what the gradient needs."""
         flat, count = self.fields.flatten(call), len(self.fields.tensors)
         tensors = flat[:count]
-        if self.stand_in is not None and call.U is None:
+        if self.kept_input is not None:
             _, *others = tensors
-            tensors = (getattr(states, self.stand_in), *others)
+            tensors = (self.kept_input(call, states), *others)
         ctx.save_for_backward(*states, *tensors)
         ctx.options, ctx.backend = flat[count:], backend
         # of results beside the states only some have one, and seldom

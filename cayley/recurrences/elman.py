@@ -151,7 +151,7 @@ def _gradient(
     zs = steps(states.z) if activation.needs_z else [None] * len(sizes)
     gzs = None if gradients.z is None else steps(gradients.z)
     deltas = list(hs)
-    grad_b = None if b is None else torch.zeros_like(b)
+    grad_b = h0.new_zeros(0) if b is None else torch.zeros_like(b)
     ended: list[Tensor] = []
     delta = h0[:0]
     for t in step_order(len(sizes), not call.reverse):
@@ -199,5 +199,6 @@ _elman = Operator(
         "cpu": Kernels(cpu.refusal, cpu.elman, cpu.elman_backward),
         "cuda": Kernels(cuda.refusal, cuda.elman, cuda.elman_backward),
     },
-    stand_in="h",
+    # without U nothing has to be multiplied by x
+    kept_input=lambda call, states: states.h if call.U is None else call.x,
 )

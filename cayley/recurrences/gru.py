@@ -180,7 +180,7 @@ def _gradient(
     of_gates = None if gradients.gates is None else steps(gradients.gates)
     W_gates, W_c = W.split((2 * H, H))
     delta_gates, delta_c = list(gs), list(gs)
-    grad_b = None if b is None else torch.zeros_like(b)
+    grad_b = h0.new_zeros(0) if b is None else torch.zeros_like(b)
     ended: list[Tensor] = []
     carry = h0[:0]
     for t in step_order(len(sizes), not call.reverse):
@@ -190,15 +190,13 @@ def _gradient(
         ended.append(carry[B:])
         g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))
         r, u, c = kept[t].chunk(3, -1)
-        du, dc = g * (c - hs[t]), g * u
-        if of_gates is not None:
-            of_r, of_u, of_c = of_gates[t].chunk(3, -1)
-            du, dc = du + of_u, dc + of_c
+        of_r, of_u, of_c = (None,) * 3 if of_gates is None else of_gates[t].chunk(3, -1)
+        du, dc = _plus(g * (c - hs[t]), of_u), _plus(g * u, of_c)
         delta_c[t], db = activation.pullback(dc, c, None, b)
         if db is not None:
             grad_b = grad_b + db.sum(0)
         v = delta_c[t] @ W_c
-        dr = v * hs[t] if of_gates is None else v * hs[t] + of_r
+        dr = _plus(v * hs[t], of_r)
         delta_gates[t] = torch.cat((dr * (r * (1 - r)), du * (u * (1 - u))), -1)
         carry = torch.addmm(g * (1 - u) + v * r, delta_gates[t], W_gates)
     delta = torch.cat((torch.cat(delta_gates), torch.cat(delta_c)), -1).view(gates.shape)
@@ -208,6 +206,10 @@ def _gradient(
         "b": grad_b,
         **projection_gradients(delta, call.x, call.U, needed),
     }
+
+
+def _plus(gradient: Tensor, more: Tensor | None) -> Tensor:
+    return gradient if more is None else gradient + more
 
 
 def _grad_W(delta: Tensor, before: Tensor, states: GruStates, call: GruCall) -> Tensor:
@@ -239,5 +241,6 @@ _gru = Operator(
         "cpu": Kernels(cpu.refusal, cpu.gru, cpu.gru_backward),
         "cuda": Kernels(cuda.refusal, cuda.gru, cuda.gru_backward),
     },
-    stand_in="gates",
+    # without U nothing has to be multiplied by x
+    kept_input=lambda call, states: states.gates if call.U is None else call.x,
 )

@@ -139,7 +139,7 @@ def lstm_gradient(
     sizes = step_sizes(h, batch_sizes)
     # with U, what the input contributed has the shape of what is kept, and is not needed
     x = call.x if call.U is None else kept
-    z_x, y_x, z_c, y_c = None, x, None, c
+    z_x, y_x, z_c, y_c = x, x, c, c
     if call.input is not None:
         z_x = _normalized(x, states.input, call.input, call)
         y_x = torch.addcmul(call.input.beta, z_x, call.input.gamma)
