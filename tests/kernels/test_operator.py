@@ -99,15 +99,6 @@ def calls() -> list[Call]:
     return [Call(x), Call(x, pair=Pair(a), times=2.0), Call(x, pair=Pair(a, b), times=3.0)]
 
 
-def test_records_are_flattened_and_back() -> None:
-    assert square.fields.names == ("x", "U", "pair_a", "pair_b", "times")
-    assert square.differentiable == ["x", "pair_a", "pair_b"]
-    for call in calls():
-        flat = square.fields.flatten(call)
-        assert len(flat) == 5
-        assert square.fields.unflatten(flat) == call
-
-
 def test_runs_the_kernel_with_its_gradient() -> None:
     for call in calls():
         SEEN.clear()
@@ -187,12 +178,3 @@ def test_transforms_see_the_loop() -> None:
     slope = torch.func.grad(lambda x: square(Call(x)).y.sum())(x)
     torch.testing.assert_close(slope, 2 * x)
     assert SEEN == []
-
-
-def test_tensors_come_first_in_a_record() -> None:
-    class Wrong(NamedTuple):
-        times: float
-        x: Tensor
-
-    with pytest.raises(AssertionError, match="tensors first"):
-        type(square.fields).of(Wrong)

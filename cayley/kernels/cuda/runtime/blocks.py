@@ -7,7 +7,15 @@ from typing import NamedTuple
 from cayley.kernels.cuda.runtime.chip import RESERVED, registers
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 
-__all__ = ["BlockLayout", "Factor", "Options", "best_block_layout", "gate_kernel", "option_lines"]
+__all__ = [
+    "DEPTH",
+    "BlockLayout",
+    "Factor",
+    "Options",
+    "best_block_layout",
+    "gate_kernel",
+    "option_lines",
+]
 
 DEPTH = 4  # steps between the reading of an input and its use, and 1
 
