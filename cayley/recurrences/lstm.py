@@ -98,6 +98,7 @@ def lstm_loop(
         The states and cells of all steps, and the statistics.
 
     Example:
+        >>> import torch
         >>> x, state, W = torch.zeros(3, 1, 4), torch.zeros(1, 1), torch.zeros(4, 1)
         >>> x[..., 1] = x[..., 2] = 50  # to forget nothing, and to add σ(0) tanh(50)
         >>> lstm_loop(x, state, state, W).c.flatten()
@@ -140,6 +141,7 @@ def lstm(
     Arguments and the result are those of :func:`lstm_loop`.
 
     Example:
+        >>> import torch
         >>> x, h0, W = torch.randn(9, 2, 12), torch.zeros(2, 3), torch.randn(12, 3)
         >>> site = NormSite(torch.ones(12), torch.zeros(12))
         >>> h = lstm(x, h0, h0, W, recurrent=site, window=4).h
