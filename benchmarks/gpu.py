@@ -32,8 +32,10 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import cayley
+from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
 from cayley.kernels.cuda.elman import elman, elman_backward
-from cayley.kernels.cuda.plans import best_plan, chip
+from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.clusters import best_plan
 from cayley.recurrences import NormSite, elman_loop, gru, lstm
 
 GATED_SHAPES = {
@@ -58,15 +60,15 @@ GATED_COLUMNS = (*(f"{kind}, ms" for kind in KINDS), *(f"{kind} over cuDNN" for 
 
 
 def forward(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    return elman(x, h0, W, b, None, False, "modrelu")
+    return elman(ElmanCall(x, h0, W, b, nonlinearity="modrelu"))
 
 
 def backward(
     g: Tensor, h: Tensor, z: Tensor, h0: Tensor, W: Tensor, b: Tensor
 ) -> tuple[Tensor, ...]:
-    delta, grad_h0, grad_b = elman_backward(g, None, h, z, h0, W, b, None, False, "modrelu")
-    before = torch.cat((h0[None], h[:-1]))
-    return delta, grad_h0, delta.flatten(0, 1).mT @ before.flatten(0, 1), grad_b
+    call, needed = ElmanCall(h, h0, W, b, nonlinearity="modrelu"), ("x", "h0", "W", "b")
+    found = elman_backward(ElmanGradients(g), ElmanStates(h, z), call, needed)
+    return tuple(v for v in map(found.get, needed) if v is not None)
 
 
 def relative_error(tensors: list[Tensor], g: Tensor) -> float:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "Activation", "ModReLU", "modrelu", "modrelu_stacked"]
+__all__ = [
+    "ACTIVATIONS",
+    "EPSILON",
+    "Activation",
+    "ModReLU",
+    "by_slope",
+    "modrelu",
+    "modrelu_stacked",
+]
 
 EPSILON = 1e-5
 NEGATIVE_SLOPE = 0.01
@@ -126,13 +134,44 @@ class Activation:
             and, summed over no axis, to b (None without a threshold). It is made of differentiable
             operations, so that it can be differentiated again.
         threshold: Whether b is an argument of φ; otherwise a bias is simply added to z before.
-        saves_z: Whether ``pullback`` needs z; otherwise h is enough and z is None.
+        needs_z: Whether ``pullback`` needs z; otherwise h is enough and z is None.
+        stacked: Whether z are complex numbers, their real parts first, then their imaginary parts:
+            b has one number for two of z.
     """
 
     apply: Callable[..., Tensor]
     pullback: Callable[..., tuple[Tensor, Tensor | None]]
     threshold: bool = False
-    saves_z: bool = False
+    needs_z: bool = False
+    stacked: bool = False
+
+    def thresholds(self, H: int) -> int:
+        """How many thresholds H units have.
+
+        Example:
+            >>> [ACTIVATIONS[name].thresholds(6) for name in ("modrelu", "modrelu_stacked", "tanh")]
+            [6, 3, 0]
+        """
+        if not self.threshold:
+            return 0
+        return H // 2 if self.stacked else H
+
+
+def by_slope(
+    apply: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor | float]
+) -> Activation:
+    r"""An activation without a threshold whose derivative is a function of its value.
+
+    Arguments:
+        apply: φ, unit by unit.
+        slope: s with :math:`\phi'(z) = s(\phi(z))`, of differentiable operations.
+
+    Example:
+        >>> sigmoid = by_slope(torch.sigmoid, lambda h: h * (1 - h))
+        >>> sigmoid.pullback(torch.ones(1), torch.tensor([0.5]), None, None)[0]
+        tensor([0.2500])
+    """
+    return Activation(lambda z, b: apply(z), lambda g, h, z, b: (g * slope(h), None))
 
 
 def _modrelu_pullback(
@@ -156,13 +195,13 @@ def _modrelu_stacked_pullback(g: Tensor, h: Tensor, z: Tensor, b: Tensor) -> tup
 ACTIVATIONS: dict[str, Activation] = {
     "modrelu": Activation(modrelu, _modrelu_pullback, threshold=True),
     "modrelu_stacked": Activation(
-        modrelu_stacked, _modrelu_stacked_pullback, threshold=True, saves_z=True
+        modrelu_stacked, _modrelu_stacked_pullback, threshold=True, needs_z=True, stacked=True
     ),
-    "relu": Activation(lambda z, b: z.relu(), lambda g, h, z, b: (g * (h > 0), None)),
-    "leaky_relu": Activation(
-        lambda z, b: nn.functional.leaky_relu(z, NEGATIVE_SLOPE),
-        lambda g, h, z, b: (torch.where(h > 0, g, NEGATIVE_SLOPE * g), None),
+    "relu": by_slope(torch.relu, lambda h: h > 0),
+    "leaky_relu": by_slope(
+        lambda z: nn.functional.leaky_relu(z, NEGATIVE_SLOPE),
+        lambda h: torch.ones_like(h).where(h > 0, NEGATIVE_SLOPE),
     ),
-    "tanh": Activation(lambda z, b: z.tanh(), lambda g, h, z, b: (g * (1 - h * h), None)),
-    "identity": Activation(lambda z, b: z, lambda g, h, z, b: (g, None)),
+    "tanh": by_slope(torch.tanh, lambda h: 1 - h * h),
+    "identity": by_slope(lambda z: z, lambda h: 1.0),
 }

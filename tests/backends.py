@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
+from cayley.kernels.cpu import elman as cpu_elman
+from cayley.kernels.cuda import elman as cuda_elman
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences import (
     NormSite,
@@ -30,22 +32,28 @@ class Case(NamedTuple):
         loop: What defines it: a function of these tensors and ``batch_sizes``, of all outputs.
         operator: What runs on a back end.
         reversible: Whether both have an argument ``reverse``.
+        kernels: The back ends that have kernels for it.
     """
 
     inputs: Callable[[int, int, int], dict[str, Tensor]]
     loop: Callable[..., tuple[Tensor, ...]]
     operator: Callable[..., tuple[Tensor, ...]]
     reversible: bool = True
+    kernels: tuple[str, ...] = ("cpu", "cuda")
+
+
+# which activations the kernels have
+ACTIVATIONS_OF = {"cpu": cpu_elman.ACTIVATIONS, "cuda": cuda_elman.ACTIVATIONS}
 
 
 def elman_inputs(nonlinearity: str, T: int, B: int, H: int) -> dict[str, Tensor]:
     activation = ACTIVATIONS[nonlinearity]
-    if activation.saves_z:
+    if activation.stacked:
         H += H % 2
     W, _ = torch.linalg.qr(torch.randn(H, H))
     tensors = {"x": torch.randn(T, B, H), "h0": torch.randn(B, H), "W": W}
     if activation.threshold:
-        tensors["b"] = 0.3 * torch.randn(H // 2 if activation.saves_z else H)
+        tensors["b"] = 0.3 * torch.randn(activation.thresholds(H))
     return tensors
 
 
@@ -169,7 +177,7 @@ def projected(case: Case) -> Case:
 
         return with_projection
 
-    return Case(inputs, run(case.loop), run(case.operator), case.reversible)
+    return case._replace(inputs=inputs, loop=run(case.loop), operator=run(case.operator))
 
 
 def cases() -> Iterator[tuple[str, Case]]:
@@ -180,6 +188,7 @@ def cases() -> Iterator[tuple[str, Case]]:
                 partial(elman_inputs, name),
                 outputs(elman_loop, nonlinearity=name),
                 outputs(elman, nonlinearity=name),
+                kernels=tuple(kind for kind, names in ACTIVATIONS_OF.items() if name in names),
             ),
         )
     for name in ("modrelu", "tanh"):
@@ -195,6 +204,8 @@ def cases() -> Iterator[tuple[str, Case]]:
                 partial(lstm_run, lstm_loop, norm),
                 partial(lstm_run, lstm, norm),
                 reversible=False,
+                # on a GPU no statistics over the batch and no given ones
+                kernels=("cpu",) if norm.over == "batch" or norm.given else ("cpu", "cuda"),
             ),
         )
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from cayley.kernels.cuda import elman, gru, lstm_kernels, team_kernels
-from cayley.kernels.cuda.plans import Chip
-from cayley.kernels.cuda.teams import Kind, Team
+from cayley.kernels.cuda import elman, gru
+from cayley.kernels.cuda.lstm import kernels as lstm_kernels
+from cayley.kernels.cuda.runtime import team_kernels
+from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.teams import Kind, Team
 
 __all__ = ["force_team"]
 
@@ -19,5 +21,5 @@ def force_team(monkeypatch: pytest.MonkeyPatch, team: tuple[int, int, int, int])
     monkeypatch.setattr(team_kernels, "chip", lambda _: Chip(team[0], 0, 1))
     monkeypatch.setattr(elman, "best_plan", lambda *_: None)
     for module in (gru, lstm_kernels):
-        monkeypatch.setattr(module, "best_layout", lambda *_: None)
+        monkeypatch.setattr(module, "best_block_layout", lambda *_: None)
     monkeypatch.setattr(lstm_kernels, "_kernels", lstm_kernels._kernels.__wrapped__)

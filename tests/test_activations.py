@@ -56,12 +56,12 @@ def test_stacked_form_is_the_complex_one() -> None:
 def test_pullback_is_the_transposed_derivative(name: str) -> None:
     activation = ACTIVATIONS[name]
     z = torch.randn(20, 6, requires_grad=True)
-    b = torch.randn(3 if name == "modrelu_stacked" else 6) * 0.5 if activation.threshold else None
+    b = 0.5 * torch.randn(activation.thresholds(6)) if activation.threshold else None
     inputs = [z] if b is None else [z, b.requires_grad_()]
     h = activation.apply(z, b)
     g = torch.randn_like(h)
     expected = torch.autograd.grad(h, inputs, g)
-    dz, db = activation.pullback(g, h, z if activation.saves_z else None, b)
+    dz, db = activation.pullback(g, h, z if activation.needs_z else None, b)
     torch.testing.assert_close(dz, expected[0])
     assert (db is None) == (b is None)
     if db is not None:

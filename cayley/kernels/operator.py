@@ -1,83 +1,294 @@
-"""The kernels of an operator without the operator, where no tracer has to see it."""
+"""One factory for the operators: from a loop, its gradient and kernels to a node of autograd."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
 
-from cayley.tracing import traced
+from cayley.kernels.dispatch import backend_in_force, use_kernel
+from cayley.kernels.records import Fields
+from cayley.kernels.steps import empty_gradient
+from cayley.tracing import needs_loop, no_autocast, traced
 
-__all__ = ["at_once", "differentiable_at_once", "recorded_gradients", "separate"]
+__all__ = ["Found", "Kernels", "Operator", "recorded_gradients", "unaliased"]
 
-Kernels = Mapping[str, Callable[..., Any]]
+Call = TypeVar("Call", bound=tuple)
+States = TypeVar("States", bound=tuple)
+
+Found = dict[str, Tensor | None]
+"""Gradients by the names of what they belong to; those of others are 0, or nobody needs them."""
 
 
-def at_once(operator: Callable[..., Any], kernels: Kernels, like: Tensor, *arguments: Any) -> Any:
-    """What an operator gives, by the kernel for a tensor's device if nobody traces it.
+class Kernels(NamedTuple):
+    """What computes a recurrence on one kind of device.
 
-    From an operator to a kernel that is written in Python, torch asks the schema for every
-    argument, and for all of them each time: with thirty arguments that takes longer than a hundred
-    steps of a recurrence on a GPU.
+    Attributes:
+        refusal: Of a call, and of its gradient where the gradients of the results are a second
+            argument: why it cannot be computed, None if it can.
+        forward: From a call to its results.
+        backward: From the gradients of the results, the results, the call, and the names of what
+            needs a gradient, to those gradients, and any others.
+    """
+
+    refusal: Callable[..., str | None]
+    forward: Callable[[Any], Any]
+    backward: Callable[[Any, Any, Any, Collection[str]], Found]
+
+
+class Operator(Generic[Call, States]):
+    """A recurrence as one operator of torch, with a gradient written by hand.
+
+    It is ``cayley::<name>``, and its gradient ``cayley::<name>_backward``. To ``torch.compile`` and
+    ``torch.export`` each is a single node. Where nobody traces, both run without torch's
+    dispatcher: from there to a kernel that is written in Python, torch asks the schema for every
+    argument, and for all of them each time, which with thirty arguments takes longer than a
+    hundred steps of a recurrence on a GPU. Transforms of :mod:`torch.func` see the loop, which they
+    know how to differentiate and batch.
 
     Arguments:
-        operator: The operator, for tracers and other devices.
-        kernels: What computes it, for each kind of device.
-        like: A tensor of the call.
-        *arguments: Those of the operator.
+        name: That of the operator.
+        call: The record of its arguments, tensors first. A field may be a record itself, or None.
+        states: The record of its results.
+        gradients: The record of their gradients.
+        loop: From a call to its results, in torch.
+        gradient: Its gradient in torch, as in :class:`Kernels`.
+        shapes: From a call to its results, of which only the shapes count.
+        kernels: For each kind of device that has some.
+        definition: A loop whose steps are recorded where a gradient is differentiated again; None
+            where ``gradient`` itself can be.
+        constants: The names of tensors that have no gradient.
+        kept_input: From a call and its results to what is kept for the gradient in the place of x,
+            of the shape of x, so that x need not be kept where it is not read; None for x.
     """
-    kernel = kernels.get(like.device.type)
-    run = operator if kernel is None or traced(like) else kernel
-    return run(*arguments)
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        call: type[Call],
+        states: type[States],
+        gradients: Callable[..., Any],
+        loop: Callable[[Call], States],
+        gradient: Callable[[Any, Any, Any, Collection[str]], Found],
+        shapes: Callable[[Call], States],
+        kernels: Mapping[str, Kernels],
+        definition: Callable[[Call], States] | None = None,
+        constants: Collection[str] = ("batch_sizes",),
+        kept_input: Callable[[Call, States], Tensor] | None = None,
+    ) -> None:
+        self.states, self.gradients, self.fields = states, gradients, Fields.of(call)
+        self.loop, self.gradient, self.shapes = loop, gradient, shapes
+        self.kernels, self.definition, self.kept_input = kernels, definition, kept_input
+        self.differentiable = [name for name in self.fields.tensors if name not in constants]
+        results = ", ".join(["Tensor"] * len(get_type_hints(states)))
+        self.operator = torch.library.custom_op(
+            f"cayley::{name}",
+            self._forward_operator,
+            mutates_args=(),
+            schema=f"({self.fields.schema}, str backend) -> ({results})",
+        )
+        self.operator.register_fake(self._fake)
+        self.operator.register_autograd(self._differentiate_operator, setup_context=self._save_all)
+        self.backward_operator = torch.library.custom_op(
+            f"cayley::{name}_backward",
+            self._backward_operator,
+            mutates_args=(),
+            schema=f"({self._backward_schema()}) -> Tensor[]",
+        )
+        self.backward_operator.register_fake(self._fake_gradients)
+
+    def __call__(self, call: Call) -> States:
+        """The results of a call, by the back end that is in force."""
+        x, flat, backend = call[0], self.fields.flatten(call), backend_in_force()
+        # a rule for vmap would be registered with both operators, and asked for here
+        if needs_loop(*flat[: len(self.fields.tensors)]):
+            return self.loop(call)
+        if not traced(x) and x.device.type in self.kernels:
+            return self.states(*_Node.apply(self, backend, *flat))
+        return self.states(*self.operator(*flat, backend))
+
+    def forward(self, call: Call, backend: str) -> States:
+        """The results of a call by a back end, without a gradient."""
+        # refusals may cost something, and the loop refuses nothing
+        if backend != "reference":
+            device = call[0].device
+            kernels = self.kernels.get(device.type)
+            kind = None if kernels is None else device.type
+            refusal = None if kernels is None else kernels.refusal(call)
+            if use_kernel(kind, refusal, device, backend=backend) and kernels is not None:
+                return kernels.forward(call)
+        return self.loop(call)
+
+    def backward(
+        self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str
+    ) -> Found:
+        """The gradients that are needed, by a back end."""
+        if backend != "reference":
+            device = states[0].device
+            kernels = self.kernels.get(device.type)
+            kind = None if kernels is None else device.type
+            refusal = None if kernels is None else kernels.refusal(call, gradients)
+            if use_kernel(kind, refusal, device, backend=backend) and kernels is not None:
+                return kernels.backward(gradients, states, call, needed)
+        return self.gradient(gradients, states, call, needed)
+
+    def traced_backward(
+        self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str
+    ) -> Found:
+        """The same as one operator, for those who trace it."""
+        flat = (*gradients, *states, *self.fields.flatten(call))
+        needs = [name in needed for name in self.differentiable]
+        found = self.backward_operator(*flat, needs, backend)
+        return dict(zip(self.differentiable, found, strict=True))
+
+    def save(self, ctx: Any, call: Call, states: States, backend: str) -> None:
+        """Keep in a context what the gradient needs."""
+        flat, count = self.fields.flatten(call), len(self.fields.tensors)
+        tensors = flat[:count]
+        if self.kept_input is not None:
+            _, *others = tensors
+            tensors = (self.kept_input(call, states), *others)
+        ctx.save_for_backward(*states, *tensors)
+        ctx.options, ctx.backend = flat[count:], backend
+        # of results beside the states only some have one, and seldom
+        ctx.set_materialize_grads(False)
+
+    def differentiate(
+        self, ctx: Any, gradients: Sequence[Tensor | None], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        """Gradients of all fields of a call, from those of its results."""
+        # read once: activation checkpointing gives them out once
+        saved, count = ctx.saved_tensors, len(gradients)
+        states = self.states(*saved[:count])
+        call = self.fields.unflatten((*saved[count:], *ctx.options))
+        pairs = [*zip(self.fields.names, needs, strict=True)]
+        needed = [name for name, need in pairs if need]
+        # what is empty, and is not there, has a gradient to some tracers
+        of_states = [None if g is None or g.shape == (0,) else g for g in gradients]
+        with no_autocast(states[0].device):
+            found = self._gradients(of_states, states, call, needed, ctx.backend)
+        return [found.get(name) if need else None for name, need in pairs]
+
+    def _gradients(
+        self,
+        gradients: list[Tensor | None],
+        states: States,
+        call: Call,
+        needed: list[str],
+        backend: str,
+    ) -> Found:
+        # a gradient that is differentiated again must be made of operations that are recorded
+        recorded = torch.is_grad_enabled()
+        if recorded and self.definition is not None:
+            return self._recorded(self.definition, gradients, call, needed)
+        if gradients[0] is None:
+            gradients[0] = torch.zeros_like(states[0])
+        of_states = self.gradients(*gradients)
+        if recorded:
+            return self.gradient(of_states, states, call, needed)
+        if not traced(states[0]):
+            return self.backward(of_states, states, call, needed, backend)
+        return self.traced_backward(of_states, states, call, needed, backend)
+
+    def _recorded(
+        self,
+        definition: Callable[[Call], States],
+        gradients: list[Tensor | None],
+        call: Call,
+        needed: list[str],
+    ) -> Found:
+        names, flat = self.fields.tensors, self.fields.flatten(call)
+        options = flat[len(names) :]
+        found = recorded_gradients(
+            lambda *tensors: definition(self.fields.unflatten([*tensors, *options])),
+            flat[: len(names)],
+            [name in needed for name in names],
+            gradients,
+        )
+        return dict(zip(names, found, strict=True))
+
+    def _forward_operator(self, *arguments: Any) -> tuple[Tensor, ...]:
+        *flat, backend = arguments
+        return (*unaliased(self.forward(self.fields.unflatten(flat), backend)),)
+
+    def _fake(self, *arguments: Any) -> tuple[Tensor, ...]:
+        *flat, _ = arguments
+        return (*self.shapes(self.fields.unflatten(flat)),)
+
+    def _save_all(self, ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
+        *flat, backend = inputs
+        self.save(ctx, self.fields.unflatten(flat), self.states(*output), backend)
+
+    def _differentiate_operator(self, ctx: Any, *gradients: Tensor | None) -> tuple:
+        *needs, _ = ctx.needs_input_grad
+        return *self.differentiate(ctx, gradients, needs), None
+
+    def _backward_schema(self) -> str:
+        states = list(get_type_hints(self.states))
+        gradients = [f"Tensor? grad_{name}" for name in states]
+        results = [f"Tensor out_{name}" for name in states]
+        fields = [*gradients, *results, self.fields.schema]
+        return ", ".join([*fields, "bool[] needed", "str backend"])
+
+    def _of_backward(self, arguments: Sequence[Any]) -> tuple[Any, Any, Any, list[str], str]:
+        *flat, needs, backend = arguments
+        values, count = iter(flat), len(get_type_hints(self.states))
+        gradients = self.gradients(*islice(values, count))
+        states = self.states(*islice(values, count))
+        call = self.fields.unflatten([*values])
+        pairs = zip(self.differentiable, needs, strict=True)
+        return gradients, states, call, [name for name, need in pairs if need], backend
+
+    def _backward_operator(self, *arguments: Any) -> list[Tensor]:
+        gradients, states, call, needed, backend = self._of_backward(arguments)
+        found = self.backward(gradients, states, call, needed, backend)
+        results = [found.get(name) if name in needed else None for name in self.differentiable]
+        return unaliased(states[0].new_empty(0) if v is None else v for v in results)
+
+    def _fake_gradients(self, *arguments: Any) -> list[Tensor]:
+        _, states, call, needed, _ = self._of_backward(arguments)
+        h = states[0]
+        values = dict(zip(self.fields.names, self.fields.flatten(call), strict=True))
+        return [
+            h.new_empty(0)
+            if name not in needed
+            else empty_gradient(h, values[name])
+            if name in ("W", "U")
+            else h.new_empty(values[name].shape)
+            for name in self.differentiable
+        ]
 
 
-def separate(tensors: Iterable[Tensor]) -> list[Tensor]:
+class _Node(torch.autograd.Function):
+    """An operator without torch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, backend: str, *flat: Any) -> tuple[Tensor, ...]:
+        call = operator.fields.unflatten(flat)
+        states = operator.forward(call, backend)
+        ctx.operator = operator
+        operator.save(ctx, call, states, backend)
+        return (*states,)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        _, _, *needs = ctx.needs_input_grad
+        return None, None, *ctx.operator.differentiate(ctx, gradients, needs)
+
+
+def unaliased(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Copies of those that are part of another tensor: the results of an operator must not be.
 
     Example:
         >>> with torch.inference_mode():
-        ...     parts = separate(torch.arange(4.0).split(2))
+        ...     parts = unaliased(torch.arange(4.0).split(2))
         >>> [part.untyped_storage().nbytes() for part in parts]
         [8, 8]
     """
     # a storage tells of views that autograd has not seen
     return [v if 0 < v.nbytes == v.untyped_storage().nbytes() else v.clone() for v in tensors]
-
-
-def differentiable_at_once(
-    operator: Callable[..., Any],
-    kernels: Kernels,
-    save: Callable[..., None],
-    differentiate: Callable[..., Any],
-    *arguments: Any,
-) -> Any:
-    """The same for an operator with a gradient; the first of the arguments is a tensor.
-
-    Arguments:
-        operator: The operator, for tracers and other devices.
-        kernels: What computes it, for each kind of device.
-        save: Keeps what the gradient needs, as for ``register_autograd``.
-        differentiate: Gives the gradients, likewise.
-        *arguments: Those of the operator.
-    """
-    kernel = kernels.get(arguments[0].device.type)
-    if kernel is None or traced(arguments[0]):
-        return operator(*arguments)
-    return _Differentiable.apply(*arguments, kernel, save, differentiate)
-
-
-class _Differentiable(torch.autograd.Function):
-    # what is no argument of the operator comes last, so that the others keep their numbers
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Any:
-        *inputs, kernel, save, ctx.differentiate = arguments
-        output = kernel(*inputs)
-        save(ctx, inputs, output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return *ctx.differentiate(ctx, *gradients), None, None, None
 
 
 def recorded_gradients(

@@ -1,6 +1,6 @@
 """What the input contributes to every step of a recurrence."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,6 @@ from cayley.kernels.steps import product_of_rows
 from cayley.tracing import autocast_enabled
 
 __all__ = [
-    "all_gradients",
     "check_projection",
     "project",
     "projected_under_autocast",
@@ -38,61 +37,31 @@ def project(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
 
 
 def projection_gradients(
-    delta: Tensor, x: Tensor, U: Tensor | None, wanted: tuple[bool, bool, bool]
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    delta: Tensor, x: Tensor, U: Tensor | None, needed: Collection[str]
+) -> dict[str, Tensor | None]:
     """Gradients with respect to x, U and c of :func:`project`, from that of its result.
 
     Arguments:
         delta: The gradient of the result, (T, B, F) or (N, F).
         x: The input, (T, B, I) or (N, I); not read without U.
         U: The matrix, (F, I), or None.
-        wanted: Which of the three are wanted; the others are None.
+        needed: Which of the three are needed; the others are None.
 
     Example:
         >>> x, U, delta = torch.randn(5, 3, 2), torch.randn(8, 2), torch.randn(5, 3, 8)
-        >>> grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (True, True, True))
-        >>> torch.testing.assert_close(grad_c, delta.sum((0, 1)))
+        >>> found = projection_gradients(delta, x, U, ("x", "c"))
+        >>> torch.testing.assert_close(found["c"], delta.sum((0, 1)))
+        >>> found["U"] is None
+        True
     """
     if U is None:
-        return delta if wanted[0] else None, None, None
+        return {"x": delta if "x" in needed else None}
     rows = delta.flatten(0, -2)
-    return (
-        delta @ U if wanted[0] else None,
-        product_of_rows(rows, x.flatten(0, -2)) if wanted[1] else None,
-        rows.sum(0) if wanted[2] else None,
-    )
-
-
-def all_gradients(
-    delta: Tensor,
-    grad_h0: Tensor,
-    grad_W: Tensor | None,
-    grad_b: Tensor,
-    x: Tensor,
-    U: Tensor | None,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted.
-
-    Arguments:
-        delta: The gradient of what the input contributes, (T, B, F) or (N, F).
-        grad_h0: That of h0.
-        grad_W: That of W; None where it is not wanted.
-        grad_b: That of b; empty where there is none.
-        x: The input; not read without U.
-        U: Its matrix, or None.
-        wanted: Whether the gradients of x, W, U and c are.
-    """
-    of_x, _, of_U, of_c = wanted
-    grad_x, grad_U, grad_c = projection_gradients(delta, x, U, (of_x, of_U, of_c))
-    return (
-        delta.new_empty(0) if grad_x is None else grad_x,
-        grad_h0,
-        delta.new_empty(0, 0) if grad_W is None else grad_W,
-        grad_b,
-        delta.new_empty(0, 0) if grad_U is None else grad_U,
-        delta.new_empty(0) if grad_c is None else grad_c,
-    )
+    return {
+        "x": delta @ U if "x" in needed else None,
+        "U": product_of_rows(rows, x.flatten(0, -2)) if "U" in needed else None,
+        "c": rows.sum(0) if "c" in needed else None,
+    }
 
 
 def check_projection(x: Tensor, U: Tensor | None, c: Tensor | None, F: int) -> None:

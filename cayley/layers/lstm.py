@@ -15,7 +15,7 @@ from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
-from cayley.recurrences.lstm_arguments import NormSite
+from cayley.recurrences.lstm_call import NormSite
 from cayley.tracing import no_autocast
 
 __all__ = ["LSTM"]

@@ -10,6 +10,7 @@ from cayley.checks import is_integer
 from cayley.kernels.cpu import cayley as cpu
 from cayley.kernels.cuda import cayley as cuda
 from cayley.kernels.cuda.replay import Replay
+from cayley.kernels.dispatch import use_kernel
 from cayley.parametrizations.parametrization import (
     Parametrization,
     Pullback,
@@ -136,9 +137,10 @@ class ScaledCayley(Parametrization):
         # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
         if computes_now(A) and not differentiated(A):
             last = last_diagonal(self.n, self.skew.bandwidth)
-            if cpu.serves(A, self.D):
+            kernel = self._kernel(A)
+            if kernel == "cpu":
                 return cpu.cayley(A, self.D, last)[0]
-            if cuda.serves(self.n, A, self.D):
+            if kernel == "cuda":
                 return cuda.cayley(A, self.D, last)[0]
         return scaled_cayley(self.skew(A), self.D)
 
@@ -146,12 +148,12 @@ class ScaledCayley(Parametrization):
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (A,) = X
         n, D, bandwidth = self.n, self.D, self.skew.bandwidth
-        last = last_diagonal(n, bandwidth)
-        if cpu.serves(A, D):
+        last, kernel = last_diagonal(n, bandwidth), self._kernel(A)
+        if kernel == "cpu":
             D = D.clone()
             W, inverse = cpu.cayley(A, D, last)
             return W, lambda G: (cpu.cayley_backward(G, inverse, D, last),)
-        if cuda.serves(n, A, D):
+        if kernel == "cuda":
             W, inverse, D = cuda.cayley(A, D, last)
             return W, lambda G: (cuda.cayley_backward(G, inverse, D, last),)
         places = positions(n, bandwidth, A)
@@ -168,7 +170,18 @@ class ScaledCayley(Parametrization):
 
     def capturable(self, *X: Tensor) -> bool:
         """Whether a CUDA graph can capture :meth:`with_pullback`: where it is one launch."""
-        return cuda.serves(self.n, X[0], self.D)
+        return self._kernel(X[0]) == "cuda"
+
+    def _kernel(self, A: Tensor) -> str | None:
+        """The back end whose kernel forms the matrix; None for torch."""
+        kernel, refusal = None, None
+        if A.is_cpu:
+            kernel, refusal = "cpu", cpu.refusal(A, self.D)
+        elif A.is_cuda:
+            kernel, refusal = "cuda", cuda.refusal(self.n, A, self.D)
+        preferred = kernel == "cuda" or self.n <= cpu.LARGEST
+        use = use_kernel(kernel, refusal, A.device, preferred=preferred, otherwise=None)
+        return kernel if use else None
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""

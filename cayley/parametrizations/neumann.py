@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cayley.checks import check_integer, check_number, is_integer
 from cayley.kernels.cuda import cayley as cuda
+from cayley.kernels.dispatch import use_kernel
 from cayley.parametrizations.cayley import (
     count_signs,
     differentiated,
@@ -219,7 +220,7 @@ class NeumannCayley(Parametrization):
         return self._is_one_launch(X[0])
 
     def _is_one_launch(self, A: Tensor) -> bool:
-        return cuda.serves(self.n, A, self.D, self.inverse, self.point, self.residual)
+        return by_kernel(self.n, A, self.D, self.inverse, self.point, self.residual)
 
     def _launch(self, A: Tensor, update: bool) -> tuple[Tensor, Tensor, Tensor]:
         refreshes = self.refreshes if update else None
@@ -277,6 +278,17 @@ class NeumannCayley(Parametrization):
         return ", ".join(parts)
 
 
+def by_kernel(n: int, x: Tensor, *others: Tensor) -> bool:
+    """Whether a kernel follows A by itself, of the (n, n) matrix of the free entries x.
+
+    Arguments:
+        n: The size of the matrix.
+        x: The free entries.
+        others: What else is read, and what is written.
+    """
+    return x.is_cuda and use_kernel("cuda", cuda.refusal(n, x, *others), x.device, otherwise=None)
+
+
 def _renew(
     inverse: Tensor,
     point: Tensor,
@@ -328,7 +340,7 @@ def update_inverse_(
 ) -> None:
     """Bring the buffers to ``entries``."""
     n, rule = len(inverse), (order, tolerance, refresh_every)
-    if cuda.serves(n, entries, inverse, point, residual):
+    if by_kernel(n, entries, inverse, point, residual):
         cuda.renewed(n, (inverse, point, residual, updates, refreshes), entries, rule)
         return
     renewed = _renew(inverse, point, residual, updates, entries, *rule)
@@ -352,7 +364,7 @@ def next_inverse(
 ) -> Tensor:
     """The inverse to which :func:`update_inverse_` would bring the buffers."""
     n, rule = len(inverse), (order, tolerance, refresh_every)
-    if cuda.serves(n, entries, inverse, point, residual):
+    if by_kernel(n, entries, inverse, point, residual):
         return cuda.renewed(n, (inverse, point, residual, updates, None), entries, rule)
     renewed = _renew(inverse, point, residual, updates, entries, *rule)
     return inverse.clone() if renewed is None else renewed[0]

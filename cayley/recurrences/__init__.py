@@ -4,7 +4,7 @@ from cayley.kernels.dispatch import backend
 from cayley.recurrences.elman import elman, elman_loop
 from cayley.recurrences.gru import gru, gru_loop
 from cayley.recurrences.lstm import States, lstm, lstm_loop
-from cayley.recurrences.lstm_arguments import NormSite
+from cayley.recurrences.lstm_call import NormSite
 
 __all__ = [
     "NormSite",

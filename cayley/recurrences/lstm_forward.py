@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cayley.kernels.dispatch import runs_on
+from cayley.kernels.calls import LstmCall, LstmStates, Site
 from cayley.kernels.projection import project
 from cayley.kernels.steps import step_sizes
 from cayley.norms.atn import assorted_time_norm, normalize
@@ -14,25 +14,20 @@ from cayley.norms.windows import TimeWindow, mean_and_variance
 __all__ = ["lstm_forward"]
 
 
-class _Site:
-    """A normalisation, step by step."""
+class _Steps:
+    """A normalisation, step by step.
 
-    def __init__(
-        self,
-        statistics: type[RunningWindow] | type[DefinedWindow],
-        gamma: Tensor,
-        beta: Tensor,
-        reference: Tensor | None,
-        past: Tensor | None,
-        given: Tensor | None,
-        weights: Tensor | None,
-        window: int,
-        over_batch: bool,
-        eps: float,
-    ) -> None:
-        self.gamma, self.beta, self.reference, self.given = gamma, beta, reference, given
-        self.over_batch, self.eps = over_batch, eps
-        self.window = statistics(window, _window(reference, past, weights))
+    Arguments:
+        site: What normalises.
+        call: The call that it belongs to.
+        by_definition: Whether every window is summed anew.
+    """
+
+    def __init__(self, site: Site, call: LstmCall, by_definition: bool) -> None:
+        self.gamma, self.beta, self.reference, _, self.given = site
+        self.over_batch, self.eps = call.over_batch, call.eps
+        kind = DefinedWindow if by_definition else RunningWindow
+        self.window = kind(call.window, _past(site, call))
         self.steps: list[tuple[Tensor, ...]] = []
 
     def step(self, t: int, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,71 +56,34 @@ class _Site:
         return torch.stack(steps, 1)
 
 
-def _window(
-    reference: Tensor | None, past: Tensor | None, weights: Tensor | None
-) -> TimeWindow | None:
-    if past is None or reference is None or weights is None:
+def _past(site: Site, call: LstmCall) -> TimeWindow | None:
+    if site.past is None or site.reference is None or call.weights is None:
         return None
-    means, variances = past
-    return TimeWindow(reference, means, variances, weights)
+    means, variances = site.past
+    return TimeWindow(site.reference, means, variances, call.weights)
 
 
-def lstm_forward(
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    gamma_x: Tensor | None,
-    beta_x: Tensor | None,
-    reference_x: Tensor | None,
-    past_x: Tensor | None,
-    given_x: Tensor | None,
-    gamma_h: Tensor | None,
-    beta_h: Tensor | None,
-    reference_h: Tensor | None,
-    past_h: Tensor | None,
-    given_h: Tensor | None,
-    gamma_c: Tensor | None,
-    beta_c: Tensor | None,
-    reference_c: Tensor | None,
-    past_c: Tensor | None,
-    given_c: Tensor | None,
-    weights: Tensor | None,
-    U: Tensor | None,
-    batch_sizes: Tensor | None,
-    window: int,
-    over_batch: bool,
-    eps: float,
-    by_definition: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """All h and c, what the gradient cannot find again, and the statistics of each normalisation.
+def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
+    """What an LSTM gives.
 
-    The third are the gates, or the normalised products, from which the gates follow.
+    Arguments:
+        call: The call.
+        by_definition: Whether every window is summed anew, rather than moved along.
     """
-    runs_on("reference", backend, x, None)
-    x = project(x, U, None)
-    kind = DefinedWindow if by_definition else RunningWindow
-    options = (weights, window, over_batch, eps)
-    N_h = N_c = None
-    if gamma_h is not None and beta_h is not None:
-        N_h = _Site(kind, gamma_h, beta_h, reference_h, past_h, given_h, *options)
-    if gamma_c is not None and beta_c is not None:
-        N_c = _Site(kind, gamma_c, beta_c, reference_c, past_c, given_c, *options)
-    statistics_x = x.new_empty(0)
-    if gamma_x is not None:
-        past = _window(reference_x, past_x, weights)
-        x, statistics_x = _normalized_input(
-            x, gamma_x, beta_x, reference_x, past, given_x, window, over_batch, eps, batch_sizes
-        )
+    b, x, statistics_x = call.b, project(call.x, call.U, None), call.x.new_empty(0)
+    N_h, N_c = (
+        None if site is None else _Steps(site, call, by_definition)
+        for site in (call.recurrent, call.cell)
+    )
+    if call.input is not None:
+        x, statistics_x = _normalized_input(x, call.input, call)
     if N_h is None and b is not None:
         x = x + b
-    sizes = step_sizes(x, batch_sizes)
+    sizes = step_sizes(x, call.batch_sizes)
     hs, cs, kept = [], [], []
     # a contiguous transpose makes every one of the T products faster
-    Wt = W.mT.contiguous()
-    h, c = h0, c0
+    Wt = call.W.mT.contiguous()
+    h, c = call.h0, call.c0
     for t, x_t in enumerate(x.reshape(-1, x.shape[-1]).split(sizes)):
         h, c = h[: sizes[t]], c[: sizes[t]]
         if N_h is None:
@@ -142,8 +100,8 @@ def lstm_forward(
         cs.append(c)
         if N_h is None:
             kept.append(torch.cat((i, f, g, o), -1))
-    shape = (*x.shape[:-1], h0.shape[-1])
-    return (
+    shape = (*x.shape[:-1], call.h0.shape[-1])
+    return LstmStates(
         torch.cat(hs).view(shape),
         torch.cat(cs).view(shape),
         torch.cat(kept).view(x.shape),
@@ -153,34 +111,23 @@ def lstm_forward(
     )
 
 
-def _normalized_input(
-    x: Tensor,
-    gamma: Tensor,
-    beta: Tensor | None,
-    reference: Tensor | None,
-    past: TimeWindow | None,
-    given: Tensor | None,
-    window: int,
-    over_batch: bool,
-    eps: float,
-    batch_sizes: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def _normalized_input(x: Tensor, site: Site, call: LstmCall) -> tuple[Tensor, Tensor]:
     """N_x of all steps at once, and its statistics."""
-    if given is not None:
-        mean, var = (packed_table(table, batch_sizes) for table in given)
+    gamma, beta, batch_sizes, eps = site.gamma, site.beta, call.batch_sizes, call.eps
+    if site.given is not None:
+        mean, var = (packed_table(table, batch_sizes) for table in site.given)
         return normalize(x, mean, var, gamma, beta, eps), x.new_empty(0)
-    over = "batch" if over_batch else "layer"
     y, found = assorted_time_norm(
         *(x, gamma, beta),
-        window=window,
-        over=over,
+        window=call.window,
+        over="batch" if call.over_batch else "layer",
         eps=eps,
         batch_sizes=batch_sizes,
-        past=past,
-        reference=x.new_zeros(()) if reference is None else reference,
+        past=_past(site, call),
+        reference=x.new_zeros(()) if site.reference is None else site.reference,
     )
     used = found.mean.detach(), (found.var.detach() + eps).rsqrt()
     statistics = torch.stack((found.m, found.v, *used))
-    if batch_sizes is not None and not over_batch:
+    if batch_sizes is not None and not call.over_batch:
         statistics = statistics.where(step_mask(batch_sizes, x.device)[..., None], 0)
     return y, statistics

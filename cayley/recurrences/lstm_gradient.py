@@ -1,55 +1,51 @@
 """The gradient of the LSTM recurrence, from its last step to its first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
 
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.operator import Found
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import outer_products, previous_states, step_sizes
 from cayley.norms.layouts import packed_table, step_mask
 from cayley.norms.running import RunningAdjoint, window_counts
 
-__all__ = ["lstm_gradient", "reference_gradient"]
+__all__ = ["lstm_gradient", "with_references"]
+
+Backward = Callable[[LstmGradients, LstmStates, LstmCall, Collection[str]], Found]
 
 
 class _SiteAdjoint:
     """The gradient of a normalisation, given step by step from the last to the first.
 
     Arguments:
-        gamma: γ, (F).
+        site: The normalisation.
+        call: The call that it belongs to.
+        sizes: The number of sequences at each step.
         zs: The normalised values of every step, before γ and β.
         statistics: Mean, variance, mean of the window and scale of every step, (4, T, G, ·).
-        past: Mean and variance of the K − 1 steps before the first, (2, K − 1, G, ·).
-        given: Mean and variance that were used in place of the statistics, (2, T, 1 or B, F).
-        weights: The number of values behind the past, (K − 1, G, 1).
-        sizes: The number of sequences at each step.
-        window: The number K of steps.
-        over_batch: Whether statistics are taken over the batch.
-        eps: ε.
         external: The gradient with respect to the statistics.
     """
 
     def __init__(
         self,
-        gamma: Tensor,
+        site: Site,
+        call: LstmCall,
+        sizes: list[int],
         zs: tuple[Tensor, ...],
         statistics: Tensor,
-        past: Tensor | None,
-        given: Tensor | None,
-        weights: Tensor | None,
-        sizes: list[int],
-        window: int,
-        over_batch: bool,
-        eps: float,
         external: Tensor | None,
     ) -> None:
-        self.gamma, self.zs, self.statistics, self.given = gamma, zs, statistics, given
-        self.past, self.weights, self.over_batch, self.eps = past, weights, over_batch, eps
-        self.external, self.window = external, window
-        self.sums = RunningAdjoint(window)
-        self.values = sizes if over_batch else [1] * len(sizes)
-        self.counts = window_counts(self.values, window, None if past is None else weights)
+        self.gamma, _, _, self.past, self.given = site
+        self.weights, self.over_batch, self.eps = call.weights, call.over_batch, call.eps
+        self.zs, self.statistics, self.external = zs, statistics, external
+        self.window = call.window
+        self.sums = RunningAdjoint(call.window)
+        self.values = sizes if call.over_batch else [1] * len(sizes)
+        known = None if site.past is None else call.weights
+        self.counts = window_counts(self.values, call.window, known)
 
     def step(self, t: int, dy: Tensor) -> Tensor:
         """The gradient with respect to the values that were normalised, from that of the result."""
@@ -75,30 +71,53 @@ class _SiteAdjoint:
         d = z / scale if offset is None else z / scale + offset
         return g + (dm + 2 * dv * d) / (B if self.over_batch else dy.shape[1])
 
-    def parameters(self, dys: list[Tensor]) -> list[Tensor]:
+    def parameters(self, dys: list[Tensor]) -> Found:
         """After the first step: gradients with respect to γ, β and past."""
         dy, z = torch.cat(dys), torch.cat(self.zs)
-        return [(dy * z).sum(0), dy.sum(0), self._grad_past()]
+        return {"gamma": (dy * z).sum(0), "beta": dy.sum(0), "past": self._grad_past()}
 
-    def _grad_past(self) -> Tensor:
-        if self.past is None or self.weights is None or self.given is not None:
-            return self.gamma.new_zeros(0 if self.past is None else self.past.shape)
-        if self.window == 1:
+    def _grad_past(self) -> Tensor | None:
+        if self.past is None:
+            return None
+        if self.weights is None or self.given is not None or self.window == 1:
             return torch.zeros_like(self.past)
         P, Q, R = self.sums.before(self.statistics.shape[2]).unbind(1)
         d_m = self.weights * (P + 2 * (Q * self.past[0] - R))
         return torch.stack((d_m, self.weights * Q))
 
 
-def reference_gradient(
-    statistics: Tensor, external: Tensor | None, grad_past: Tensor, batch_sizes: Tensor | None
+def with_references(backward: Backward) -> Backward:
+    """The same gradients, and those with respect to what all means are measured from."""
+
+    def run(
+        gradients: LstmGradients, states: LstmStates, call: LstmCall, needed: Collection[str]
+    ) -> Found:
+        found = backward(gradients, states, call, needed)
+        for name in ("input", "recurrent", "cell"):
+            if f"{name}_reference" in needed:
+                found[f"{name}_reference"] = _reference_gradient(
+                    getattr(states, name),
+                    getattr(gradients, name),
+                    found.get(f"{name}_past"),
+                    call.batch_sizes,
+                )
+        return found
+
+    return run
+
+
+def _reference_gradient(
+    statistics: Tensor,
+    external: Tensor | None,
+    grad_past: Tensor | None,
+    batch_sizes: Tensor | None,
 ) -> Tensor:
-    """The gradient with respect to what all means are measured from.
+    """The gradient with respect to a reference.
 
     Arguments:
         statistics: Of every step, (4, T, G, ·).
         external: The gradient with respect to them.
-        grad_past: The gradient with respect to the past, (2, K − 1, G, ·), or empty.
+        grad_past: The gradient with respect to the past, (2, K − 1, G, ·).
         batch_sizes: Of a packed sequence, (T).
     """
     result = statistics.new_zeros(statistics.shape[2:])
@@ -108,73 +127,31 @@ def reference_gradient(
             # not the zeros of sequences that have ended
             means = means.where(step_mask(batch_sizes, means.device)[..., None], 0)
         result = result - means.sum(0)
-    return result + grad_past[0].sum(0) if grad_past.dim() == 4 else result
+    return result if grad_past is None else result + grad_past[0].sum(0)
 
 
 def lstm_gradient(
-    grad_h: Tensor | None,
-    grad_c: Tensor | None,
-    grad_statistics_x: Tensor | None,
-    grad_statistics_h: Tensor | None,
-    grad_statistics_c: Tensor | None,
-    h: Tensor,
-    c: Tensor,
-    kept: Tensor,
-    statistics_x: Tensor,
-    statistics_h: Tensor,
-    statistics_c: Tensor,
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    gamma_x: Tensor | None,
-    beta_x: Tensor | None,
-    reference_x: Tensor | None,
-    past_x: Tensor | None,
-    given_x: Tensor | None,
-    gamma_h: Tensor | None,
-    beta_h: Tensor | None,
-    reference_h: Tensor | None,
-    past_h: Tensor | None,
-    given_h: Tensor | None,
-    gamma_c: Tensor | None,
-    beta_c: Tensor | None,
-    reference_c: Tensor | None,
-    past_c: Tensor | None,
-    given_c: Tensor | None,
-    weights: Tensor | None,
-    U: Tensor | None,
-    batch_sizes: Tensor | None,
-    window: int,
-    over_batch: bool,
-    eps: float,
-    wanted: Sequence[bool],
-    backend: str,
-) -> list[Tensor]:
-    """Gradients, from those of the outputs, the outputs and the inputs of the recurrence.
-
-    They are those with respect to x, h0, c0, W and b; then γ, β and past of each normalisation;
-    then U. Those of x, W and U may not be ``wanted``. What is not there, or not wanted, has an
-    empty gradient.
-    """
-    input = x
-    if U is not None:
-        x = kept  # what the input contributed has this shape, and its values are not needed
-    H = h0.shape[1]
+    gradients: LstmGradients, states: LstmStates, call: LstmCall, needed: Collection[str]
+) -> Found:
+    """Gradients of a call; of x, W and U those that are needed."""
+    h, c, kept = states.h, states.c, states.kept
+    h0, c0, W, batch_sizes, H = call.h0, call.c0, call.W, call.batch_sizes, call.h0.shape[1]
     sizes = step_sizes(h, batch_sizes)
-    z_x, y_x, z_c, y_c = None, x, None, c
-    if gamma_x is not None and beta_x is not None:
-        z_x = _normalized(x, statistics_x, reference_x, given_x, batch_sizes, eps)
-        y_x = torch.addcmul(beta_x, z_x, gamma_x)
-    if gamma_h is None or beta_h is None:
+    # with U, what the input contributed has the shape of what is kept, and is not needed
+    x = call.x if call.U is None else kept
+    z_x, y_x, z_c, y_c = x, x, c, c
+    if call.input is not None:
+        z_x = _normalized(x, states.input, call.input, call)
+        y_x = torch.addcmul(call.input.beta, z_x, call.input.gamma)
+    if call.recurrent is None:
         i, f, g, o = kept.chunk(4, -1)
     else:
-        i, f, g, o = (y_x + torch.addcmul(beta_h, kept, gamma_h)).chunk(4, -1)
+        y_h = torch.addcmul(call.recurrent.beta, kept, call.recurrent.gamma)
+        i, f, g, o = (y_x + y_h).chunk(4, -1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    if gamma_c is not None and beta_c is not None:
-        z_c = _normalized(c, statistics_c, reference_c, given_c, batch_sizes, eps)
-        y_c = torch.addcmul(beta_c, z_c, gamma_c)
+    if call.cell is not None:
+        z_c = _normalized(c, states.cell, call.cell, call)
+        y_c = torch.addcmul(call.cell.beta, z_c, call.cell.gamma)
     tanh_c = y_c.tanh()
     # everything that the loop only multiplies by, at once
     to_cell = torch.cat(
@@ -190,22 +167,14 @@ def lstm_gradient(
     def steps(tensor: Tensor) -> tuple[Tensor, ...]:
         return tensor.reshape(-1, tensor.shape[-1]).split(sizes)
 
-    options = (weights, sizes, window, over_batch, eps)
-    N_x = N_h = N_c = None
-    if gamma_x is not None and z_x is not None:
-        N_x = _SiteAdjoint(
-            gamma_x, steps(z_x), statistics_x, past_x, given_x, *options, grad_statistics_x
+    N_x, N_h, N_c = (
+        None if site is None else _SiteAdjoint(site, call, sizes, steps(z), own, external)
+        for site, z, own, external in zip(
+            call.sites, (z_x, kept, z_c), states.statistics, gradients.statistics, strict=True
         )
-    if gamma_h is not None:
-        N_h = _SiteAdjoint(
-            gamma_h, steps(kept), statistics_h, past_h, given_h, *options, grad_statistics_h
-        )
-    if z_c is not None and gamma_c is not None:
-        N_c = _SiteAdjoint(
-            gamma_c, steps(z_c), statistics_c, past_c, given_c, *options, grad_statistics_c
-        )
-    dhs = steps(torch.zeros_like(h) if grad_h is None else grad_h)
-    dcs = steps(torch.zeros_like(c) if grad_c is None else grad_c)
+    )
+    dhs = steps(torch.zeros_like(h) if gradients.h is None else gradients.h)
+    dcs = steps(torch.zeros_like(c) if gradients.c is None else gradients.c)
     fs, to_cells, to_os, to_tanhs = (steps(v) for v in (f, to_cell, to_o, to_tanh))
     dxs, das, deltas, dys = ([h0[:0]] * len(sizes) for _ in range(4))
     # nothing comes from beyond the last step
@@ -219,19 +188,19 @@ def lstm_gradient(
         dxs[t] = deltas[t] if N_x is None else N_x.step(t, deltas[t])
         das[t] = deltas[t] if N_h is None else N_h.step(t, deltas[t])
         carry_h, carry_c = das[t] @ W, dc * fs[t]
-    dx, da = torch.cat(dxs), torch.cat(das)
-    empty = h.new_zeros(0)
-    of_x, of_W, of_U = wanted
-    grad_x, grad_U, _ = projection_gradients(dx.view(x.shape), input, U, (of_x, of_U, False))
-    grad_W = outer_products(da.view(x.shape), h, h0, batch_sizes, False) if of_W else None
-    result = [
-        empty.clone() if grad_x is None else grad_x,
-        *(carry_h, carry_c, h.new_empty(0, 0) if grad_W is None else grad_W),
-        empty.clone() if b is None else da.sum(0),
-    ]
-    for site, gradients in ((N_x, deltas), (N_h, deltas), (N_c, dys)):
-        result += [empty.clone() for _ in range(3)] if site is None else site.parameters(gradients)
-    return [*result, h.new_empty(0, 0) if grad_U is None else grad_U]
+    dx, da = torch.cat(dxs).view(x.shape), torch.cat(das).view(x.shape)
+    found = {
+        "h0": carry_h,
+        "c0": carry_c,
+        "W": outer_products(da, h, h0, batch_sizes, False) if "W" in needed else None,
+        "b": None if call.b is None else da.flatten(0, -2).sum(0),
+        **projection_gradients(dx, call.x, call.U, needed),
+    }
+    sites = {"input": (N_x, deltas), "recurrent": (N_h, deltas), "cell": (N_c, dys)}
+    for name, (site, values) in sites.items():
+        if site is not None:
+            found |= {f"{name}_{key}": value for key, value in site.parameters(values).items()}
+    return found
 
 
 def _plus(x: Tensor, carry: Tensor) -> Tensor:
@@ -241,19 +210,12 @@ def _plus(x: Tensor, carry: Tensor) -> Tensor:
     return torch.cat((x[: len(carry)] + carry, x[len(carry) :]))
 
 
-def _normalized(
-    a: Tensor,
-    statistics: Tensor,
-    reference: Tensor | None,
-    given: Tensor | None,
-    batch_sizes: Tensor | None,
-    eps: float,
-) -> Tensor:
+def _normalized(a: Tensor, statistics: Tensor, site: Site, call: LstmCall) -> Tensor:
     """What was normalised before γ and β, in the layout of a."""
-    if given is not None:
-        mean, scale = given[0], (given[1] + eps).rsqrt()
+    if site.given is not None:
+        mean, scale = site.given[0], (site.given[1] + call.eps).rsqrt()
     else:
-        mean, scale = statistics[2:]
-    if reference is not None:
-        a = a - packed_table(reference.expand(mean.shape), batch_sizes)
-    return (a - packed_table(mean, batch_sizes)) * packed_table(scale, batch_sizes)
+        _, _, mean, scale = statistics
+    if site.reference is not None:
+        a = a - packed_table(site.reference.expand(mean.shape), call.batch_sizes)
+    return (a - packed_table(mean, call.batch_sizes)) * packed_table(scale, call.batch_sizes)

@@ -22,8 +22,8 @@ from unittest.mock import patch
 
 import torch
 
-from cayley.kernels.cuda.nvrtc import SOURCES
-from cayley.kernels.cuda.plans import Chip
+from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.nvrtc import SOURCES
 
 __all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
 
@@ -59,7 +59,7 @@ def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
 
 
 class Kernel:
-    """That of :mod:`cayley.kernels.cuda.nvrtc`, on the CPU."""
+    """That of :mod:`cayley.kernels.cuda.runtime.nvrtc`, on the CPU."""
 
     def __init__(
         self,

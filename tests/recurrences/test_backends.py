@@ -9,19 +9,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import cayley
+from cayley.activations import ACTIVATIONS, by_slope
 from cayley.kernels import dispatch
 from cayley.kernels.cpu import native
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 # the widest numbers that a back end computes with
 WIDEST = {"cpu": torch.float64, "cuda": torch.float32}
-# on the GPU no statistics over the batch and no given ones
 SERVED = [
-    (device, case)
-    for device in DEVICES
-    for case in CASES
-    if device == "cpu" or ("batch" not in case and "given" not in case)
+    (device, name) for device in DEVICES for name, case in CASES.items() if device in case.kernels
 ]
+ON_CPU = [name for name, case in CASES.items() if "cpu" in case.kernels]
 SIZES = [(1, 1, 1), (4, 1, 63), (1, 5, 63), (7, 3, 2), (5, 13, 17), (4, 7, 170), (2, 3, 1030)]
 PRECISIONS = {torch.float32: 2e-5, torch.float64: 1e-12}
 PACKED = torch.tensor([5, 5, 3, 2, 2, 1])
@@ -76,7 +74,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], error: f
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ON_CPU)
 def test_equals_the_loop(case: str, size: tuple[int, int, int], dtype: torch.dtype) -> None:
     tensors = CASES[case].inputs(*size)
     found = results(case, cast(tensors, "cpu", dtype), "cpu")
@@ -138,7 +136,7 @@ def test_equals_the_loop_over_many_steps(case: str, U: str, layout: str, reverse
 
 @pytest.mark.parametrize("instructions", range(len(native.INSTRUCTION_SETS)))
 @pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ON_CPU)
 def test_every_instruction_set_equals_the_loop(
     case: str, dtype: torch.dtype, instructions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +149,7 @@ def test_every_instruction_set_equals_the_loop(
         assert_close(found, results(case, tensors, ""), PRECISIONS[dtype])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ON_CPU)
 def test_threads_do_not_change_a_bit(case: str) -> None:
     few = cast(CASES[case].inputs(len(PACKED), int(PACKED[0]), 21), "cpu", torch.float32)
     many = cast(CASES[case].inputs(130, 9, 7), "cpu", torch.float32)
@@ -180,7 +178,7 @@ def test_gradients_do_not_depend_on_which_are_wanted(device: str, case: str) -> 
         torch.testing.assert_close(alone[f"gradient of {name}"], full[f"gradient of {name}"])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ON_CPU)
 def test_takes_tensors_that_are_not_contiguous(case: str) -> None:
     tensors = cast(CASES[case].inputs(4, 3, 6), "cpu", torch.float64)
     strided = {
@@ -215,7 +213,7 @@ def test_reads_nothing_that_it_has_not_written(device: str, case: str, layout: s
         assert torch.equal(found[name], value), name
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ON_CPU)
 def test_repeats_itself_bit_for_bit(case: str) -> None:
     tensors = cast(CASES[case].inputs(9, 5, 70), "cpu", torch.float32)
     first, second = (results(case, tensors, "cpu") for _ in range(2))
@@ -254,7 +252,7 @@ def test_drift_of_the_threshold_is_that_of_signs() -> None:
     assert (found["gradient of b"] - expected).norm() <= 1e-4 * expected.norm()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ON_CPU)
 def test_a_nan_stays_in_its_sequence(case: str) -> None:
     tensors = cast(CASES[case].inputs(4, 3, 5), "cpu", torch.float64)
     if any(name in case for name in ("batch",)):
@@ -337,7 +335,7 @@ def test_refuses_sizes_on_a_gpu() -> None:
         cayley.recurrences.elman(x, h0, W, batch_sizes=torch.tensor([3, 2], device="cuda"))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ON_CPU)
 def test_refuses_tensors_on_two_devices(case: str) -> None:
     tensors = CASES[case].inputs(3, 2, 4)
     for name, tensor in tensors.items():
@@ -371,8 +369,30 @@ def test_says_once_what_it_cannot_run() -> None:
         cayley.recurrences.elman(x, x[0], W)
     with cayley.backend("cuda"), pytest.raises(ValueError, match="got cpu"):
         cayley.recurrences.elman(x, x[0], W)
-    with pytest.raises(ValueError, match="expected a back end"), cayley.backend("tpu"):
-        pass
+
+
+@pytest.mark.parametrize("case", sorted(set(CASES) - set(ON_CPU)))
+def test_what_no_kernel_has_is_the_loop(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_said", set())
+    tensors = CASES[case].inputs(4, 3, 6)
+    with pytest.warns(UserWarning, match="the CPU kernel has no"):
+        found = results(case, tensors, "auto")
+    assert_close(found, results(case, tensors, ""), 1e-12)
+
+
+def test_an_activation_that_no_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_said", set())
+    softsign = by_slope(torch.nn.functional.softsign, lambda h: (1 - h.abs()).square())
+    monkeypatch.setitem(ACTIVATIONS, "softsign", softsign)
+    x, W = torch.randn(4, 3, 5, requires_grad=True), torch.eye(5)
+    with pytest.warns(UserWarning, match="the CPU kernel has no softsign"):
+        h = cayley.recurrences.elman(x, x[0], W, nonlinearity="softsign")
+    expected = cayley.recurrences.elman_loop(x, x[0], W, nonlinearity="softsign")
+    torch.testing.assert_close(h, expected)
+    gradients = [torch.autograd.grad(y.square().sum(), x) for y in (h, expected)]
+    torch.testing.assert_close(*gradients)
+    with cayley.backend("cpu"), pytest.raises(NotImplementedError, match="has no softsign"):
+        cayley.recurrences.elman(x, x[0], W, nonlinearity="softsign")
 
 
 def test_runs_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,11 +401,3 @@ def test_runs_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(UserWarning, match="installed without its C code"):
         h = cayley.recurrences.elman(x, x[0], W)
     torch.testing.assert_close(h, cayley.recurrences.elman_loop(x, x[0], W))
-
-
-def test_the_choice_ends_with_its_context() -> None:
-    with cayley.backend("reference"):
-        with cayley.backend("cpu"):
-            assert dispatch.backend_in_force() == "cpu"
-        assert dispatch.backend_in_force() == "reference"
-    assert dispatch.backend_in_force() == "auto"

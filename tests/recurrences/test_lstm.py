@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import cayley
+from cayley.kernels.calls import LstmCall, LstmStates
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences.lstm import States, lstm, lstm_loop
-from cayley.recurrences.lstm_arguments import NormSite
+from cayley.recurrences.lstm_call import NormSite
 
 SIZES = torch.tensor([3, 3, 2, 1, 1])  # of a packed sequence: the number of sequences at each step
 
@@ -250,14 +251,14 @@ def test_operator_is_registered_soundly(
     case: dict, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = Problem(3, 3, 2, packed=packed, **case)
-    caught = []
+    module, caught = sys.modules["cayley.recurrences.lstm"], []
+    operator = module._lstm
 
-    def catch(*arguments: object) -> tuple[Tensor, ...]:
-        caught.append(arguments)
-        return torch.ops.cayley.lstm.default(*arguments)
+    def catch(call: LstmCall) -> LstmStates:
+        caught.append((*operator.fields.flatten(call), "auto"))
+        return operator(call)
 
-    monkeypatch.setattr(sys.modules["cayley.recurrences.lstm"], "_lstm", catch)
-    monkeypatch.setattr(sys.modules["cayley.recurrences.lstm"], "_KERNELS", {})
+    monkeypatch.setattr(module, "_lstm", catch)
     problem.run(lstm, *problem.tensors)
     # a packed sequence's sizes are data, which no tracer can read
     checks = ["test_schema", "test_autograd_registration"]

@@ -4,14 +4,14 @@ import ctypes
 
 from torch import Tensor
 
-from cayley.kernels.cpu.native import refusal, run
-from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.cpu import native
+from cayley.kernels.cpu.native import run
 
-__all__ = ["LARGEST", "cayley", "cayley_backward", "check_entries", "entries", "serves"]
+__all__ = ["LARGEST", "cayley", "cayley_backward", "check_entries", "entries", "refusal"]
 
 # Formed and differentiated on one thread, C beside torch, ms in float32 (AVX-512): 0.11 : 0.22 at
 # n = 8, 0.17 : 0.37 at 60, 0.48 : 0.74 at 128, 0.75 : 1.16 at 170, 1.0 : 1.6 at 200, 2.4 : 2.7 at
-# 256. Beyond, torch is as fast, and with several threads faster.
+# 256. Beyond, torch is as fast, and with several threads faster, and "auto" leaves it to torch.
 LARGEST = 200
 
 
@@ -27,15 +27,11 @@ class _Cayley(ctypes.Structure):
     )
 
 
-def serves(x: Tensor, D: Tensor) -> bool:
-    """Whether C forms the matrix of the free entries x and the signs D, rather than torch."""
-    return (
-        x.is_cpu
-        and D.is_cpu
-        and D.shape[0] <= LARGEST
-        and backend_in_force() != "reference"
-        and refusal(x, D) is None
-    )
+def refusal(x: Tensor, D: Tensor) -> str | None:
+    """Why C cannot form the matrix of the free entries x and the signs D; None if it can."""
+    if x.device != D.device:
+        return f"its tensors are on two devices, {x.device} and {D.device}"
+    return native.refusal(x, D)
 
 
 def entries(n: int, bandwidth: int) -> int:
@@ -101,9 +97,9 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
     """
     (n,) = D.shape
     grad_x = X.new_empty(entries(n, bandwidth))
-    all = _Cayley(
+    arguments = _Cayley(
         *(None, D.data_ptr(), None, X.data_ptr(), n, bandwidth),
         *(G.data_ptr(), *G.stride(), grad_x.data_ptr()),
     )
-    run("cayley_form_back", ctypes.byref(all), dtype=X.dtype)
+    run("cayley_form_back", ctypes.byref(arguments), dtype=X.dtype)
     return grad_x

@@ -1,17 +1,20 @@
 """The Elman recurrence and its gradient in C; see :mod:`cayley.recurrences.elman`."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from cayley.kernels.cpu.native import Input, Steps, call, contiguous, pointers
+from cayley.activations import ACTIVATIONS as KNOWN
+from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
+from cayley.kernels.cpu import native
+from cayley.kernels.cpu.native import Input, Steps, contiguous, pointers, run_steps
 
-__all__ = ["elman", "elman_backward"]
+__all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal"]
 
-# the order of the enumeration in native.c
-_ACTIVATIONS = ("modrelu", "relu", "leaky_relu", "tanh", "identity", "modrelu_stacked")
+# those in C, in the order of the enumeration in native.c
+ACTIVATIONS = ("modrelu", "relu", "leaky_relu", "tanh", "identity", "modrelu_stacked")
 
 
 class _Elman(ctypes.Structure):
@@ -25,62 +28,56 @@ class _Elman(ctypes.Structure):
     )
 
 
-def elman(
-    x: Tensor,
-    h0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    c: Tensor | None,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-    nonlinearity: str,
-) -> tuple[Tensor, Tensor]:
-    """All h, and all z where the activation's derivative needs them (else an empty tensor)."""
-    x, h0, W, b, U, c = contiguous(x, h0, W, b, U, c)
+def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | None:
+    """Why C cannot compute a call, or its gradient; None if it can."""
+    if call.nonlinearity not in ACTIVATIONS:
+        return f"the CPU kernel has no {call.nonlinearity}"
+    return native.refusal(call.x, call.h0, call.W, call.b, call.U, call.c, *(gradients or ()))
+
+
+def elman(call: ElmanCall) -> ElmanStates:
+    """The states of a call."""
+    x, h0, W, b, U, c = contiguous(call.x, call.h0, call.W, call.b, call.U, call.c)
     B, H = h0.shape
     shape = (*x.shape[:-1], H)
     h = x.new_empty(shape)
-    z = x.new_empty(shape if nonlinearity == "modrelu_stacked" else 0)
-    all = _Elman(
+    z = x.new_empty(shape if KNOWN[call.nonlinearity].needs_z else 0)
+    arguments = _Elman(
         Input(**pointers(x=x, U=U, c=c), I=x.shape[-1]),
         **pointers(h0=h0, W=W, b=b, h=h, z=z),
-        **{"H": H, "activation": _ACTIVATIONS.index(nonlinearity)},
+        **{"H": H, "activation": ACTIVATIONS.index(call.nonlinearity)},
     )
-    call("cayley_elman", Steps.of(x, B, batch_sizes, reverse), all, dtype=x.dtype)
-    return h, z
+    steps = Steps.of(x, B, call.batch_sizes, call.reverse)
+    run_steps("cayley_elman", steps, arguments, dtype=x.dtype)
+    return ElmanStates(h, z)
 
 
 def elman_backward(
-    grad_h: Tensor,
-    grad_z: Tensor | None,
-    h: Tensor,
-    z: Tensor,
-    x: Tensor,
-    h0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-    nonlinearity: str,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, h0, W, b, U and c; of x, W, U and c those that are wanted."""
-    grad_h, grad_z, h, z, x, h0, W, b, U = contiguous(grad_h, grad_z, h, z, x, h0, W, b, U)
+    gradients: ElmanGradients, states: ElmanStates, call: ElmanCall, needed: Collection[str]
+) -> dict[str, Tensor | None]:
+    """Gradients of a call; of x, W, U and c those that are needed."""
+    grad_h, grad_z, h, z = contiguous(*gradients, *states)
+    x, h0, W, b, U = contiguous(call.x, call.h0, call.W, call.b, call.U)
     B, H = h0.shape
-    of_x, of_W, of_U, of_c = wanted
-    grad_x = torch.empty_like(h if U is None else x) if of_x else h.new_empty(0)
-    grad_h0, grad_b = torch.empty_like(h0), h.new_empty(0 if b is None else b.shape)
+    grad_x = torch.empty_like(x) if "x" in needed else None
+    grad_h0, grad_b = torch.empty_like(h0), None if b is None else torch.empty_like(b)
     # transposed, as C adds them up
-    grad_W = h.new_empty((H, H) if of_W else (0, 0))
-    grad_U = h.new_empty(U.shape[::-1] if of_U else (0, 0))
-    grad_c = h.new_empty(H if of_c else 0)
-    all = _Elman(
+    grad_W = h.new_empty(H, H) if "W" in needed else None
+    grad_U = h.new_empty(U.shape[::-1]) if "U" in needed else None
+    grad_c = h.new_empty(H) if "c" in needed else None
+    arguments = _Elman(
         Input(**pointers(x=x, U=U, grad_x=grad_x, grad_U=grad_U, grad_c=grad_c), I=x.shape[-1]),
         **pointers(h0=h0, W=W, b=b, h=h, z=z, grad_h=grad_h, grad_z=grad_z),
         **pointers(grad_h0=grad_h0, grad_W=grad_W, grad_b=grad_b),
-        **{"H": H, "activation": _ACTIVATIONS.index(nonlinearity)},
+        **{"H": H, "activation": ACTIVATIONS.index(call.nonlinearity)},
     )
-    call("cayley_elman_back", Steps.of(h, B, batch_sizes, reverse), all, dtype=h.dtype)
-    return grad_x, grad_h0, grad_W.mT, grad_b, grad_U.mT, grad_c
+    steps = Steps.of(h, B, call.batch_sizes, call.reverse)
+    run_steps("cayley_elman_back", steps, arguments, dtype=h.dtype)
+    return {
+        "x": grad_x,
+        "h0": grad_h0,
+        "W": None if grad_W is None else grad_W.mT,
+        "b": grad_b,
+        "U": None if grad_U is None else grad_U.mT,
+        "c": grad_c,
+    }

@@ -1,14 +1,16 @@
 """The gated recurrence and its gradient in C; see :mod:`cayley.recurrences.gru`."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from cayley.kernels.cpu.native import Input, Steps, call, contiguous, pointers
+from cayley.kernels.calls import GruCall, GruGradients, GruStates
+from cayley.kernels.cpu import native
+from cayley.kernels.cpu.native import Input, Steps, contiguous, pointers, run_steps
 
-__all__ = ["gru", "gru_backward"]
+__all__ = ["gru", "gru_backward", "refusal"]
 
 
 class _Gru(ctypes.Structure):
@@ -23,60 +25,52 @@ class _Gru(ctypes.Structure):
     )
 
 
-def gru(
-    x: Tensor,
-    h0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    c: Tensor | None,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-) -> tuple[Tensor, Tensor]:
-    """All h, and all [r, u, c]."""
-    x, h0, W, b, U, c = contiguous(x, h0, W, b, U, c)
+def refusal(call: GruCall, gradients: GruGradients | None = None) -> str | None:
+    """Why C cannot compute a call, or its gradient; None if it can."""
+    return native.refusal(call.x, call.h0, call.W, call.b, call.U, call.c, *(gradients or ()))
+
+
+def gru(call: GruCall) -> GruStates:
+    """The states of a call."""
+    x, h0, W, b, U, c = contiguous(call.x, call.h0, call.W, call.b, call.U, call.c)
     B, H = h0.shape
     h, gates = (x.new_empty(*x.shape[:-1], F) for F in (H, 3 * H))
-    all = _Gru(
+    arguments = _Gru(
         Input(**pointers(x=x, U=U, c=c), I=x.shape[-1]),
         **pointers(h0=h0, W=W, b=b, h=h, gates=gates),
         H=H,
     )
-    call("cayley_gru", Steps.of(x, B, batch_sizes, reverse), all, dtype=x.dtype)
-    return h, gates
+    steps = Steps.of(x, B, call.batch_sizes, call.reverse)
+    run_steps("cayley_gru", steps, arguments, dtype=x.dtype)
+    return GruStates(h, gates)
 
 
 def gru_backward(
-    grad_h: Tensor,
-    grad_gates: Tensor | None,
-    h: Tensor,
-    gates: Tensor,
-    x: Tensor,
-    h0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, h0, W, b, U and c; of x, W, U and c those that are wanted."""
-    grad_h, grad_gates, h, gates, x, h0, W, b, U = contiguous(
-        *(grad_h, grad_gates, h, gates, x, h0, W, b, U)
-    )
+    gradients: GruGradients, states: GruStates, call: GruCall, needed: Collection[str]
+) -> dict[str, Tensor | None]:
+    """Gradients of a call; of x, W, U and c those that are needed."""
+    grad_h, grad_gates, h, gates = contiguous(*gradients, *states)
+    x, h0, W, b, U = contiguous(call.x, call.h0, call.W, call.b, call.U)
     B, H = h0.shape
-    of_x, of_W, of_U, of_c = wanted
-    grad_x = torch.empty_like(gates if U is None else x) if of_x else h.new_empty(0)
-    grad_h0, grad_b = torch.empty_like(h0), h.new_empty(0 if b is None else b.shape)
+    grad_x = torch.empty_like(x) if "x" in needed else None
+    grad_h0, grad_b = torch.empty_like(h0), None if b is None else torch.empty_like(b)
     # transposed, as C adds them up
-    grad_W = h.new_empty((H, 3 * H) if of_W else (0, 0))
-    grad_U = h.new_empty(U.shape[::-1] if of_U else (0, 0))
-    grad_c = h.new_empty(3 * H if of_c else 0)
-    all = _Gru(
+    grad_W = h.new_empty(H, 3 * H) if "W" in needed else None
+    grad_U = h.new_empty(U.shape[::-1]) if "U" in needed else None
+    grad_c = h.new_empty(3 * H) if "c" in needed else None
+    arguments = _Gru(
         Input(**pointers(x=x, U=U, grad_x=grad_x, grad_U=grad_U, grad_c=grad_c), I=x.shape[-1]),
         **pointers(h0=h0, W=W, b=b, h=h, gates=gates, grad_h=grad_h, grad_gates=grad_gates),
         **pointers(grad_h0=grad_h0, grad_W=grad_W, grad_b=grad_b),
         H=H,
     )
-    call("cayley_gru_back", Steps.of(h, B, batch_sizes, reverse), all, dtype=h.dtype)
-    return grad_x, grad_h0, grad_W.mT, grad_b, grad_U.mT, grad_c
+    steps = Steps.of(h, B, call.batch_sizes, call.reverse)
+    run_steps("cayley_gru_back", steps, arguments, dtype=h.dtype)
+    return {
+        "x": grad_x,
+        "h0": grad_h0,
+        "W": None if grad_W is None else grad_W.mT,
+        "b": grad_b,
+        "U": None if grad_U is None else grad_U.mT,
+        "c": grad_c,
+    }

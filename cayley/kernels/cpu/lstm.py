@@ -1,15 +1,16 @@
 """The LSTM recurrence and its gradient in C; see :mod:`cayley.recurrences.lstm`."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from cayley.kernels.cpu.native import Input, Steps, call, contiguous, pointers
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cpu import native
+from cayley.kernels.cpu.native import Input, Steps, contiguous, pointers, run_steps
 
-__all__ = ["lstm", "lstm_backward"]
+__all__ = ["lstm", "lstm_backward", "refusal"]
 
 _POINTER = ctypes.c_void_p
 _LONGEST = 2**31 - 1  # of windows that C can count; no sequence is as long
@@ -40,88 +41,112 @@ class _Lstm(ctypes.Structure):
     )
 
 
-def _sites(
-    tensors: list[Tensor | None],
-    statistics: list[Tensor],
-    gradients: Sequence[Mapping[str, Tensor | None]],
-) -> ctypes.Array:
-    """The normalisations, from five tensors for each and what belongs to one direction."""
-    sites = (_Site * 3)()
-    for k in range(3):
-        gamma, beta, reference, past, given = tensors[5 * k : 5 * k + 5]
-        own = {"gamma": gamma, "beta": beta, "reference": reference, "past": past, "given": given}
-        found = pointers(**own, statistics=statistics[k], **gradients[k])
-        sites[k] = _Site(**found, given_rows=0 if given is None else given.shape[2])
-    return sites
+def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | None:
+    """Why C cannot compute a call, or its gradient; None if it can."""
+    tensors = (call.x, call.h0, call.c0, call.W, call.b, call.weights, call.U)
+    sites = (tensor for site in call.sites if site is not None for tensor in site)
+    return native.refusal(*tensors, *sites, *(gradients or ()))
 
 
-def lstm(*arguments: Any) -> tuple[Tensor, ...]:
-    """All h and c, the gates or normalised products, and the statistics of every normalisation.
-
-    Arguments are those of the operator in :mod:`cayley.recurrences.lstm`, up to ε.
-    """
-    *tensors, batch_sizes, window, over_batch, eps = arguments
-    x, h0, c0, W, b, *sites, weights, U = contiguous(*tensors)
+def lstm(call: LstmCall) -> LstmStates:
+    """The states, cells and statistics of a call."""
+    x, h0, c0, W, b, weights, U = contiguous(
+        *(call.x, call.h0, call.c0, call.W, call.b, call.weights, call.U)
+    )
     B, H = h0.shape
-    T = len(x) if batch_sizes is None else len(batch_sizes)
+    T = len(x) if call.batch_sizes is None else len(call.batch_sizes)
     h, c, kept = (x.new_empty(*x.shape[:-1], F) for F in (H, H, 4 * H))
+    sites = _contiguous_sites(call)
     statistics = []
-    for k in (0, 5, 10):
-        gamma, given = sites[k], sites[k + 4]
-        shape = (4, T, 1, len(gamma)) if over_batch and gamma is not None else (4, T, B, 1)
-        statistics.append(x.new_zeros(0 if gamma is None or given is not None else shape))
-    all = _Lstm(
-        *(H, min(window, _LONGEST), over_batch, eps),
+    for site in sites:
+        if site is None or site.given is not None:
+            statistics.append(x.new_empty(0))
+        else:
+            group = (1, len(site.gamma)) if call.over_batch else (B, 1)
+            statistics.append(x.new_zeros(4, T, *group))
+    arguments = _Lstm(
+        *(H, min(call.window, _LONGEST), call.over_batch, call.eps),
         input=Input(**pointers(x=x, U=U), I=x.shape[-1]),
         **pointers(h0=h0, c0=c0, W=W, b=b, weights=weights, h=h, c=c, kept=kept),
-        sites=_sites(sites, statistics, [{}] * 3),
+        sites=_in_c(sites, [{"statistics": own} for own in statistics]),
     )
-    call("cayley_lstm", Steps.of(x, B, batch_sizes, False), all, dtype=x.dtype)
-    return h, c, kept, *statistics
+    steps = Steps.of(x, B, call.batch_sizes, False)
+    run_steps("cayley_lstm", steps, arguments, dtype=x.dtype)
+    return LstmStates(h, c, kept, *statistics)
 
 
-def lstm_backward(*arguments: Any) -> list[Tensor]:
-    """Gradients; arguments and result are those of :func:`cayley.recurrences.lstm_gradient`."""
-    *tensors, batch_sizes, window, over_batch, eps, (of_x, of_W, of_U) = arguments
-    tensors = contiguous(*tensors)
-    grad_h, grad_c, *grad_statistics = tensors[:5]
-    h, c, kept, *statistics = tensors[5:11]
-    x, h0, c0, W, b, *sites, weights, U = tensors[11:]
+def lstm_backward(
+    gradients: LstmGradients, states: LstmStates, call: LstmCall, needed: Collection[str]
+) -> dict[str, Tensor | None]:
+    """Gradients of a call; of x, W and U those that are needed."""
+    grad_h, grad_c, h, c, kept = contiguous(
+        *(gradients.h, gradients.c, states.h, states.c, states.kept)
+    )
+    x, h0, c0, W, b, weights, U = contiguous(
+        *(call.x, call.h0, call.c0, call.W, call.b, call.weights, call.U)
+    )
     B, H = h0.shape
-
-    def like(tensor: Tensor | None) -> Tensor:
-        return h.new_empty(0) if tensor is None else torch.empty_like(tensor)
-
     # a normalisation of either term makes two gradients of one, in the place of the first
-    normalised = sites[0] is not None or sites[5] is not None
-    grad_x = like(x if of_x or normalised else None)
-    grad_h0, grad_c0, grad_b = like(h0), like(c0), like(b)
+    normalised = call.input is not None or call.recurrent is not None
+    grad_x = torch.empty_like(x) if "x" in needed or normalised else None
+    grad_h0, grad_c0 = torch.empty_like(h0), torch.empty_like(c0)
+    grad_b = None if b is None else torch.empty_like(b)
     # transposed, as C adds them up
-    grad_W = h.new_empty((H, 4 * H) if of_W else (0, 0))
-    grad_U = h.new_empty(U.shape[::-1] if of_U else (0, 0))
-    found = [
-        {
-            "grad_gamma": like(sites[5 * k]),
-            "grad_beta": like(sites[5 * k]),
-            # past statistics that are not used have no gradient
-            "grad_past": h.new_zeros(0 if sites[5 * k + 3] is None else sites[5 * k + 3].shape),
-        }
-        for k in range(3)
-    ]
-    inward = [
-        gradients | {"grad_statistics": external}
-        for gradients, external in zip(found, grad_statistics, strict=True)
-    ]
-    all = _Lstm(
-        *(H, min(window, _LONGEST), over_batch, eps),
+    grad_W = h.new_empty(H, 4 * H) if "W" in needed else None
+    grad_U = h.new_empty(U.shape[::-1]) if "U" in needed else None
+    sites, found = _contiguous_sites(call), []
+    own: list[Mapping[str, Tensor | None]] = []
+    for site, statistics, external in zip(
+        sites, contiguous(*states.statistics), contiguous(*gradients.statistics), strict=True
+    ):
+        found.append(_empty_gradients(site))
+        own.append({**found[-1], "statistics": statistics, "grad_statistics": external})
+    arguments = _Lstm(
+        *(H, min(call.window, _LONGEST), call.over_batch, call.eps),
         input=Input(**pointers(x=x, U=U, grad_x=grad_x, grad_U=grad_U), I=x.shape[-1]),
         **pointers(h0=h0, c0=c0, W=W, weights=weights),
         **pointers(h=h, c=c, kept=kept, grad_h=grad_h, grad_c=grad_c),
         **pointers(grad_h0=grad_h0, grad_c0=grad_c0, grad_W=grad_W, grad_b=grad_b),
-        sites=_sites(sites, statistics, inward),
+        sites=_in_c(sites, own),
     )
-    call("cayley_lstm_back", Steps.of(h, B, batch_sizes, False), all, dtype=h.dtype)
-    result = [grad_x if of_x else like(None), grad_h0, grad_c0, grad_W.mT, grad_b]
-    for gradients in found:
-        result += gradients.values()
-    return [*result, grad_U.mT]
+    steps = Steps.of(h, B, call.batch_sizes, False)
+    run_steps("cayley_lstm_back", steps, arguments, dtype=h.dtype)
+    result = {
+        "x": grad_x,
+        "h0": grad_h0,
+        "c0": grad_c0,
+        "W": None if grad_W is None else grad_W.mT,
+        "b": grad_b,
+        "U": None if grad_U is None else grad_U.mT,
+    }
+    for name, site in zip(("input", "recurrent", "cell"), found, strict=True):
+        result |= {f"{name}_{key.removeprefix('grad_')}": value for key, value in site.items()}
+    return result
+
+
+def _contiguous_sites(call: LstmCall) -> list[Site | None]:
+    return [None if site is None else Site(*contiguous(*site)) for site in call.sites]
+
+
+def _empty_gradients(site: Site | None) -> dict[str, Tensor | None]:
+    """Room for the gradients of a normalisation, under the names that they have in C."""
+    if site is None:
+        return {}
+    return {
+        "grad_gamma": torch.empty_like(site.gamma),
+        "grad_beta": torch.empty_like(site.beta),
+        # past statistics that are not used have no gradient
+        "grad_past": None if site.past is None else torch.zeros_like(site.past),
+    }
+
+
+def _in_c(
+    sites: Sequence[Site | None], own: Sequence[Mapping[str, Tensor | None]]
+) -> ctypes.Array[_Site]:
+    """The normalisations as C takes them, each with what belongs to one direction."""
+    structures = (_Site * 3)()
+    for k, (site, more) in enumerate(zip(sites, own, strict=True)):
+        if site is not None:
+            rows = 0 if site.given is None else site.given.shape[2]
+            structures[k] = _Site(**pointers(**site._asdict(), **more), given_rows=rows)
+    return structures

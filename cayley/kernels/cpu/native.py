@@ -15,12 +15,12 @@ __all__ = [
     "INSTRUCTION_SETS",
     "Input",
     "Steps",
-    "call",
     "contiguous",
     "instruction_set",
     "pointers",
     "refusal",
     "run",
+    "run_steps",
 ]
 
 INSTRUCTION_SETS = ("plain", "avx2", "avx512")
@@ -101,7 +101,9 @@ def refusal(x: Tensor, *others: Tensor | None) -> str | None:
     return None
 
 
-def call(function: str, steps: Steps, arguments: ctypes.Structure, *, dtype: torch.dtype) -> None:
+def run_steps(
+    function: str, steps: Steps, arguments: ctypes.Structure, *, dtype: torch.dtype
+) -> None:
     """Run a recurrence in the precision of ``dtype`` on torch's number of threads."""
     structures = ctypes.byref(steps), ctypes.byref(arguments)
     run(function, *structures, torch.get_num_threads(), dtype=dtype)

@@ -1,4 +1,4 @@
-"""Cayley transforms that fit into one multiprocessor of a GPU, each formed by one launch."""
+"""Cayley transforms that fit into one multiprocessor of a GPU, each by one launch."""
 
 import functools
 import struct
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.cpu.cayley import check_entries, entries
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on, refused
-from cayley.kernels.cuda.plans import RESERVED, chip
-from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.cuda.runtime.chip import RESERVED, chip
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 
-__all__ = ["cayley", "cayley_backward", "neumann", "pitch", "renewed", "serves"]
+__all__ = ["cayley", "cayley_backward", "neumann", "pitch", "refusal", "renewed"]
 
 THREADS = 512
 ROWS, COLUMNS = 16, 32  # the threads as ``src/small.cuh`` has them
@@ -21,21 +20,24 @@ ROWS, COLUMNS = 16, 32  # the threads as ``src/small.cuh`` has them
 Rule = tuple[int, float, int]
 
 
-def serves(n: int, x: Tensor, *others: Tensor) -> bool:
-    """Whether these kernels form the (n, n) matrix of the free entries x, rather than torch.
+def refusal(n: int, x: Tensor, *others: Tensor) -> str | None:
+    """Why these kernels cannot form the (n, n) matrix of the free entries x; None if they can.
 
     Arguments:
         n: The size of the matrix.
         x: The free entries.
         others: What else is read, and what is written.
     """
-    return (
-        x.is_cuda
-        and all(other.device == x.device and other.is_contiguous() for other in others)
-        and backend_in_force() != "reference"
-        and refused(x, *others) is None
-        and pitch(n, chip(x.device.index).memory) is not None
-    )
+    if any(other.device != x.device for other in others):
+        return "the CUDA kernels take tensors of one device"
+    if reason := tensor_refusal(x, *others):
+        return reason
+    if not all(other.is_contiguous() for other in others):
+        return "the CUDA kernels read matrices from front to back, and one is strided"
+    if pitch(n, chip(x.device.index).memory) is None:
+        name = torch.cuda.get_device_name(x.device)
+        return f"two {n} × {n} matrices do not fit on a multiprocessor of {name}"
+    return None
 
 
 @functools.cache
@@ -158,7 +160,7 @@ def _matrix(n: int, width: int) -> int:
 def _kernel(source: str, device: int, n: int) -> Kernel:
     width = pitch(n, chip(device).memory)
     if width is None:
-        raise NotImplementedError(f"expected a size that serves() lets pass, got {n}")
+        raise NotImplementedError(f"expected a size that refusal() lets pass, got {n}")
     matrix = _matrix(n, width)
     sizes = constants(N=n, THREADS=THREADS, PITCH=width, MATRIX=matrix)
     with on(device):

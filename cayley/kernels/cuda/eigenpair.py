@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on, refused
-from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
+from cayley.kernels.dispatch import use_kernel
 
 __all__ = [
     "InverseIteration",
@@ -48,7 +48,7 @@ class InverseIteration(NamedTuple):
 
 def can_follow(T: Tensor) -> bool:
     """Whether these kernels can follow an eigenpair of a matrix, and may."""
-    return T.is_cuda and backend_in_force() != "reference" and refused(T) is None
+    return T.is_cuda and use_kernel("cuda", tensor_refusal(T), T.device, otherwise=None)
 
 
 def inverse_iteration(gram: Tensor, lead: Tensor, terms: int) -> InverseIteration:

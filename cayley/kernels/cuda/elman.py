@@ -8,127 +8,108 @@ they are.
 """
 
 import functools
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from cayley.activations import ACTIVATIONS
-from cayley.kernels.cuda.nvrtc import Kernel, on, refused
-from cayley.kernels.cuda.packed import step_table
-from cayley.kernels.cuda.plans import Plan, best_plan, chip, no_room
-from cayley.kernels.cuda.team_kernels import run_teams
-from cayley.kernels.cuda.teams import GateProduct, Kind, best_team
+from cayley.activations import ACTIVATIONS as KNOWN
+from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
+from cayley.kernels.cuda.runtime.chip import chip, no_room
+from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
+from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.cuda.runtime.projection import project_on_cuda
+from cayley.kernels.cuda.runtime.team_kernels import run_teams
+from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
+from cayley.kernels.projection import projection_gradients
+from cayley.kernels.steps import outer_products
 
-__all__ = ["elman", "elman_backward", "refusal"]
+__all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal"]
+
+# those of src/activations.cuh
+ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "modrelu", "modrelu_stacked")
 
 
-def refusal(
-    nonlinearity: str,
-    x: Tensor,
-    *others: Tensor | None,
-    batch_sizes: Tensor | None = None,
-    grad_z: Tensor | None = None,
-) -> str | None:
-    """Why the kernels cannot serve a call; None if they can.
-
-    Arguments:
-        nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
-        x: h, (T, B, H) or (N, H), or h0, (B, H).
-        others: All other tensors of the call.
-        batch_sizes: Of a packed sequence.
-        grad_z: The gradient of z.
-    """
-    if grad_z is not None:
+def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | None:
+    """Why the kernels cannot compute a call, or its gradient; None if they can."""
+    if call.nonlinearity not in ACTIVATIONS:
+        return f"the CUDA kernels have no {call.nonlinearity}"
+    if gradients is not None and gradients.z is not None:
         return "the CUDA kernels give first derivatives only"
-    if reason := refused(x, *others):
+    h0, packed = call.h0, call.batch_sizes is not None
+    tensors = (call.x, call.W, call.b, call.U, call.c)
+    if reason := tensor_refusal(h0, *tensors, *(gradients or ())):
         return reason
-    *_, B, H = x.shape
-    if batch_sizes is not None:
-        B = int(batch_sizes[0])
+    B, H = h0.shape
     if B * H >= 2**31:
         return f"the CUDA kernels take less than 2^31 numbers a step, not {B} × {H}"
-    device, packed = x.device.index, batch_sizes is not None
-    if _served_plan(device, H, max(B, 1), nonlinearity, packed) is not None:
+    device = h0.device.index
+    if _plan(device, H, max(B, 1), call.nonlinearity, packed) is not None:
         return None
-    if best_team(H, 1, _kind(nonlinearity), chip(device)) is None:
-        return no_room(f"{H} × {H} weights", x.device)
+    if best_team(H, 1, _kind(call.nonlinearity), chip(device)) is None:
+        return no_room(f"{H} × {H} weights", h0.device)
     return None
 
 
-def elman(
-    x: Tensor,
-    h0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-    nonlinearity: str,
-) -> tuple[Tensor, Tensor]:
-    """All h, and all z where the activation's derivative needs them (else an empty tensor)."""
-    x, h0, W = x.contiguous(), h0.contiguous(), W.contiguous()
+def elman(call: ElmanCall) -> ElmanStates:
+    """The states of a call."""
+    x = project_on_cuda(call.x, call.U, call.c).contiguous()
+    h0, W = call.h0.contiguous(), call.W.contiguous()
     h = torch.empty_like(x)
-    z = torch.empty_like(x) if ACTIVATIONS[nonlinearity].saves_z else x.new_empty(0)
-    b = z if b is None else b.contiguous()
+    z = torch.empty_like(x) if KNOWN[call.nonlinearity].needs_z else x.new_empty(0)
+    b = z if call.b is None else call.b.contiguous()
     if len(h0) > 0:
-        arguments = (x, h0, W, b, h, z)
-        _launch("forward", 1, nonlinearity, h0, batch_sizes, reverse, *arguments)
-    return h, z
+        _launch("forward", 1, call, x, h0, W, b, h, z)
+    return ElmanStates(h, z)
 
 
 def elman_backward(
-    grad_h: Tensor,
-    grad_z: Tensor | None,
-    h: Tensor,
-    z: Tensor,
-    h0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-    nonlinearity: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, h0 and b."""
-    saved = z if ACTIVATIONS[nonlinearity].saves_z else h
-    grad_h, saved, W = grad_h.contiguous(), saved.contiguous(), W.contiguous()
+    gradients: ElmanGradients, states: ElmanStates, call: ElmanCall, needed: Collection[str]
+) -> dict[str, Tensor | None]:
+    """Gradients of a call; of x, W, U and c those that are needed."""
+    h, h0, b = states.h, call.h0, call.b
+    saved = states.z if KNOWN[call.nonlinearity].needs_z else h
+    grad_h, saved, W = gradients.h.contiguous(), saved.contiguous(), call.W.contiguous()
     delta, grad_h0 = torch.empty_like(saved), h0.new_empty(h0.shape)
     # summed over the rows afterwards, in an order that does not vary
     partial_b = h.new_empty(0 if b is None else (len(h0), len(b)))
     bias = partial_b if b is None else b.contiguous()
     if len(h0) > 0:
-        arguments = (grad_h, saved, W, bias, delta, grad_h0, partial_b)
-        _launch("backward", 2, nonlinearity, h0, batch_sizes, reverse, *arguments)
-    return delta, grad_h0, partial_b if b is None else partial_b.sum(0)
+        _launch("backward", 2, call, grad_h, saved, W, bias, delta, grad_h0, partial_b)
+    return {
+        "h0": grad_h0,
+        "W": outer_products(delta, h, h0, call.batch_sizes, call.reverse)
+        if "W" in needed
+        else None,
+        "b": None if b is None else partial_b.sum(0),
+        **projection_gradients(delta, call.x, call.U, needed),
+    }
 
 
-def _launch(
-    direction: str,
-    streams: int,
-    nonlinearity: str,
-    h0: Tensor,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-    x: Tensor,
-    *rest: Tensor,
-) -> None:
-    device, (B, H), packed = x.device.index, h0.shape, batch_sizes is not None
-    table, T = step_table(batch_sizes, x, B)
-    plan = _served_plan(device, H, B, nonlinearity, packed)
+def _launch(direction: str, streams: int, call: ElmanCall, x: Tensor, *rest: Tensor) -> None:
+    """Launch the kernel of a direction, which reads so many arrays beside its states."""
+    (B, H), nonlinearity, packed = call.h0.shape, call.nonlinearity, call.batch_sizes is not None
+    device = x.device.index
+    table, T = step_table(call.batch_sizes, x, B)
+    steps = (table, T, B, int(call.reverse))
+    plan = _plan(device, H, B, nonlinearity, packed)
     if plan is None:
         options = ("Activation PHI", nonlinearity.upper()), ("bool PACKED", str(packed).lower())
-        steps = (table, T, B, int(reverse))
-        run_teams(f"elman_team_{direction}", _kind(nonlinearity), options, h0, (x, *rest), *steps)
+        arrays, kind = (x, *rest), _kind(nonlinearity)
+        run_teams(f"elman_team_{direction}", kind, options, call.h0, arrays, *steps)
     else:
         launch = _kernel(device, direction, plan, streams, nonlinearity, packed)
-        launch(plan.clusters(B), x, *rest, table, T, B, int(reverse))
+        launch(plan.clusters(B), x, *rest, *steps)
 
 
 def _kind(nonlinearity: str) -> Kind:
     """What a team of blocks computes, in either direction."""
-    together = 2 if nonlinearity == "modrelu_stacked" else 1
+    together = 2 if KNOWN[nonlinearity].stacked else 1
     return Kind((GateProduct(1, False),), totals=0, extra=0, spare=96, together=together)
 
 
-def _served_plan(device: int, H: int, B: int, nonlinearity: str, packed: bool) -> Plan | None:
+def _plan(device: int, H: int, B: int, nonlinearity: str, packed: bool) -> Plan | None:
     """The plan for B rows, if there is one and the device runs clusters of that size."""
     plan = best_plan(H, B, chip(device))
     if plan is None or plan.blocks == 1:

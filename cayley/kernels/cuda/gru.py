@@ -7,153 +7,135 @@ they are.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.gates import Layout, Options, best_layout, gate_kernel
-from cayley.kernels.cuda.nvrtc import refused
-from cayley.kernels.cuda.packed import step_table
-from cayley.kernels.cuda.parts import parts
-from cayley.kernels.cuda.plans import chip, no_room
-from cayley.kernels.cuda.row_products import LITTLE, RowProduct, row_products
-from cayley.kernels.cuda.team_kernels import run_teams
-from cayley.kernels.cuda.teams import GateProduct, Kind, best_team
+from cayley.kernels.calls import GruCall, GruGradients, GruStates
+from cayley.kernels.cuda.runtime.blocks import (
+    BlockLayout,
+    Options,
+    best_block_layout,
+    gate_kernel,
+)
+from cayley.kernels.cuda.runtime.chip import chip, no_room
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
+from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.cuda.runtime.parts import parts
+from cayley.kernels.cuda.runtime.projection import project_on_cuda
+from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
+from cayley.kernels.cuda.runtime.team_kernels import run_teams
+from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
-__all__ = ["gru", "gru_backward", "refusal"]
+__all__ = ["BACKWARD", "FORWARD", "gru", "gru_backward", "refusal"]
 
 # of teams of blocks
 FORWARD = Kind((GateProduct(2, False), GateProduct(1, False)), totals=0, extra=0, spare=104)
 BACKWARD = Kind((GateProduct(1, False), GateProduct(2, True)), totals=0, extra=0, spare=112)
 
 
-def refusal(h0: Tensor, *others: Tensor | None, grad_saved: Tensor | None = None) -> str | None:
-    """Why the kernels cannot serve a call; None if they can.
-
-    Arguments:
-        h0: The state before the first step, (B, H).
-        others: All other tensors of the call.
-        grad_saved: The gradient of the gates.
-    """
-    if grad_saved is not None:
+def refusal(call: GruCall, gradients: GruGradients | None = None) -> str | None:
+    """Why the kernels cannot compute a call, or its gradient; None if they can."""
+    if gradients is not None and gradients.gates is not None:
         return "the CUDA kernels give first derivatives only"
-    if reason := refused(h0, *others):
+    h0 = call.h0
+    tensors = (call.x, call.W, call.b, call.U, call.c)
+    if reason := tensor_refusal(h0, *tensors, *(gradients or ())):
         return reason
     H = h0.shape[-1]
-    if not _fits(H, h0.device.index):
+    if not _has_room(H, h0.device.index):
         return no_room(f"{3 * H} × {H} weights", h0.device)
     return None
 
 
-def gru(
-    x: Tensor,
-    h0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-) -> tuple[Tensor, Tensor]:
-    """All h, and all [r, u, c] in the layout of x."""
-    B, H = h0.shape
-    x, h0, W = x.contiguous(), h0.contiguous(), W.contiguous()
-    h, saved = x.new_empty(*x.shape[:-1], H), torch.empty_like(x)
-    bias = None if b is None else b.contiguous()
+def gru(call: GruCall) -> GruStates:
+    """The states of a call."""
+    B, H = call.h0.shape
+    x = project_on_cuda(call.x, call.U, call.c).contiguous()
+    h0, W = call.h0.contiguous(), call.W.contiguous()
+    h, gates = x.new_empty(*x.shape[:-1], H), torch.empty_like(x)
+    bias = None if call.b is None else call.b.contiguous()
     if B > 0:
-        table, T = step_table(batch_sizes, x, B)
-        arrays, options = (x, h0, W, bias, h, saved), _options(b, table)
+        table, T = step_table(call.batch_sizes, x, B)
+        arrays, options = (x, h0, W, bias, h, gates), _options(call)
+        steps = (table, T, B, int(call.reverse))
         if layout := _forward(H, x.device.index):
-            kernel = gate_kernel(x.device.index, "gru_forward", layout, options)
-            kernel(B, *arrays, table, T, B, int(reverse))
+            gate_kernel(x.device.index, "gru_forward", layout, options)(B, *arrays, *steps)
         else:
-            steps = (table, T, B, int(reverse))
             run_teams("gru_team_forward", FORWARD, options, h0, arrays, *steps)
-    return h, saved
+    return GruStates(h, gates)
 
 
 def gru_backward(
-    grad_h: Tensor,
-    h: Tensor,
-    saved: Tensor,
-    x: Tensor,
-    h0: Tensor,
-    W: Tensor,
-    b: Tensor | None,
-    U: Tensor | None,
-    batch_sizes: Tensor | None,
-    reverse: bool,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients with respect to x, h0, W, b, U and c; empty where they are not wanted."""
-    of_x, of_W, of_U, of_c = wanted
-    (B, H), device = h0.shape, h.device.index
+    gradients: GruGradients, states: GruStates, call: GruCall, needed: Collection[str]
+) -> dict[str, Tensor | None]:
+    """Gradients of a call; of x, W, U and c those that are needed."""
+    x, U, (B, H), device = call.x, call.U, call.h0.shape, call.h0.device.index
+    grad_h, h, gates = (v.contiguous() for v in (gradients.h, states.h, states.gates))
+    h0, W = call.h0.contiguous(), call.W.contiguous()
     N = h.numel() // H  # rows of all steps
-    grad_h, h, saved, h0, matrix = (v.contiguous() for v in (grad_h, h, saved, h0, W))
+    of_x = "x" in needed
     room, factors, partial = parts(h, 0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H)
-    delta = torch.empty_like(saved) if of_x else room
+    delta = torch.empty_like(gates) if of_x else room
     grad_h0 = torch.empty_like(h0)
     if B > 0:
-        table, T = step_table(batch_sizes, h, B)
-        arrays = (grad_h, h, saved, h0, matrix, delta, grad_h0, partial, factors)
-        options = _options(b, table)
+        table, T = step_table(call.batch_sizes, h, B)
+        arrays = (grad_h, h, gates, h0, W, delta, grad_h0, partial, factors)
+        options, steps = _options(call), (table, T, B, int(call.reverse))
         if layout := _backward(H, device):
-            kernel = gate_kernel(device, "gru_backward", layout, options)
-            kernel(B, *arrays, table, T, B, int(reverse))
+            gate_kernel(device, "gru_backward", layout, options)(B, *arrays, *steps)
         else:
-            steps = (table, T, B, int(reverse))
             run_teams("gru_team_backward", BACKWARD, options, h0, arrays, *steps)
-    grad_W = h.new_empty(W.shape if of_W else (0, 0))
-    grad_U = h.new_empty((0, 0) if U is None or not of_U else U.shape)
-    if 0 < N * 3 * H * (H + x.shape[-1]) <= LITTLE:
+    grad_W = h.new_empty(W.shape) if "W" in needed else None
+    grad_U = h.new_empty(U.shape) if U is not None and "U" in needed else None
+    inputs = H if U is None else x.shape[-1]
+    if 0 < N * 3 * H * (H + inputs) <= LITTLE:
         total, products = h.new_empty(4 * H), []
-        if of_W:
+        if grad_W is not None:
             widths = (3 * H, 2 * H)
             # the addresses of [δ_c], [r h] and the last third of the gradient
             candidate = delta.data_ptr() + 8 * H, factors.data_ptr() + 4 * H
             products.append(RowProduct(delta, factors, grad_W, widths, (2 * H, H)))
             place = grad_W.data_ptr() + 8 * H * H
             products.append(RowProduct(*candidate, place, widths, (H, H)))
-        if of_U:
-            sizes = (3 * H, x.shape[-1])
+        if grad_U is not None:
+            sizes = (3 * H, inputs)
             products.append(RowProduct(delta, x.contiguous(), grad_U, sizes, sizes))
         row_products(device, N, products, partial, total, (B, 4 * H), 0)
     else:
         rows, columns = delta.view(N, 3 * H).mT, factors.view(N, 2 * H)
-        if of_W:
+        if grad_W is not None:
             torch.mm(rows[: 2 * H], columns[:, :H], out=grad_W[: 2 * H])
             torch.mm(rows[2 * H :], columns[:, H:], out=grad_W[2 * H :])
-        if of_U:
+        if grad_U is not None:
             torch.mm(rows, x.flatten(0, -2), out=grad_U)
         # in an order that does not vary
         total = partial.view(B, 4 * H).sum(0)
     grad_c, grad_b = total.split((3 * H, H))
-    nothing = h.new_empty(0)
-    return (
-        nothing if not isinstance(delta, Tensor) else delta if U is None else delta @ U,
-        grad_h0,
-        grad_W,
-        nothing if b is None else grad_b,
-        grad_U,
-        grad_c if of_c else nothing,
-    )
+    grad_x = None
+    if isinstance(delta, Tensor):
+        grad_x = delta if U is None else delta @ U
+    return {"x": grad_x, "h0": grad_h0, "W": grad_W, "b": grad_b, "U": grad_U, "c": grad_c}
 
 
 @functools.cache
-def _fits(H: int, device: int) -> bool:
+def _has_room(H: int, device: int) -> bool:
     for layout, kind in ((_forward, FORWARD), (_backward, BACKWARD)):
         if layout(H, device) is None and best_team(H, 1, kind, chip(device)) is None:
             return False
     return True
 
 
-def _forward(H: int, device: int) -> Layout | None:
-    return best_layout(H, ((H, 2), (H, 1)), 2, 0, 48, chip(device).memory)
+def _forward(H: int, device: int) -> BlockLayout | None:
+    return best_block_layout(H, ((H, 2), (H, 1)), 2, 0, 48, chip(device).memory)
 
 
-def _backward(H: int, device: int) -> Layout | None:
-    return best_layout(H, ((H, 1), (2 * H, 1)), 5, 0, 64, chip(device).memory)
+def _backward(H: int, device: int) -> BlockLayout | None:
+    return best_block_layout(H, ((H, 1), (2 * H, 1)), 5, 0, 64, chip(device).memory)
 
 
-def _options(b: Tensor | None, table: Tensor | None) -> Options:
-    phi, packed = "TANH" if b is None else "MODRELU", "false" if table is None else "true"
+def _options(call: GruCall) -> Options:
+    phi = "TANH" if call.b is None else "MODRELU"
+    packed = "false" if call.batch_sizes is None else "true"
     return ("Activation PHI", phi), ("bool PACKED", packed)

@@ -160,17 +160,45 @@ def test_derivatives_pass_through_where_they_are_asked_for() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_serves_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     x, D = torch.zeros(3), torch.ones(3)
-    assert cpu.serves(x, D)
-    with cayley.backend("reference"):
-        assert not cpu.serves(x, D)
-    assert not cpu.serves(x.bfloat16(), D.bfloat16())
-    assert not cpu.serves(x.float(), D)
-    assert not cpu.serves(x.to("meta"), D.to("meta"))
-    assert not cpu.serves(x, torch.ones(cpu.LARGEST + 1))
+    assert cpu.refusal(x, D) is None
+    assert "not torch.bfloat16" in (cpu.refusal(x.bfloat16(), D.bfloat16()) or "")
+    assert "one dtype" in (cpu.refusal(x.float(), D) or "")
+    assert "two devices, cpu and meta" in (cpu.refusal(x, D.to("meta")) or "")
     monkeypatch.setattr(native, "_library", lambda: None)
-    assert not cpu.serves(x, D)
+    assert "without its C code" in (cpu.refusal(x, D) or "")
+
+
+def test_the_back_end_is_that_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = ScaledCayley(3), ScaledCayley(cpu.LARGEST + 1)
+    calls, transform = [], cpu.cayley
+
+    def count(*arguments: object) -> tuple[Tensor, Tensor]:
+        calls.append(arguments)
+        return transform(*arguments)  # pyrefly: ignore
+
+    monkeypatch.setattr(cpu, "cayley", count)
+    for map, expected in ((small, 2), (large, 0)):
+        (A,) = map.sample()
+        W, _ = map.formed(A)
+        map(A)
+        assert len(calls) == expected
+        calls.clear()
+        with cayley.backend("reference"):
+            torch.testing.assert_close(map.formed(A)[0], W)
+            map(A)
+        assert not calls
+        with cayley.backend("cpu"):
+            torch.testing.assert_close(map.formed(A)[0], W)
+            map(A)
+        assert len(calls) == 2
+        calls.clear()
+    (A,) = small.sample()
+    with cayley.backend("cuda"), pytest.raises(ValueError, match="device of back end 'cuda'"):
+        small(A)
+    with cayley.backend("cpu"), pytest.raises(NotImplementedError, match="bfloat16"):
+        small.bfloat16()(A.bfloat16())
 
 
 def test_a_wrong_number_of_entries_is_refused() -> None:

@@ -1,10 +1,14 @@
 """What the operators in C hand to one another: the loop's, so that back ends can be mixed."""
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
 
-import cayley.recurrences  # noqa: F401 (registers the operators)
+import cayley.recurrences  # noqa: F401 (makes the operators)
+from cayley.kernels.calls import GruCall, GruGradients
+from cayley.kernels.operator import Operator
 
 LENGTHS = torch.tensor([3, 3, 2, 1])
 
@@ -21,16 +25,16 @@ def test_gates_and_their_gradients_are_those_of_the_loop(
     h0, W = torch.randn(3, H), torch.randn(3 * H, H) / H**0.5
     U = None if features is None else torch.randn(3 * H, features)
     b = torch.randn(H) if threshold else None
-    forward, backward = torch.ops.cayley.gru, torch.ops.cayley.gru_backward
     x = torch.randn(*shape, 3 * H if features is None else features)
-    loop, native = (
-        forward(x, h0, W, b, U, None, batch_sizes, reverse, backend)
-        for backend in ("reference", "cpu")
-    )
-    torch.testing.assert_close(native, loop)
+    call = GruCall(x, h0, W, b, U, None, batch_sizes, reverse)
+    operator: Operator = sys.modules["cayley.recurrences.gru"]._gru
+    loop, native = (operator.forward(call, backend) for backend in ("reference", "cpu"))
+    torch.testing.assert_close((*native,), (*loop,))
+    needed = ["x", "h0", "W"] + ["b"] * threshold + ["U"] * (U is not None)
     for grad_gates in (None, torch.randn(*shape, 3 * H)):
-        arguments = (torch.randn(*shape, H), grad_gates, *loop, x, h0, W, b, U, batch_sizes)
-        options = (reverse, [True, True, U is not None, U is not None])
-        torch.testing.assert_close(
-            backward(*arguments, *options, "cpu"), backward(*arguments, *options, "reference")
+        gradients = GruGradients(torch.randn(*shape, H), grad_gates)
+        found, expected = (
+            operator.backward(gradients, loop, call, needed, name) for name in ("cpu", "reference")
         )
+        for name in needed:
+            torch.testing.assert_close(found[name], expected[name])

@@ -8,6 +8,8 @@ from backends import LSTMS, Norm, lstm_inputs, lstm_run
 from torch import Tensor
 
 import cayley
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates
+from cayley.kernels.operator import Operator
 from cayley.recurrences import lstm, lstm_loop
 
 SIZES = torch.tensor([5] * 9 + [3] * 8 + [2] * 3 + [1] * 3)  # 23 steps
@@ -56,29 +58,27 @@ def test_a_mean_of_1000_hides_nothing_over_5000_steps(window: int, over: str) ->
 
 @pytest.mark.parametrize("case", LSTMS)
 def test_a_gradient_may_follow_the_forward_pass_of_another_back_end(case: str) -> None:
-    module = sys.modules["cayley.recurrences.lstm"]
-    caught = []
+    module, caught = sys.modules["cayley.recurrences.lstm"], []
+    operator: Operator = module._lstm
 
-    def catch(*arguments: object) -> tuple[Tensor, ...]:
-        caught.append(arguments[:-1])
-        return torch.ops.cayley.lstm(*arguments)
+    def catch(call: LstmCall) -> LstmStates:
+        caught.append(call)
+        return operator(call)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_lstm", catch)
-        patch.setattr(module, "_KERNELS", {})
         lstm_run(lstm, LSTMS[case], *lstm_inputs(LSTMS[case], 5, 4, 3).values())
-    *arguments, _ = caught[0]
-    outputs = {
-        name: torch.ops.cayley.lstm(*arguments, False, name) for name in ("cpu", "reference")
-    }
-    torch.testing.assert_close(outputs["cpu"], outputs["reference"], rtol=1e-10, atol=1e-12)
-    grad_h, grad_c = torch.randn_like(outputs["cpu"][0]), None
-    external = [torch.randn_like(s) if s.numel() else None for s in outputs["cpu"][3:]]
-    wanted = [True, True, arguments[21] is not None]
+    (call,) = caught
+    outputs = {name: operator.forward(call, name) for name in ("cpu", "reference")}
+    torch.testing.assert_close((*outputs["cpu"],), (*outputs["reference"],), rtol=1e-10, atol=1e-12)
+    external = [torch.randn_like(s) if s.numel() else None for s in outputs["cpu"].statistics]
+    of_states = LstmGradients(torch.randn_like(outputs["cpu"].h), None, None, *external)
+    values = dict(zip(operator.fields.names, operator.fields.flatten(call), strict=True))
+    needed = [name for name in operator.differentiable if values[name] is not None]
     gradients = [
-        torch.ops.cayley.lstm_backward(grad_h, grad_c, *external, *kept, *arguments, wanted, name)
+        [operator.backward(of_states, states, call, needed, name)[key] for key in needed]
         for name in outputs
-        for kept in outputs.values()
+        for states in outputs.values()
     ]
     for other in gradients[1:]:
         torch.testing.assert_close(other, gradients[0], rtol=1e-8, atol=1e-10)

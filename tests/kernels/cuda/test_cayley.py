@@ -9,7 +9,7 @@ from torch import Tensor
 
 import cayley
 from cayley.kernels.cuda.cayley import cayley as transform
-from cayley.kernels.cuda.cayley import cayley_backward, neumann, pitch, serves
+from cayley.kernels.cuda.cayley import cayley_backward, neumann, pitch, refusal
 from cayley.parametrizations import NeumannCayley, ScaledCayley, StructuredMatrix, skew_symmetric
 from cayley.parametrizations.cayley import pulled_back
 from cayley.parametrizations.neumann import update_inverse_
@@ -67,17 +67,31 @@ def test_rows_are_as_long_as_there_is_memory_for(memory: int) -> None:
         assert width % 4 == 0 or 8 * n * (width + 4) > memory - 2048
 
 
-def test_only_small_float32_matrices_on_a_gpu_are_served() -> None:
-    assert not serves(5, torch.zeros(10, dtype=torch.float32))
-    if not torch.cuda.is_available():
-        return
+@gpu
+def test_refusals() -> None:
     x, D = entries(5, 1.0), signs(5)
-    assert serves(5, x, D)
-    assert not serves(5, x.double(), D.double())
-    assert not serves(5, x, D, torch.zeros(4, 3).float().cuda().mT)
-    assert not serves(500, x, D)
+    assert refusal(5, x, D) is None
+    assert "float32, not torch.float64" in (refusal(5, x.double(), D.double()) or "")
+    assert "strided" in (refusal(5, x, D, torch.zeros(4, 3).float().cuda().mT) or "")
+    assert "two 500 × 500 matrices do not fit" in (refusal(500, x, D) or "")
+
+
+@gpu
+@pytest.mark.parametrize("make", [ScaledCayley, NeumannCayley])
+def test_the_back_end_is_that_in_force(make: Callable[[int], ScaledCayley]) -> None:
+    matrix = StructuredMatrix(make(5), device="cuda", dtype=torch.float32)
+    large = StructuredMatrix(make(500), device="cuda", dtype=torch.float32)
+    with cayley.backend("cuda"):
+        by_kernel = matrix()
+        with pytest.raises(NotImplementedError, match="500 × 500 matrices do not fit"):
+            large()
     with cayley.backend("reference"):
-        assert not serves(5, x, D)
+        torch.testing.assert_close(matrix(), by_kernel)
+        assert not matrix.map.records(matrix.A)
+    with cayley.backend("cpu"), pytest.raises(ValueError, match="device of back end 'cpu'"):
+        matrix()
+    assert matrix.map.records(matrix.A)
+    assert large().shape == (500, 500)
 
 
 @gpu

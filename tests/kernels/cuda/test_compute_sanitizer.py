@@ -20,9 +20,10 @@ KERNELS += ("pencil", "quotient", "cayley", "neumann")
 EVERY_KERNEL = """
 import torch, cayley
 from torch.nn.utils.rnn import pack_sequence
-from cayley.kernels.cuda import elman, team_kernels
-from cayley.kernels.cuda.plans import Chip
-from cayley.kernels.cuda.teams import Team
+from cayley.kernels.cuda import elman
+from cayley.kernels.cuda.runtime import team_kernels
+from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.teams import Team
 
 x = torch.randn(5, 3, 2, device="cuda")
 packed = pack_sequence([torch.randn(T, 2, device="cuda") for T in (5, 4, 4, 1)])

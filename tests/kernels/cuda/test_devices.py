@@ -12,11 +12,22 @@ from emulator import H200, replacing
 from torch import Tensor
 from torch._subclasses import FakeTensor, FakeTensorMode
 
+from cayley.kernels.calls import (
+    ElmanCall,
+    ElmanGradients,
+    GruCall,
+    GruGradients,
+    LstmCall,
+    LstmGradients,
+    Site,
+)
 from cayley.kernels.cuda import cayley as small
-from cayley.kernels.cuda import elman, gru, lstm, project
-from cayley.kernels.cuda.nvrtc import refused
-from cayley.kernels.cuda.plans import Chip
-from cayley.kernels.cuda.references import references
+from cayley.kernels.cuda import elman, gru
+from cayley.kernels.cuda.lstm import recurrence as lstm
+from cayley.kernels.cuda.lstm.references import references
+from cayley.kernels.cuda.runtime import projection
+from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="where there is a GPU, torch asks it for fake tensors too"
@@ -71,7 +82,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Devices]:
     devices = Devices()
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda _: 0)
     values = {"Kernel": devices.kernel, "on": devices.on, "chip": CHIPS.__getitem__}
-    with FakeTensorMode(), replacing(**values, refused=lambda *_: None):
+    with FakeTensorMode(), replacing(**values, tensor_refusal=lambda *_: None):
         yield devices
 
 
@@ -81,33 +92,35 @@ def empty_on(device: int) -> Callable[..., Tensor]:
 
 
 def run_elman(new: Callable[..., Tensor], H: int) -> None:
-    x, h0, W, b = new(T, B, H), new(B, H), new(H, H), new(H)
-    h, z = elman.elman(x, h0, W, b, None, False, "modrelu")
-    elman.elman_backward(x, None, h, z, h0, W, b, None, False, "modrelu")
+    call = ElmanCall(new(T, B, H), new(B, H), new(H, H), new(H), nonlinearity="modrelu")
+    states = elman.elman(call)
+    elman.elman_backward(ElmanGradients(call.x), states, call, ("x", "h0", "b"))
 
 
 def run_gru(new: Callable[..., Tensor], H: int) -> None:
-    x, h0, W, b = new(T, B, 3 * H), new(B, H), new(3 * H, H), new(H)
-    h, saved = gru.gru(x, h0, W, b, None, False)
-    U, wanted = new(3 * H, 2), (True, True, True, True)
-    gru.gru_backward(h, h, saved, new(T, B, 2), h0, W, b, U, None, False, wanted)
+    U, c = new(3 * H, 2), new(3 * H)
+    call = GruCall(new(T, B, 2), new(B, H), new(3 * H, H), new(H), U, c)
+    states = gru.gru(call)
+    gru.gru_backward(GruGradients(states.h), states, call, ("x", "h0", "W", "b", "U", "c"))
 
 
 def run_lstm(new: Callable[..., Tensor], H: int) -> None:
-    tensors = [new(T, B, 4 * H), new(B, H), new(B, H), new(4 * H, H), new(4 * H)]
-    for F in (4 * H, 4 * H, H):
-        tensors += [new(F), new(F), None, None, None]
-    arguments = [*tensors, None, None, 2, False, 1e-5]
-    found = lstm.lstm(*arguments, derive=True)
-    for k, reference in zip((7, 12, 17), found[6], strict=True):
-        arguments[k] = reference
-    gradients = (new(T, B, H), None, None, None, None)
-    options = {"input": new(T, B, 2), "U": new(4 * H, 2), "wanted": lstm.Wanted(*[True] * 7)}
-    lstm.lstm_backward(*gradients, *found[:6], *arguments, **options)
+    sites = [Site(new(F), new(F)) for F in (4 * H, 4 * H, H)]
+    x, h0, c0, W, b = new(T, B, 2), new(B, H), new(B, H), new(4 * H, H), new(4 * H)
+    call = LstmCall(x, h0, c0, W, b, *sites, U=new(4 * H, 2), window=2)
+    contribution = new(T, B, 4 * H)
+    states, references = lstm.contributed_lstm(call, contribution, derive=True)
+    of_x, of_h, of_c = (
+        site._replace(reference=reference)
+        for site, reference in zip(sites, references, strict=True)
+    )
+    call = call._replace(input=of_x, recurrent=of_h, cell=of_c)
+    needed = ("x", "h0", "c0", "W", "b", "U", "c")
+    lstm.lstm_backward(LstmGradients(new(T, B, H)), states, call, needed, contribution)
 
 
 def run_project(new: Callable[..., Tensor], H: int) -> None:
-    project.project_on_cuda(new(T, B, 2), new(H, 2), new(H))
+    projection.project_on_cuda(new(T, B, 2), new(H, 2), new(H))
 
 
 def run_small(new: Callable[..., Tensor], H: int) -> None:
@@ -142,4 +155,4 @@ def test_tensors_of_two_devices_are_refused() -> None:
     with FakeTensorMode():
         one, other = empty_on(0)(3), empty_on(1)(3)
         with pytest.raises(ValueError, match="one device, got cuda:0 and cuda:1"):
-            refused(one, None, other)
+            tensor_refusal(one, None, other)

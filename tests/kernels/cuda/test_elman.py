@@ -2,15 +2,18 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from cayley.activations import ACTIVATIONS
+from cayley.activations import ACTIVATIONS as KNOWN
+from cayley.kernels.calls import ElmanCall, ElmanGradients
 from cayley.kernels.cuda import elman as cuda
-from cayley.kernels.cuda.elman import elman, elman_backward, refusal
-from cayley.kernels.cuda.plans import Plan, chip
+from cayley.kernels.cuda.elman import ACTIVATIONS, elman, elman_backward, refusal
+from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.clusters import Plan
 from cayley.kernels.steps import previous_states
 from cayley.recurrences import elman_loop
 
@@ -48,8 +51,8 @@ def inputs(T: int, B: int, H: int, nonlinearity: str) -> tuple[Tensor, ...]:
     """x, h0, W with norm 1, b or None, and a gradient of h, as float32 holds them."""
     tensors = [torch.randn(T, B, H), torch.randn(B, H), torch.linalg.qr(torch.randn(H, H))[0]]
     # where b > 0, modReLU jumps at 0, and rounding can take it to the other side
-    b = {"modrelu": -torch.rand(H), "modrelu_stacked": -0.3 * torch.rand(H // 2)}
-    tensors += [b.get(nonlinearity, torch.empty(0)), torch.randn(T, B, H)]
+    b = -(0.3 if KNOWN[nonlinearity].stacked else 1) * torch.rand(KNOWN[nonlinearity].thresholds(H))
+    tensors += [b, torch.randn(T, B, H)]
     return tuple(tensor.float().double() for tensor in tensors)
 
 
@@ -98,13 +101,23 @@ def found(
     """The same by the kernels."""
     x, h0, W, b, g = (tensor.cuda().float() for tensor in (x, h0, W, b, g))
     threshold = b if len(b) else None
-    h, z = elman(x, h0, W, threshold, batch_sizes, reverse, nonlinearity)
-    delta, grad_h0, grad_b = elman_backward(
-        g, None, h, z, h0, W, threshold, batch_sizes, reverse, nonlinearity
-    )
+    call = ElmanCall(x, h0, W, threshold, None, None, batch_sizes, reverse, nonlinearity)
+    h, delta, grad_h0, *grad_b = both_ways(call, g)
     before = previous_states(h, h0, batch_sizes, reverse)
     grad_W = delta.flatten(0, -2).double().mT @ before.flatten(0, -2).double()
-    return [h, delta, grad_h0, grad_W, *([grad_b] if len(b) else [])]
+    return [h, delta, grad_h0, grad_W, *grad_b]
+
+
+def both_ways(call: ElmanCall, g: Tensor) -> tuple[Tensor, ...]:
+    """h, and the gradients of x, h0 and b, if there is one."""
+    states = elman(call)
+    needed = ("x", "h0") if call.b is None else ("x", "h0", "b")
+    gradients = elman_backward(ElmanGradients(g), states, call, needed)
+    return states.h, *(gradients[name] for name in needed)
+
+
+def modrelu_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    return both_ways(ElmanCall(x, h0, W, b, nonlinearity="modrelu"), g)
 
 
 def check(
@@ -267,10 +280,10 @@ def test_reads_nothing_that_it_has_not_written() -> None:
 @pytest.mark.parametrize("H", [6, 300])
 def test_a_nan_stays_in_its_sequence(nonlinearity: str, H: int) -> None:
     x, h0, W, b, _ = (t.cuda().float() for t in inputs(4, 3, H, nonlinearity))
-    threshold = b if len(b) else None
-    clean, _ = elman(x, h0, W, threshold, None, False, nonlinearity)
+    call = ElmanCall(x, h0, W, b if len(b) else None, nonlinearity=nonlinearity)
+    clean, _ = elman(call)
     x[1, 2, 0] = torch.nan
-    h, _ = elman(x, h0, W, threshold, None, False, nonlinearity)
+    h, _ = elman(call)
     assert torch.equal(h[:, :2], clean[:, :2])
     assert torch.equal(h[0], clean[0])
     assert h[2:, 2].isnan().all()
@@ -301,36 +314,27 @@ def test_a_nan_stays_in_its_packed_sequence(
 def test_modrelu_of_zero_is_zero() -> None:
     x, W, b = torch.zeros(2, 1, 3), torch.eye(3), torch.ones(3)
     tensors = (t.cuda().float() for t in (x, x[0], W, b))
-    h, _ = elman(*tensors, None, False, "modrelu")
+    h, _ = elman(ElmanCall(*tensors, nonlinearity="modrelu"))
     assert torch.equal(h, torch.zeros_like(h))
 
 
 @gpu
 def test_tensors_that_are_not_contiguous() -> None:
-    x, h0, W, b, g = (t.cuda().float() for t in inputs(4, 3, 38, "modrelu"))
-    h, z = elman(x, h0, W, b, None, False, "modrelu")
-    backward = elman_backward(g, None, h, z, h0, W, b, None, False, "modrelu")
+    tensors = [t.cuda().float() for t in inputs(4, 3, 38, "modrelu")]
+    expected = modrelu_ways(*tensors)
 
     def strided(tensor: Tensor) -> Tensor:
         return torch.stack((tensor, tensor), -1)[..., 0]
 
-    assert not strided(x).is_contiguous()
-    h2, z2 = elman(*map(strided, (x, h0, W, b)), None, False, "modrelu")
-    assert torch.equal(h2, h)
-    one = g[:1, :1, :1].expand_as(g)  # the gradient of a sum is one number, expanded
-    backward2 = elman_backward(
-        strided(g), None, strided(h), z2, *map(strided, (h0, W, b)), None, False, "modrelu"
-    )
-    for ours, theirs in zip(backward2, backward, strict=True):
+    assert not strided(tensors[0]).is_contiguous()
+    for ours, theirs in zip(modrelu_ways(*map(strided, tensors)), expected, strict=True):
         assert torch.equal(ours, theirs)
-    expanded = elman_backward(one, None, h, z, h0, W, b, None, False, "modrelu")
-    full = elman_backward(one.contiguous(), None, h, z, h0, W, b, None, False, "modrelu")
-    assert torch.equal(expanded[0], full[0])
-
-
-def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    h, z = elman(x, h0, W, b, None, False, "modrelu")
-    return h, *elman_backward(g, None, h, z, h0, W, b, None, False, "modrelu")
+    # the gradient of a sum is one number, expanded
+    *others, g = tensors
+    one = g[:1, :1, :1].expand_as(g)
+    expanded, full = modrelu_ways(*others, one), modrelu_ways(*others, one.contiguous())
+    for ours, theirs in zip(expanded, full, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @gpu
@@ -341,14 +345,14 @@ def test_cuda_graphs(H: int) -> None:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        both_ways(*tensors)
+        modrelu_ways(*tensors)
     torch.cuda.current_stream().wait_stream(side)
     with torch.cuda.graph(graph):
-        captured = both_ways(*tensors)
+        captured = modrelu_ways(*tensors)
     for tensor, value in zip(tensors, inputs(6, 4, H, "modrelu"), strict=True):
         tensor.copy_(value)
     graph.replay()
-    for ours, theirs in zip(captured, both_ways(*tensors), strict=True):
+    for ours, theirs in zip(captured, modrelu_ways(*tensors), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -358,9 +362,9 @@ def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet() -> None:
     tensors = [t.cuda().float() for t in inputs(3, 2, 22, "modrelu")]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = both_ways(*tensors)
+        captured = modrelu_ways(*tensors)
     graph.replay()
-    for ours, theirs in zip(captured, both_ways(*tensors), strict=True):
+    for ours, theirs in zip(captured, modrelu_ways(*tensors), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -387,7 +391,7 @@ def test_streams_and_threads(place: Callable) -> None:
     tensors = [t.cuda().float() for t in inputs(6, 4, 38, "modrelu")]
 
     def run() -> tuple[Tensor, ...]:
-        return both_ways(tensors[0] + 1, *tensors[1:])
+        return modrelu_ways(tensors[0] + 1, *tensors[1:])
 
     theirs = run()
     torch.cuda.synchronize()
@@ -399,13 +403,13 @@ def test_streams_and_threads(place: Callable) -> None:
 def test_many_clusters_at_a_time() -> None:
     """More clusters than fit on the chip, on several streams: they take turns, and none waits."""
     tensors = [t.cuda().float() for t in inputs(20, 500, 512, "modrelu")]
-    theirs = both_ways(*tensors)
+    theirs = modrelu_ways(*tensors)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(4)]
     results = []
     for stream in streams:
         with torch.cuda.stream(stream):
-            results.append(both_ways(*tensors))
+            results.append(modrelu_ways(*tensors))
     torch.cuda.synchronize()
     for ours in results:
         for one, other in zip(ours, theirs, strict=True):
@@ -417,7 +421,7 @@ def test_several_devices() -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU only")
     tensors = [t.float() for t in inputs(6, 4, 300, "modrelu")]
-    results = [both_ways(*(t.to(device) for t in tensors)) for device in ("cuda:0", "cuda:1")]
+    results = [modrelu_ways(*(t.to(device) for t in tensors)) for device in ("cuda:0", "cuda:1")]
     for one, other in zip(*results, strict=True):
         assert torch.equal(one.cpu(), other.cpu())
 
@@ -425,23 +429,29 @@ def test_several_devices() -> None:
 @gpu
 def test_no_rows() -> None:
     x, W = torch.zeros(3, 0, 5), torch.eye(5)
-    h, z = elman(*(t.cuda().float() for t in (x, x[0], W)), None, None, False, "tanh")
+    call = ElmanCall(*(t.cuda().float() for t in (x, x[0], W)))
+    h, delta, grad_h0 = both_ways(call, call.x)
     assert h.shape == x.shape
-    delta, grad_h0, _ = elman_backward(
-        h, None, h, z, h[0], W.cuda().float(), None, None, False, "tanh"
-    )
     assert delta.shape == x.shape
     assert grad_h0.shape == x[0].shape
 
 
 @gpu
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.zeros(3, 2, 5, device="cuda", dtype=torch.float32)
-    assert refusal("tanh", x, x[0], None) is None
-    assert refusal("tanh", x.new_zeros(3, 0, 512)) is None
-    assert "float32, not torch.float64" in (refusal("tanh", x, x.double()) or "")
-    assert refusal("tanh", x[:, 0], batch_sizes=torch.tensor([2, 1])) is None
-    assert "first derivatives" in (refusal("tanh", x, grad_z=x) or "")
-    assert "do not fit" in (refusal("tanh", x.new_zeros(1, 1, 6000)) or "")
+    def call(T: int, B: int, H: int) -> ElmanCall:
+        zeros = partial(torch.zeros, device="cuda", dtype=torch.float32)
+        return ElmanCall(zeros(T, B, H), zeros(B, H), zeros(H, H))
+
+    small = call(3, 2, 5)
+    assert refusal(small) is None
+    assert refusal(call(3, 0, 512)) is None
+    assert "float32, not torch.float64" in (refusal(small._replace(W=small.W.double())) or "")
+    packed = small._replace(x=small.x.flatten(0, 1)[:3], batch_sizes=torch.tensor([2, 1]))
+    assert refusal(packed) is None
+    assert refusal(small, ElmanGradients(small.x)) is None
+    assert "float64" in (refusal(small, ElmanGradients(small.x.double())) or "")
+    assert "first derivatives" in (refusal(small, ElmanGradients(small.x, small.x)) or "")
+    assert "have no softsign" in (refusal(small._replace(nonlinearity="softsign")) or "")
+    assert "do not fit" in (refusal(call(1, 1, 6000)) or "")
     monkeypatch.setattr(cuda, "_clusters", lambda *_: 0)
-    assert refusal("tanh", x.new_zeros(1, 1, 512)) is None  # by a team
+    assert refusal(call(1, 1, 512)) is None  # by a team

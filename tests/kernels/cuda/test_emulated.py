@@ -10,10 +10,20 @@ from teams import force_team
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
-from cayley.kernels.cuda import elman, gru, lstm, project
-from cayley.kernels.cuda.plans import Plan
-from cayley.kernels.cuda.references import references
-from cayley.kernels.steps import outer_products
+from cayley.kernels.calls import (
+    ElmanCall,
+    ElmanGradients,
+    GruCall,
+    GruGradients,
+    LstmCall,
+    LstmGradients,
+    Site,
+)
+from cayley.kernels.cuda import elman, gru
+from cayley.kernels.cuda.lstm import recurrence as lstm
+from cayley.kernels.cuda.lstm.references import references
+from cayley.kernels.cuda.runtime import projection
+from cayley.kernels.cuda.runtime.clusters import Plan
 from cayley.norms.layouts import padded, step_mask
 from cayley.norms.windows import coarse, reference_of
 from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
@@ -91,19 +101,19 @@ def check_elman(H: int, nonlinearity: str, sizes: Tensor | None) -> None:
     reverse = sizes is not None
     x, g = rows_of(sizes, H, H)
     h0, W = torch.randn(5, H).float().double(), matrices(H, 1)
-    thresholds = {"modrelu": H, "modrelu_stacked": H // 2}.get(nonlinearity, 0)
+    thresholds = ACTIVATIONS[nonlinearity].thresholds(H)
     b = -0.3 * torch.rand(thresholds).float().double() if thresholds else None
     leaves = [v.requires_grad_() for v in (x, h0, W, b) if v is not None]
     options: dict[str, Any] = {"batch_sizes": sizes, "reverse": reverse}
     theirs = expected(elman_loop(x, h0, W, b, nonlinearity=nonlinearity, **options), leaves, g)
     x, h0, W, g = (v.detach().float() for v in (x, h0, W, g))
     b = None if b is None else b.detach().float()
-    h, z = elman.elman(x, h0, W, b, sizes, reverse, nonlinearity)
-    found = elman.elman_backward(g, None, h, z, h0, W, b, sizes, reverse, nonlinearity)
-    delta, grad_h0, grad_b = found
-    grad_W = outer_products(delta, h, h0, sizes, reverse)
-    compare([h, delta, grad_h0, grad_W, *([] if b is None else [grad_b])], theirs)
-    assert ACTIVATIONS[nonlinearity].saves_z == (z.numel() > 0)
+    call = ElmanCall(x, h0, W, b, None, None, sizes, reverse, nonlinearity)
+    states = elman.elman(call)
+    needed = ["x", "h0", "W", *([] if b is None else ["b"])]
+    found = elman.elman_backward(ElmanGradients(g), states, call, needed)
+    compare([states.h, *(found[name] for name in needed)], theirs)
+    assert ACTIVATIONS[nonlinearity].needs_z == (states.z.numel() > 0)
 
 
 @pytest.mark.parametrize("team", TEAMS, ids=str)
@@ -124,10 +134,11 @@ def test_gru(
     theirs = expected(gru_loop(x, h0, W, b, batch_sizes=sizes, reverse=reverse), leaves, g)
     x, h0, W, g = (v.detach().float() for v in (x, h0, W, g))
     b = None if b is None else b.detach().float()
-    h, saved = gru.gru(x, h0, W, b, sizes, reverse)
-    wanted = (True, True, False, False)
-    found = gru.gru_backward(g, h, saved, x, h0, W, b, None, sizes, reverse, wanted)
-    compare([h, *found[: len(leaves)]], theirs)
+    call = GruCall(x, h0, W, b, None, None, sizes, reverse)
+    states = gru.gru(call)
+    needed = ["x", "h0", "W", *([] if b is None else ["b"])]
+    found = gru.gru_backward(GruGradients(g), states, call, needed)
+    compare([states.h, *(found[name] for name in needed)], theirs)
 
 
 @pytest.mark.parametrize("team", TEAMS, ids=str)
@@ -156,34 +167,26 @@ def test_lstm(
     K = max(window, 1)
     states = lstm_loop(x, h0, c0, W, b, **sites, window=K, batch_sizes=sizes)
     theirs = expected(states.h, [*leaves, *(v for pair in pairs for v in pair)], g)
-    tensors: list[Any] = [v.detach().float() for v in leaves]
-    for pair in norms or [None] * 3:
-        tensors += [None] * 5 if pair is None else [*pair.float(), None, None, None]
-    arguments = (*tensors, None, sizes, K, False, 1e-5)
-    found = lstm.lstm(*arguments, derive=window > 0)
+    own = [Site(*pair.float()) for pair in norms] or [None] * 3
+    call = LstmCall(*(v.detach().float() for v in leaves), *own, batch_sizes=sizes, window=K)
+    found, references = lstm.contributed_lstm(call, call.x, derive=window > 0)
+    needed = ["x", "h0", "c0", "W", "b"]
     if window > 0:
         # what the means are measured from is an argument of the gradient
-        for k, reference in zip((7, 12, 17), found[6], strict=True):
-            tensors[k] = reference
-        arguments = (*tensors, None, sizes, K, False, 1e-5)
-    wanted = lstm.Wanted(True, True, True, True, True, False, False)
-    gradients = lstm.lstm_backward(
-        *(g.float(), None, None, None, None, *found[:6], *arguments),
-        input=tensors[0],
-        U=None,
-        wanted=wanted,
-    )
-    *of_tensors, gx, bx, _, gh, bh, _, gc, bc, _, _, _ = gradients
-    of_norms = [gx, bx, gh, bh, gc, bc] if window > 0 else []
-    compare([found[0], *of_tensors, *of_norms], theirs)
+        own = [site._replace(reference=r) for site, r in zip(own, references, strict=True)]
+        call = call._replace(input=own[0], recurrent=own[1], cell=own[2])
+        names = ("input", "recurrent", "cell")
+        needed += [f"{name}_{field}" for name in names for field in ("gamma", "beta")]
+    gradients = lstm.lstm_backward(LstmGradients(g.float()), found, call, needed)
+    compare([found.h, *(gradients[name] for name in needed)], theirs)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_product_with_the_input(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project, "refused", lambda *_: None)
+    monkeypatch.setattr(projection, "tensor_refusal", lambda *_: None)
     x, U, c = torch.randn(7, 5, 3), torch.randn(84, 3), torch.randn(84) if bias else None
     exact = torch.nn.functional.linear(x.double(), U.double(), None if c is None else c.double())
-    found = project.project_on_cuda(x.float(), U.float(), None if c is None else c.float())
+    found = projection.project_on_cuda(x.float(), U.float(), None if c is None else c.float())
     compare([found], [exact])
 
 

@@ -9,11 +9,12 @@ from teams import force_team
 from torch import Tensor
 
 import cayley
+from cayley.kernels.calls import GruCall, GruGradients
 from cayley.kernels.cuda import gru as cuda
-from cayley.kernels.cuda import plans
-from cayley.kernels.cuda.gates import Layout
 from cayley.kernels.cuda.gru import gru_backward, refusal
-from cayley.kernels.cuda.plans import chip
+from cayley.kernels.cuda.runtime import chip as chips
+from cayley.kernels.cuda.runtime.blocks import BlockLayout
+from cayley.kernels.cuda.runtime.chip import chip
 from cayley.recurrences import gru, gru_loop
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -112,7 +113,9 @@ def test_packed_sequences(H: int, reverse: bool) -> None:
 @pytest.mark.parametrize("spare", [60, 120, 255])
 def test_weights_in_shared_memory(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        cuda, "best_layout", lambda H, f, streams, extra, *_: Layout(H, f, streams, extra, spare)
+        cuda,
+        "best_block_layout",
+        lambda H, f, streams, extra, *_: BlockLayout(H, f, streams, extra, spare),
     )
     check(4, 3, 70, "modrelu")
 
@@ -207,45 +210,37 @@ def strided(tensor: Tensor) -> Tensor:
     return torch.stack((tensor, tensor), -1)[..., 0]
 
 
-def backward_of(
-    g: Tensor, h: Tensor, saved: Tensor, h0: Tensor, W: Tensor, b: Tensor | None
-) -> tuple[Tensor, ...]:
-    """Gradients of x, h0, W and b."""
-    wanted = (True, True, False, False)
-    return gru_backward(g, h, saved, h, h0, W, b, None, None, False, wanted)[:4]
+def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    """h, the gates, and the gradients of x, h0, W and b."""
+    call = GruCall(x, h0, W, b)
+    states = cuda.gru(call)
+    needed = ("x", "h0", "W", "b")
+    gradients = gru_backward(GruGradients(g), states, call, needed)
+    return *states, *(gradients[name] for name in needed)
 
 
 @gpu
 def test_tensors_that_are_not_contiguous() -> None:
     x, h0, W, b = (tensor.cuda().float() for tensor in inputs(4, 3, 38, "modrelu"))
     g = torch.randn(1).cuda().float().expand(4, 3, 38)
-    h, saved = cuda.gru(x, h0, W, b, None, False)
-    backward = backward_of(g.contiguous(), h, saved, h0, W, b)
-    again, gates = cuda.gru(strided(x), strided(h0), strided(W), strided(b), None, False)
-    assert torch.equal(again, h)
-    assert torch.equal(gates, saved)
-    h, saved, h0, W, b = (strided(tensor) for tensor in (h, saved, h0, W, b))
-    again = backward_of(g, h, saved, h0, W, b)
-    for ours, theirs in zip(again, backward, strict=True):
+    expected = both_ways(x, h0, W, b, g.contiguous())
+    again = both_ways(strided(x), strided(h0), strided(W), strided(b), g)
+    for ours, theirs in zip(again, expected, strict=True):
         assert torch.equal(ours, theirs)
-
-
-def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-    h, saved = cuda.gru(x, h0, W, b, None, False)
-    return h, *backward_of(h, h, saved, h0, W, b)
 
 
 @gpu
 @pytest.mark.parametrize("H", [22, 170])
 def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(H: int) -> None:
     tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
+    g = torch.randn(6, 4, H).cuda().float()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = both_ways(*tensors)
+        captured = both_ways(*tensors, g)
     for tensor, value in zip(tensors, inputs(6, 4, H, "modrelu"), strict=True):
         tensor.copy_(value)
     graph.replay()
-    for ours, theirs in zip(captured, both_ways(*tensors), strict=True):
+    for ours, theirs in zip(captured, both_ways(*tensors, g), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -253,12 +248,13 @@ def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(H: int) -> None:
 @pytest.mark.parametrize("H", [38, 190])
 def test_a_side_stream(H: int) -> None:
     tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
-    theirs = both_ways(tensors[0] + 1, *tensors[1:])
+    g = torch.randn(6, 4, H).cuda().float()
+    theirs = both_ways(tensors[0] + 1, *tensors[1:], g)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10_000_000)  # the null stream would overtake this
-        ours = both_ways(tensors[0] + 1, *tensors[1:])
+        ours = both_ways(tensors[0] + 1, *tensors[1:], g)
     stream.synchronize()
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
@@ -268,7 +264,8 @@ def test_a_side_stream(H: int) -> None:
 def test_teams_on_two_streams_do_not_wait_for_each_other() -> None:
     """Two launches that together have more blocks than the device runs at a time."""
     tensors = [tensor.cuda().float() for tensor in inputs(50, 64, 300, "modrelu")]
-    theirs = both_ways(*tensors)
+    g = torch.randn(50, 64, 300).cuda().float()
+    theirs = both_ways(*tensors, g)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(2)]
     found = []
@@ -278,7 +275,7 @@ def test_teams_on_two_streams_do_not_wait_for_each_other() -> None:
     for _ in range(5):
         for stream in streams:
             with torch.cuda.stream(stream):
-                found.append(both_ways(*tensors))
+                found.append(both_ways(*tensors, g))
     torch.cuda.synchronize()
     for ours in found:
         for one, other in zip(ours, theirs, strict=True):
@@ -288,34 +285,40 @@ def test_teams_on_two_streams_do_not_wait_for_each_other() -> None:
 @gpu
 def test_no_rows() -> None:
     x, h0, W = (torch.zeros(size).cuda().float() for size in ((3, 0, 15), (0, 5), (15, 5)))
-    h, saved = cuda.gru(x, h0, W, None, None, False)
-    assert h.shape == (3, 0, 5)
-    delta, grad_h0, grad_W, *_ = backward_of(h, h, saved, h0, W, None)
-    assert delta.shape == x.shape
-    assert grad_h0.shape == h0.shape
-    assert torch.equal(grad_W, torch.zeros_like(W))
-    U = torch.zeros(15, 2).cuda().float()
-    wanted = (True, True, True, True)
-    found = gru_backward(h, h, saved, x[..., :2], h0, W, None, U, None, False, wanted)
-    assert [v.shape for v in (found[0], *found[4:])] == [(3, 0, 2), (15, 2), (15,)]
+    call = GruCall(x, h0, W)
+    states = cuda.gru(call)
+    assert states.h.shape == (3, 0, 5)
+    found = gru_backward(GruGradients(states.h), states, call, ("x", "h0", "W"))
+    assert found["x"].shape == x.shape
+    assert found["h0"].shape == h0.shape
+    assert torch.equal(found["W"], torch.zeros_like(W))
+    call = GruCall(x[..., :2], h0, W, None, torch.zeros(15, 2).cuda().float(), x.new_zeros(15))
+    found = gru_backward(GruGradients(states.h), states, call, ("x", "h0", "W", "U", "c"))
+    assert [found[name].shape for name in ("x", "U", "c")] == [(3, 0, 2), (15, 2), (15,)]
+
+
+def empty_call(B: int, H: int) -> GruCall:
+    x, h0, W = (torch.zeros(size) for size in ((1, B, 3 * H), (B, H), (3 * H, H)))
+    return GruCall(*(tensor.cuda().float() for tensor in (x, h0, W)))
 
 
 @gpu
 def test_refusals() -> None:
-    h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
-    assert refusal(h0, None) is None
-    assert "float32, not torch.float64" in (refusal(h0, h0.double()) or "")
-    assert "first derivatives" in (refusal(h0, grad_saved=h0) or "")
-    assert refusal(h0.new_zeros(1, 600)) is None
-    assert "do not fit" in (refusal(h0.new_zeros(1, 3000)) or "")
+    call = empty_call(2, 5)
+    h = call.h0[None]
+    assert refusal(call) is None
+    assert "float32, not torch.float64" in (refusal(call._replace(W=call.W.double())) or "")
+    assert refusal(call, GruGradients(h)) is None
+    assert "first derivatives" in (refusal(call, GruGradients(h, call.x)) or "")
+    assert refusal(empty_call(1, 600)) is None
+    assert "do not fit" in (refusal(empty_call(1, 3000)) or "")
 
 
 @gpu
 def test_drivers_without_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     lone = replace(chip(0), together=False)
-    for module in (cuda, plans):
+    for module in (cuda, chips):
         monkeypatch.setattr(module, "chip", lambda _: lone)
-    monkeypatch.setattr(cuda, "_fits", cuda._fits.__wrapped__)
-    h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
-    assert refusal(h0) is None
-    assert "driver has no teams" in (refusal(h0.new_zeros(1, 600)) or "")
+    monkeypatch.setattr(cuda, "_has_room", cuda._has_room.__wrapped__)
+    assert refusal(empty_call(2, 5)) is None
+    assert "driver has no teams" in (refusal(empty_call(1, 600)) or "")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cayley.kernels.cuda.project import FEW_INPUTS, project_on_cuda
+from cayley.kernels.cuda.runtime.projection import FEW_INPUTS, project_on_cuda
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

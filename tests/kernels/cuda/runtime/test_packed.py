@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from cayley.kernels.cuda.packed import step_table
+from cayley.kernels.cuda.runtime.packed import step_table
 
 
 @pytest.mark.parametrize("lengths", [[1], [4], [1, 1, 1], [3, 3], [5, 4, 4, 1, 1], [9, 2, 1]])

@@ -4,13 +4,19 @@ import functools
 
 from torch import Tensor
 
-from cayley.kernels.cuda.gates import option_lines
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on
-from cayley.kernels.cuda.packed import step_table
+from cayley.kernels.calls import LstmCall
+from cayley.kernels.cuda.runtime.blocks import option_lines
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
+from cayley.kernels.cuda.runtime.packed import step_table
 
-__all__ = ["references"]
+__all__ = ["references", "refusal"]
 
 THREADS = 256
+
+
+def refusal(call: LstmCall) -> str | None:
+    """Why the kernel cannot find the references of a call; None if it can."""
+    return tensor_refusal(call.x, call.h0, call.b)
 
 
 def references(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cayley.kernels.cuda.references import references
+from cayley.kernels.cuda.lstm.references import references
 from cayley.norms.layouts import padded, step_mask
 from cayley.norms.windows import coarse, reference_of
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.cache import cache_folder, load, store
+from cayley.kernels.cuda.runtime.cache import cache_folder, load, store
 from cayley.kernels.steps import check_devices
 
 __all__ = [
@@ -23,10 +23,10 @@ __all__ = [
     "constants",
     "launches_together",
     "on",
-    "refused",
+    "tensor_refusal",
 ]
 
-SOURCES = Path(__file__).parent / "src"
+SOURCES = Path(__file__).parents[1] / "src"
 MOST_ARGUMENTS = 64  # of a kernel
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
 
@@ -216,7 +216,7 @@ class Kernel:
             _check(library().cuLaunchKernel(*launch, None))
 
 
-def refused(x: Tensor, *others: Tensor | None) -> str | None:
+def tensor_refusal(x: Tensor, *others: Tensor | None) -> str | None:
     """Why no kernel can serve a call, whatever its size; None if one can.
 
     Arguments:

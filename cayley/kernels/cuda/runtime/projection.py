@@ -4,7 +4,7 @@ import functools
 
 from torch import Tensor, nn
 
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on, refused
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 
 __all__ = ["project_on_cuda"]
 
@@ -23,7 +23,7 @@ def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     if U is None:
         return x
     F, inputs = U.shape
-    if not 0 < inputs <= FEW_INPUTS or refused(x, U, c):
+    if not 0 < inputs <= FEW_INPUTS or tensor_refusal(x, U, c):
         return nn.functional.linear(x, U, c)
     result = x.new_empty(*x.shape[:-1], F)
     N = x.numel() // inputs

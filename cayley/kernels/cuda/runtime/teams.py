@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cayley.kernels.cuda.gates import Options, option_lines
-from cayley.kernels.cuda.nvrtc import constants
-from cayley.kernels.cuda.plans import RESERVED, Chip, registers
+from cayley.kernels.cuda.runtime.blocks import Options, option_lines
+from cayley.kernels.cuda.runtime.chip import RESERVED, Chip, registers
+from cayley.kernels.cuda.runtime.nvrtc import constants
 
 __all__ = ["GateProduct", "Kind", "Team", "best_team"]
 

@@ -1,6 +1,5 @@
 """The kernels against the loop in double precision: outputs, statistics and every gradient."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,10 +9,11 @@ from teams import force_team
 from torch import Tensor
 
 import cayley
-from cayley.kernels.cuda import lstm as cuda
-from cayley.kernels.cuda import lstm_kernels
-from cayley.kernels.cuda.gates import Layout
-from cayley.kernels.cuda.references import references
+from cayley.kernels.calls import LstmCall, LstmGradients, Site
+from cayley.kernels.cuda.lstm import kernels as lstm_kernels
+from cayley.kernels.cuda.lstm import recurrence as cuda
+from cayley.kernels.cuda.lstm.references import references
+from cayley.kernels.cuda.runtime.blocks import BlockLayout
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences import NormSite, lstm, lstm_loop
 
@@ -162,10 +162,10 @@ def test_the_loop(case: Case) -> None:
 @pytest.mark.parametrize("spare", [60, 120, 255])
 @pytest.mark.parametrize("norms", ["", "xhc"])
 def test_weights_in_shared_memory(spare: int, norms: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def layout(H: int, factors: tuple, streams: int, extra: int, *rest: int) -> Layout:
-        return Layout(H, factors, streams, extra, spare, rest[-1])
+    def layout(H: int, factors: tuple, streams: int, extra: int, *rest: int) -> BlockLayout:
+        return BlockLayout(H, factors, streams, extra, spare, rest[-1])
 
-    monkeypatch.setattr(lstm_kernels, "best_layout", layout)
+    monkeypatch.setattr(lstm_kernels, "best_block_layout", layout)
     monkeypatch.setattr(lstm_kernels, "_kernels", lstm_kernels._kernels.__wrapped__)
     check(Case(4, 3, 70, norms, 2))
 
@@ -197,20 +197,19 @@ def test_derives_references(window: int, norms: str, packed: bool) -> None:
     needed = of_x, of_h, _ = ["x" in norms, "h" in norms and window > 1, False]
     near = references(x, b if of_h else None, 3, case.batch_sizes, of_input=of_x)
 
-    def call(given: Sequence[Tensor | None], **options: bool) -> tuple[Tensor, ...]:
+    def call(given: Sequence[Tensor | None]) -> LstmCall:
         sites = [
-            (point[f"gamma {name}"], point[f"beta {name}"], reference, None, None)
+            Site(point[f"gamma {name}"], point[f"beta {name}"], reference)
             if name in norms
-            else (None,) * 5
+            else None
             for name, reference in zip("xhc", given, strict=True)
         ]
-        tensors = (x, h0, c0, W, b, *itertools.chain(*sites), None)
-        return cuda.lstm(*tensors, case.batch_sizes, window, False, 1e-5, **options)
+        return LstmCall(x, h0, c0, W, b, *sites, batch_sizes=case.batch_sizes, window=window)
 
-    *ours, derived = call([None] * 3, derive=True)
-    assert torch.equal(derived, torch.stack(near))
+    ours, derived = cuda.contributed_lstm(call([None] * 3), x, derive=True)
+    assert torch.equal(torch.stack(derived), torch.stack(near))
     assert [bool(one.any()) for one in derived] == needed
-    for one, other in zip(ours, call(near), strict=True):
+    for one, other in zip(ours, cuda.lstm(call(near)), strict=True):
         assert torch.equal(one, other)
 
 
@@ -475,20 +474,23 @@ def test_a_tensor_on_another_device_is_refused(name: str) -> None:
 def test_refusals() -> None:
     h0 = torch.zeros(2, 5, device="cuda", dtype=torch.float32)
     x, W, gamma = h0.new_zeros(3, 2, 20), h0.new_zeros(20, 5), h0.new_zeros(20)
-    none: list = [None] * 16
-    call = [x, h0, h0, W, None, *none]
-    normed = [*call[:5], gamma, gamma, *none[2:]]
-    given = [*normed[:9], x, *normed[10:]]
-    assert cuda.refusal(*call, None, 1, False, 1e-5) is None
-    assert cuda.refusal(*normed, None, 1, False, 1e-5) is None
-    assert cuda.refusal(*call, None, 1, True, 1e-5) is None
-    assert "float64" in (cuda.refusal(*call, None, 1, False, 1e-5, others=(x.double(),)) or "")
-    assert cuda.refusal(*call, torch.tensor([2, 1]), 1, False, 1e-5) is None
-    assert "over the layer" in (cuda.refusal(*normed, None, 1, True, 1e-5) or "")
-    assert "given ones" in (cuda.refusal(*given, None, 1, False, 1e-5) or "")
-    long = [h0.new_zeros(20000, 1, 20), h0[:1], h0[:1], *normed[3:]]
-    assert "windows of 20000 steps" in (cuda.refusal(*long, None, 10**6, False, 1e-5) or "")
+    site = Site(gamma, gamma)
+    call = LstmCall(x, h0, h0, W)
+    assert cuda.refusal(call) is None
+    assert cuda.refusal(call._replace(recurrent=site)) is None
+    assert cuda.refusal(call._replace(over_batch=True)) is None
+    assert "float64" in (cuda.refusal(call._replace(W=W.double())) or "")
+    assert cuda.refusal(call, LstmGradients(x)) is None
+    assert "float64" in (cuda.refusal(call, LstmGradients(x.double())) or "")
+    assert cuda.refusal(call._replace(batch_sizes=torch.tensor([2, 1]))) is None
+    over_batch = call._replace(input=site, over_batch=True)
+    assert "over the layer" in (cuda.refusal(over_batch) or "")
+    given = call._replace(input=site._replace(given=x))
+    assert "given ones" in (cuda.refusal(given) or "")
+    long = call._replace(x=h0.new_zeros(20000, 1, 20), h0=h0[:1], c0=h0[:1], window=10**6)
+    assert "windows of 20000 steps" in (cuda.refusal(long._replace(input=site)) or "")
     for H in (300, 4000):
-        large = [h0.new_zeros(3, 2, 4 * H), *(h0.new_zeros(2, H) for _ in range(2)), *call[3:]]
-        reason = cuda.refusal(*large, None, 1, False, 1e-5)
+        states = h0.new_zeros(2, H)
+        large = call._replace(x=h0.new_zeros(3, 2, 4 * H), h0=states, c0=states)
+        reason = cuda.refusal(large)
         assert reason is None if H == 300 else "16000 × 4000 weights do not fit" in (reason or "")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cayley.kernels.cuda.parts import parts
-from cayley.kernels.cuda.row_products import RowProduct, row_products
+from cayley.kernels.cuda.runtime.parts import parts
+from cayley.kernels.cuda.runtime.row_products import RowProduct, row_products
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

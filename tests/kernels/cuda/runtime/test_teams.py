@@ -6,9 +6,9 @@ import pytest
 
 from cayley.kernels.cuda import elman
 from cayley.kernels.cuda.gru import BACKWARD, FORWARD
-from cayley.kernels.cuda.lstm_kernels import team_kind
-from cayley.kernels.cuda.plans import RESERVED, Chip
-from cayley.kernels.cuda.teams import Kind, Team, best_team
+from cayley.kernels.cuda.lstm.kernels import team_kind
+from cayley.kernels.cuda.runtime.chip import RESERVED, Chip
+from cayley.kernels.cuda.runtime.teams import Kind, Team, best_team
 
 H200 = Chip(132, 232448, 16)
 SMALL = Chip(46, 101376, 1)  # without clusters

@@ -6,20 +6,20 @@ from typing import Any
 
 from torch import Tensor
 
-from cayley.kernels.cuda.gates import (
+from cayley.kernels.cuda.runtime.blocks import (
     DEPTH,
-    Layout,
+    BlockLayout,
     Options,
-    best_layout,
+    best_block_layout,
     gate_kernel,
     option_lines,
 )
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on
-from cayley.kernels.cuda.plans import chip
-from cayley.kernels.cuda.team_kernels import run_teams
-from cayley.kernels.cuda.teams import GateProduct, Kind, best_team
+from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
+from cayley.kernels.cuda.runtime.team_kernels import run_teams
+from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
-__all__ = ["LstmKernels", "fits", "lstm_kernels", "team_kind"]
+__all__ = ["LstmKernels", "has_room", "lstm_kernels", "team_kind"]
 
 ROLES = 2  # the lanes that a unit has, each with two gates
 THREADS = 256  # of the kernels that take all steps at once
@@ -62,7 +62,7 @@ class LstmKernels:
     def _backward(self) -> Kernel | None:
         return self._block("lstm_backward", _backward_layout)
 
-    def _block(self, source: str, best: Callable[..., Layout | None]) -> Kernel | None:
+    def _block(self, source: str, best: Callable[..., BlockLayout | None]) -> Kernel | None:
         """One whose blocks have a row each; None where they have no room."""
         layout = best(self.H, self.K, any(self.normed), self.device)
         return None if layout is None else gate_kernel(self.device, source, layout, self.options)
@@ -117,7 +117,7 @@ def _kernels(
 
 
 @functools.cache
-def fits(H: int, K: int, normed: bool, device: int) -> bool:
+def has_room(H: int, K: int, normed: bool, device: int) -> bool:
     """Whether the chip has room for H units, and windows of K steps of what is normed."""
     K = _room(K)
     return all(
@@ -127,14 +127,14 @@ def fits(H: int, K: int, normed: bool, device: int) -> bool:
     )
 
 
-def _forward_layout(H: int, K: int, normed: bool, device: int) -> Layout | None:
+def _forward_layout(H: int, K: int, normed: bool, device: int) -> BlockLayout | None:
     spare = 32 + 16 * normed + 16 * (K > 1)
-    return best_layout(H, ((H, 4),), 2, _extra(K), spare, chip(device).memory, ROLES)
+    return best_block_layout(H, ((H, 4),), 2, _extra(K), spare, chip(device).memory, ROLES)
 
 
-def _backward_layout(H: int, K: int, normed: bool, device: int) -> Layout | None:
+def _backward_layout(H: int, K: int, normed: bool, device: int) -> BlockLayout | None:
     spare = 32 + 32 * normed + 8 * (K > 1)
-    return best_layout(H, ((4 * H, 1),), 7, _extra(K), spare, chip(device).memory, ROLES)
+    return best_block_layout(H, ((4 * H, 1),), 7, _extra(K), spare, chip(device).memory, ROLES)
 
 
 def team_kind(K: int, normed: bool, gradient: bool, totals: int = 2) -> Kind:

@@ -4,10 +4,18 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on
-from cayley.kernels.cuda.plans import RESERVED, registers
+from cayley.kernels.cuda.runtime.chip import RESERVED, registers
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 
-__all__ = ["Factor", "Layout", "Options", "best_layout", "gate_kernel", "option_lines"]
+__all__ = [
+    "DEPTH",
+    "BlockLayout",
+    "Factor",
+    "Options",
+    "best_block_layout",
+    "gate_kernel",
+    "option_lines",
+]
 
 DEPTH = 4  # steps between the reading of an input and its use, and 1
 
@@ -32,7 +40,7 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockLayout:
     """Products of a recurrence of H units, as ``src/gates.cuh`` and ``src/product.cuh`` describe.
 
     Attributes:
@@ -125,7 +133,7 @@ def option_lines(options: Options) -> str:
 
 
 @functools.cache
-def best_layout(
+def best_block_layout(
     H: int,
     factors: tuple[Factor, ...],
     streams: int,
@@ -133,7 +141,7 @@ def best_layout(
     spare: int,
     memory: int,
     roles: int = 4,
-) -> Layout | None:
+) -> BlockLayout | None:
     """The layout with as few weights in registers as leaves room, and memory for the rest, if any.
 
     Arguments:
@@ -146,20 +154,20 @@ def best_layout(
         roles: The lanes that a unit has.
 
     Example:
-        >>> best_layout(100, ((100, 4),), 2, 0, 48, 232448, 2).splits
+        >>> best_block_layout(100, ((100, 4),), 2, 0, 48, 232448, 2).splits
         [Split(vector=1, chunks=13, weights=16, shared=1)]
-        >>> best_layout(300, ((300, 4),), 1, 0, 40, 232448) is None
+        >>> best_block_layout(300, ((300, 4),), 1, 0, 40, 232448) is None
         True
     """
     for left in range(spare, 24, -8):
-        layout = Layout(H, factors, streams, extra, left, roles)
+        layout = BlockLayout(H, factors, streams, extra, left, roles)
         if layout.threads <= 1024 and layout.memory <= memory - RESERVED:
             return layout
     return None
 
 
 @functools.cache
-def gate_kernel(device: int, source: str, layout: Layout, options: Options) -> Kernel:
+def gate_kernel(device: int, source: str, layout: BlockLayout, options: Options) -> Kernel:
     """The kernel of a layout, on a device."""
     with on(device):
         return Kernel(source, layout.sizes(options), layout.threads, 1, layout.memory)

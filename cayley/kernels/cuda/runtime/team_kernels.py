@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.gates import Options
-from cayley.kernels.cuda.nvrtc import Kernel, on
-from cayley.kernels.cuda.parts import Part
-from cayley.kernels.cuda.plans import chip
-from cayley.kernels.cuda.teams import Kind, Team, best_team
+from cayley.kernels.cuda.runtime.blocks import Options
+from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
+from cayley.kernels.cuda.runtime.parts import Part
+from cayley.kernels.cuda.runtime.teams import Kind, Team, best_team
 
 __all__ = ["run_teams"]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cayley.kernels.cuda.plans import Chip, Plan, best_plan
+from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
 
 H200 = Chip(processors=132, memory=232448, cluster=16)
 AMPERE = Chip(processors=84, memory=101376, cluster=1)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cayley.kernels.cuda import nvrtc
-from cayley.kernels.cuda.plans import Plan
+from cayley.kernels.cuda.runtime import nvrtc
+from cayley.kernels.cuda.runtime.clusters import Plan
 
 SIZES = Plan(5, 1, 1, 1, 4, 4, 2, 1).sizes("tanh")
 

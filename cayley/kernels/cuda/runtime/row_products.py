@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from cayley.kernels.cuda.nvrtc import Kernel, constants, on
-from cayley.kernels.cuda.parts import Part
-from cayley.kernels.cuda.plans import chip
+from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
+from cayley.kernels.cuda.runtime.parts import Part
 
 __all__ = ["LITTLE", "RowProduct", "row_products"]
 

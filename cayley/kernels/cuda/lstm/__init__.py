@@ -1,0 +1,1 @@
+"""The LSTM recurrence as CUDA kernels."""

@@ -1,0 +1,205 @@
+"""The LSTM on CUDA kernels as one node of autograd, the product with the input included.
+
+Up to a few hundred steps a GPU waits for Python, which has little to do here. All else goes through
+the operator: tracers, autocast, statistics over the batch, given ones and those of steps before the
+first, and what the kernels refuse.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cuda.lstm.recurrence import contributed_lstm, lstm_backward
+from cayley.kernels.cuda.lstm.recurrence import refusal as recurrence_refusal
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
+from cayley.kernels.cuda.runtime.projection import project_on_cuda
+from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.operator import Found, Operator, recorded_gradients
+from cayley.kernels.projection import project, projection_gradients
+from cayley.tracing import autocast_enabled, needs_loop, no_autocast, traced
+
+__all__ = ["lstm_node", "refusal"]
+
+
+def refusal(call: LstmCall, c: Tensor | None) -> str | None:
+    """Why :func:`lstm_node` cannot run a call; None if it can.
+
+    Arguments:
+        call: The call, whose normalisations may come with U here.
+        c: A bias beside U.
+    """
+    if not call.x.is_cuda or backend_in_force() not in ("auto", "cuda"):
+        return "the back end is another one"
+    if traced(call.x) or autocast_enabled(call.x.device):
+        return "tracers and autocast see the operator"
+    sites = [site for site in call.sites if site is not None]
+    parameters = (tensor for site in sites for tensor in (site.gamma, site.beta))
+    if needs_loop(call.x, call.h0, call.c0, call.W, call.b, call.U, c, *parameters):
+        return "derivatives in forward mode go through the loop"
+    if call.over_batch or any(
+        v is not None for site in sites for v in (site.reference, site.past, site.given)
+    ):
+        return "statistics are not those of each sequence alone"
+    return recurrence_refusal(call) or (None if c is None else tensor_refusal(call.x, c))
+
+
+def lstm_node(
+    call: LstmCall, c: Tensor | None, operator: Operator[LstmCall, LstmStates]
+) -> tuple[LstmStates, Sequence[Tensor | None]]:
+    """The states of a call, and the references that the normalisations have found.
+
+    Arguments:
+        call: The call, whose normalisations may come with U here.
+        c: A bias beside U.
+        operator: The LSTM for those who trace a gradient, or differentiate it again.
+
+    Returns:
+        The states, and what the means of each normalisation are measured from, (B, 1).
+    """
+    pairs = [(None, None) if site is None else (site.gamma, site.beta) for site in call.sites]
+    inputs = _Inputs(
+        *(call.x, call.h0, call.c0, call.W, call.b, call.U, c),
+        *(tensor for pair in pairs for tensor in pair),
+    )
+    # an object of its own: what has no gradient is handed out in it
+    run = _Run(call, operator)
+    states = _Node.apply(run, *inputs)
+    return LstmStates(*states), run.references
+
+
+class _Inputs(NamedTuple):
+    """What may have a gradient, under the names that gradients have."""
+
+    x: Tensor
+    h0: Tensor
+    c0: Tensor
+    W: Tensor
+    b: Tensor | None
+    U: Tensor | None
+    c: Tensor | None
+    input_gamma: Tensor | None
+    input_beta: Tensor | None
+    recurrent_gamma: Tensor | None
+    recurrent_beta: Tensor | None
+    cell_gamma: Tensor | None
+    cell_beta: Tensor | None
+
+    def call(self, like: LstmCall, references: Sequence[Tensor | None]) -> LstmCall:
+        """The call with the options of another one."""
+        of_x, of_h, of_c = references
+        return like._replace(
+            x=self.x,
+            h0=self.h0,
+            c0=self.c0,
+            W=self.W,
+            b=self.b,
+            U=self.U,
+            input=_site(self.input_gamma, self.input_beta, of_x),
+            recurrent=_site(self.recurrent_gamma, self.recurrent_beta, of_h),
+            cell=_site(self.cell_gamma, self.cell_beta, of_c),
+        )
+
+
+def _site(gamma: Tensor | None, beta: Tensor | None, reference: Tensor | None) -> Site | None:
+    return None if gamma is None or beta is None else Site(gamma, beta, reference)
+
+
+class _Run:
+    """What a node is given besides tensors, and what it finds that has no gradient."""
+
+    def __init__(self, call: LstmCall, operator: Operator[LstmCall, LstmStates]) -> None:
+        self.operator, self.backend = operator, backend_in_force()
+        # the tensors of a call are those of the node
+        none: Any = None
+        self.options = LstmCall(
+            *(none, none, none, none),
+            batch_sizes=call.batch_sizes,
+            window=call.window,
+            eps=call.eps,
+        )
+        self.references: Sequence[Tensor | None] = (None, None, None)
+
+
+class _Node(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, run: _Run, *tensors: Any) -> tuple[Tensor, ...]:
+        inputs = _Inputs(*tensors)
+        contribution = project_on_cuda(inputs.x, inputs.U, inputs.c)
+        call = inputs.call(run.options, run.references)
+        normalises = any(site is not None for site in call.sites)
+        states, found = contributed_lstm(call, contribution, derive=normalises)
+        if normalises:
+            run.references = found
+        ctx.run = run
+        if call.input is None and call.cell is None:
+            contribution = states.kept  # which is not read then, and has its shape
+        ctx.save_for_backward(*inputs, contribution, *run.references, *states)
+        ctx.set_materialize_grads(False)
+        return (*states,)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        # read once: activation checkpointing gives them out once
+        saved = iter(ctx.saved_tensors)
+        inputs = _Inputs(*islice(saved, len(_Inputs._fields)))
+        contribution, *references = islice(saved, 4)
+        states, of_states = LstmStates(*saved), LstmGradients(*gradients)
+        _, *needs = ctx.needs_input_grad
+        needed = [name for name, need in zip(_Inputs._fields, needs, strict=True) if need]
+        call = inputs.call(ctx.run.options, references)
+        with no_autocast(inputs.x.device):
+            if torch.is_grad_enabled():
+                found = _recorded(ctx.run, inputs, references, of_states, needed)
+            elif traced(inputs.x):
+                found = _by_operator(ctx.run, inputs, call, contribution, states, of_states, needed)
+            else:
+                found = lstm_backward(of_states, states, call, needed, contribution)
+        return None, *(found.get(name) if name in needed else None for name in _Inputs._fields)
+
+
+def _by_operator(
+    run: _Run,
+    inputs: _Inputs,
+    call: LstmCall,
+    contribution: Tensor,
+    states: LstmStates,
+    gradients: LstmGradients,
+    needed: Sequence[str],
+) -> Found:
+    """Gradients for those who trace them, as compiled autograd does: one node for the recurrence.
+
+    The operator has no U beside normalisations, and gives the gradient of what the input
+    contributed.
+    """
+    call = call._replace(x=contribution, U=None)
+    names = {"x", *needed} - {"U", "c"}
+    found = run.operator.traced_backward(gradients, states, call, names, run.backend)
+    delta = found["x"]
+    assert delta is not None
+    return found | projection_gradients(delta, inputs.x, inputs.U, needed)
+
+
+def _recorded(
+    run: _Run,
+    inputs: _Inputs,
+    references: Sequence[Tensor | None],
+    gradients: LstmGradients,
+    needed: Sequence[str],
+) -> Found:
+    """Gradients that can be differentiated again: those of the loop, whose steps are recorded."""
+    definition = run.operator.definition
+    assert definition is not None
+
+    def loop(*tensors: Any) -> LstmStates:
+        own = _Inputs(*tensors)
+        contribution = project(own.x, own.U, own.c)
+        call = own._replace(x=contribution, U=None, c=None).call(run.options, references)
+        return definition(call)
+
+    wanted = [name in needed for name in _Inputs._fields]
+    found = recorded_gradients(loop, inputs, wanted, gradients)
+    return dict(zip(_Inputs._fields, found, strict=True))

@@ -1,0 +1,249 @@
+"""The LSTM recurrence and its gradient as CUDA kernels; see :mod:`cayley.recurrences.lstm`.
+
+A kernel runs all steps, normalisations over the layer included. A block computes one row of the
+batch, with the weights in its registers and in shared memory, which also holds the windows; where
+that does not suffice, a team of blocks computes some rows. Sizes and what is normalised are
+constants of the compiled code. Packed sequences are read as they are.
+
+What does not wait for the recurrence has kernels of its own, which take all steps at once: before
+it the statistics of the input, and after the gradient the input's own and those of the parameters.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cuda.lstm.kernels import has_room, lstm_kernels
+from cayley.kernels.cuda.runtime.chip import no_room
+from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
+from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.cuda.runtime.parts import parts
+from cayley.kernels.cuda.runtime.projection import project_on_cuda
+from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
+from cayley.kernels.steps import outer_products, product_of_rows
+
+__all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
+
+
+def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | None:
+    """Why the kernels cannot compute a call, or its gradient; None if they can."""
+    sites = [site for site in call.sites if site is not None]
+    tensors = (call.x, call.c0, call.W, call.b, call.weights, call.U)
+    of_sites = (tensor for site in sites for tensor in site)
+    if reason := tensor_refusal(call.h0, *tensors, *of_sites, *(gradients or ())):
+        return reason
+    if call.over_batch and sites:
+        return "the CUDA kernels normalise over the layer, not over the batch"
+    if any(site.given is not None for site in sites):
+        return "the CUDA kernels normalise by statistics of the sequence, not by given ones"
+    H, K = call.h0.shape[-1], _window_steps(call)
+    if not has_room(H, K, bool(sites), call.h0.device.index):
+        also = f" and windows of {K} steps" if K > 1 else ""
+        return no_room(f"{4 * H} × {H} weights{also}", call.h0.device)
+    return None
+
+
+def lstm(call: LstmCall) -> LstmStates:
+    """The states, cells and statistics of a call."""
+    return contributed_lstm(call, project_on_cuda(call.x, call.U, None))[0]
+
+
+def contributed_lstm(
+    call: LstmCall, contribution: Tensor, *, derive: bool = False
+) -> tuple[LstmStates, tuple[Tensor, ...]]:
+    """The same from what the input contributes.
+
+    Arguments:
+        call: The call, whose x and U are not read.
+        contribution: What the input contributes, (T, B, 4H) or (N, 4H).
+        derive: Whether to derive the references, as :func:`~.references.references` does, in place
+            of those of the call.
+
+    Returns:
+        The states, and the references that were derived, each (B, 1), 0 where none is needed: where
+        nothing is normalised, single steps of recurrent products, and cells.
+    """
+    K = _window_steps(call)
+    x, h0, c0, W, b, weights = _contiguous(
+        *(contribution, call.h0, call.c0, call.W, call.b, call.weights)
+    )
+    (B, H), packed = h0.shape, call.batch_sizes is not None
+    table, T = step_table(call.batch_sizes, x, B)
+    normed = _normed(call)
+    kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
+    h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
+    kept = torch.empty_like(x)
+    # 0 for sequences that have ended
+    new = x.new_zeros if packed else x.new_empty
+    rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
+    of_x, of_h, of_c = (next(rows) if there else x.new_empty(0) for there in normed)
+    # of a single step only x, which may be anything, needs a reference
+    derive_h = derive and normed[1] and call.window > 1 and b is not None
+    before = B > 0 and (normed[0] or derive_h)
+    derived = (x.new_empty if before else x.new_zeros)(3, B, 1) if derive else None
+    N_x, N_h, N_c = _read(call)
+    if before:
+        chunks = -(-T // kernels.length) if normed[0] else 0
+        kernels.before(
+            *(B * (chunks + derive), x, b if derive_h else None, N_x.reference, N_x.past),
+            *(weights, of_x, derived, table, T, B, K, kernels.length),
+        )
+    references = () if derived is None else derived.unbind()
+    if derived is not None:
+        N_x, N_h, N_c = (
+            site._replace(reference=reference)
+            for site, reference in zip((N_x, N_h, N_c), references, strict=True)
+        )
+    if B > 0:
+        given = (x, h0, c0, W, b, *_as_read(N_x, N_h, N_c), weights, of_x)
+        kernels.forward(h0, (*given, h, c, kept, of_h, of_c), table, T, B, K)
+    return LstmStates(h, c, kept, of_x, of_h, of_c), references
+
+
+def lstm_backward(
+    gradients: LstmGradients,
+    states: LstmStates,
+    call: LstmCall,
+    needed: Collection[str],
+    contribution: Tensor | None = None,
+) -> dict[str, Tensor | None]:
+    """Gradients of a call; of x, h0, c0, W, b, U and c those that are needed.
+
+    Arguments:
+        gradients: Those of the states.
+        states: What the call gave.
+        call: The call.
+        needed: The names of what needs a gradient; ``"c"`` is a bias beside U.
+        contribution: What the input contributed, U x + c; None where it is not read, since there is
+            U and nothing is normalised but the cell.
+    """
+    if contribution is None:
+        # with U, what the input contributed has the shape of what is kept
+        contribution = call.x if call.U is None else states.kept
+    K = _window_steps(call)
+    input, U = call.x, call.U
+    x, h0, c0, W, weights = _contiguous(contribution, call.h0, call.c0, call.W, call.weights)
+    grad_h, grad_c, external_x, external_h, external_c = _contiguous(
+        gradients.h, gradients.c, *gradients.statistics
+    )
+    h, c, kept, statistics_x, statistics_h, statistics_c = _contiguous(*states)
+    (B, H), packed = h0.shape, call.batch_sizes is not None
+    table, T = step_table(call.batch_sizes, x, B)
+    N = h.numel() // H  # rows of all steps
+    normed = of_x, of_h, _ = _normed(call)
+    N_x, N_h, N_c = _read(call)
+    kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
+    # of each block the gradients of γ and β of the cell, and those of the other parameters
+    kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
+    blocks = B * -(-T // kernels.length) if of_x or of_h else B
+    # windows read d of steps whose dx is already written
+    apart = of_x and of_h and K > 1
+    dx, da, d, partial, room_h0, room_c0 = parts(
+        x,
+        0 if "x" in needed else N * 4 * H,
+        N * 4 * H if of_x or of_h else 0,
+        N * 4 * H if apart else 0,
+        blocks * sum(kinds),
+        0 if "h0" in needed else B * H,
+        0 if "c0" in needed else B * H,
+    )
+    if "x" in needed:
+        dx = torch.empty_like(x)
+    grad_h0 = torch.empty_like(h0) if "h0" in needed else room_h0
+    grad_c0 = torch.empty_like(c0) if "c0" in needed else room_c0
+    if not apart:
+        d = da if of_x and not of_h else dx
+    # past statistics that are not used have no gradient
+    past_x, past_h, past_c = (
+        None if site.past is None else torch.zeros_like(site.past) for site in (N_x, N_h, N_c)
+    )
+    if B > 0:
+        given = (
+            *(x, grad_h, grad_c, external_h, external_c, c, kept),
+            *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(N_x, N_h, N_c)),
+        )
+        made = (d, da, grad_h0, grad_c0, partial, past_h, past_c)
+        kernels.backward(h0, (*given, weights, *made), table, T, B, K, sum(kinds))
+    if B > 0 and (of_x or of_h):
+        kernels.after(
+            *(blocks, d, da, x, kept, external_x, statistics_x),
+            *(N_x.gamma, N_x.reference, N_x.past, weights, dx, past_x, partial),
+            *(table, T, B, K, kernels.length, sum(kinds)),
+        )
+    grad_W = x.new_empty(4 * H, H) if "W" in needed else None
+    grad_U = x.new_empty(U.shape) if U is not None and "U" in needed else None
+    delta = da if of_x or of_h else dx  # the gradient of W h + b
+    # in an order that does not vary; one sum for all
+    summed, shape = (partial, (blocks, sum(kinds))) if any(normed) else (dx, (N, 4 * H))
+    if not packed and 0 < N * 4 * H * (H + input.shape[-1]) <= LITTLE:
+        products = []
+        if grad_W is not None:
+            products.append(RowProduct(delta, h, grad_W, (4 * H, H), (4 * H, H), h0))
+        if grad_U is not None:
+            sizes = (4 * H, input.shape[-1])
+            products.append(RowProduct(dx, input.contiguous(), grad_U, sizes, sizes))
+        total = x.new_empty(shape[1])
+        row_products(x.device.index, N, products, summed, total, shape, B)
+    else:
+        if grad_W is not None:
+            grad_W = outer_products(delta.view(*x.shape), h, h0, call.batch_sizes, False)
+        if grad_U is not None:
+            grad_U = product_of_rows(dx.view(N, 4 * H), input.flatten(0, -2))
+        total = summed.view(*shape).sum(0)
+    found: dict[str, Any] = {
+        "h0": grad_h0 if "h0" in needed else None,
+        "c0": grad_c0 if "c0" in needed else None,
+        "W": grad_W,
+        "U": grad_U,
+        "input_past": past_x,
+        "recurrent_past": past_h,
+        "cell_past": past_c,
+    }
+    if of_x or of_h:
+        names = ("cell_gamma", "cell_beta", "input_gamma", "input_beta")
+        names += ("recurrent_gamma", "recurrent_beta", "b", "c")
+        found |= zip(names, total.split(kinds), strict=True)
+    elif any(normed):
+        found |= zip(("cell_gamma", "cell_beta"), total.split(kinds), strict=True)
+        found["b"] = found["c"] = dx.view(N, 4 * H).sum(0)
+    else:
+        found["b"] = found["c"] = total
+    if isinstance(dx, Tensor):
+        found["x"] = dx if U is None else dx @ U
+    return found
+
+
+def _window_steps(call: LstmCall) -> int:
+    """The number of steps that a window can have; 1 where nothing is normalised."""
+    sites = [site for site in call.sites if site is not None]
+    if not sites:
+        return 1
+    if any(site.past is not None for site in sites):
+        return call.window
+    return min(call.window, len(call.x if call.batch_sizes is None else call.batch_sizes))
+
+
+def _contiguous(*tensors: Tensor | None) -> list[Any]:
+    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+
+
+def _normed(call: LstmCall) -> tuple[bool, ...]:
+    """Which of the normalisations there are."""
+    return tuple(site is not None for site in call.sites)
+
+
+def _read(call: LstmCall) -> list[Site]:
+    """The normalisations as kernels read them; null pointers for what there is not."""
+    nothing: Any = (None,) * len(Site._fields)
+    return [Site(*(nothing if site is None else _contiguous(*site))) for site in call.sites]
+
+
+def _as_read(N_x: Site, N_h: Site, N_c: Site) -> list[Tensor | None]:
+    """γ, β and reference of each normalisation, and where the recurrence needs it the past."""
+    read: list[Tensor | None] = [N_x.gamma, N_x.beta, N_x.reference]
+    for site in (N_h, N_c):
+        read += [site.gamma, site.beta, site.reference, site.past]
+    return read

@@ -1,0 +1,91 @@
+"""Records as flat lists, which operators of torch take."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import UnionType
+from typing import Any, get_args, get_type_hints
+
+from torch import Tensor
+
+__all__ = ["Fields"]
+
+SCHEMA_TYPES = {bool: "bool", int: "SymInt", float: "float", str: "str"}
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a record, with those of records in it: its values as one list.
+
+    Attributes:
+        record: The record.
+        inner: For each field that is a record or None the fields of that, None for others.
+        names: Those of all values, that of the field before the name in the record in it.
+        tensors: The names of those that are tensors, or None; they come first.
+        schema: The names with their types, as an operator has them.
+        nested: Whether there are records in the record.
+
+    Example:
+        >>> from cayley.kernels.calls import GruCall
+        >>> Fields.of(GruCall).schema  # doctest: +ELLIPSIS
+        'Tensor x, Tensor h0, Tensor W, Tensor? b, ..., bool reverse'
+    """
+
+    record: type
+    inner: tuple["Fields | None", ...]
+    names: tuple[str, ...]
+    tensors: tuple[str, ...]
+    schema: str
+    nested: bool
+
+    @classmethod
+    def of(cls, record: type, prefix: str = "", optional: bool = False) -> "Fields":
+        """Those of a record; in one that may be None every tensor may be."""
+        inner: list[Fields | None] = []
+        names, tensors, schema = [], [], []
+        for name, hint in get_type_hints(record).items():
+            kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+            own, missing = f"{prefix}{name}", optional or len(kinds) > 1
+            if issubclass(kinds[0], tuple):
+                part = cls.of(kinds[0], f"{own}_", missing)
+                inner.append(part)
+                names += part.names
+                tensors += part.tensors
+                schema.append(part.schema)
+                continue
+            inner.append(None)
+            names.append(own)
+            if kinds[0] is Tensor:
+                tensors.append(own)
+                schema.append(f"Tensor{'?' if missing else ''} {own}")
+            else:
+                schema.append(f"{SCHEMA_TYPES[kinds[0]]} {own}")
+        assert names[: len(tensors)] == tensors, "expected a record with its tensors first"
+        nested = any(part is not None for part in inner)
+        return cls(record, (*inner,), (*names,), (*tensors,), ", ".join(schema), nested)
+
+    def flatten(self, value: Sequence[Any]) -> Sequence[Any]:
+        """All values of a record."""
+        if not self.nested:
+            return value
+        flat = []
+        for part, inner in zip(value, self.inner, strict=True):
+            if inner is None:
+                flat.append(part)
+            else:
+                flat += [None] * len(inner.names) if part is None else part
+        return flat
+
+    def unflatten(self, flat: Sequence[Any]) -> Any:
+        """The record of these values; a record in it is None where its first value is."""
+        if not self.nested:
+            return self.record(*flat)
+        values = iter(flat)
+        parts = []
+        for inner in self.inner:
+            if inner is None:
+                parts.append(next(values))
+            else:
+                own = [*islice(values, len(inner.names))]
+                parts.append(None if own[0] is None else inner.record(*own))
+        return self.record(*parts)
