@@ -29,7 +29,7 @@ from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
 from cayley.tracing import computes_now, needs_loop
 
-__all__ = ["NeumannCayley", "neumann_update"]
+__all__ = ["NeumannCayley", "neumann_update", "update_inverse_"]
 
 
 def neumann_update(inverse: Tensor, delta: Tensor, order: int) -> Tensor:
