@@ -147,9 +147,10 @@ class Operator(Generic[Call, States]):
         """Keep in a context what the gradient needs."""
         flat, count = self.fields.flatten(call), len(self.fields.tensors)
         tensors = flat[:count]
-        if self.kept_input is not None:
+        x = flat[0] if self.kept_input is None else self.kept_input(call, states)
+        if x is not flat[0]:
             _, *others = tensors
-            tensors = (self.kept_input(call, states), *others)
+            tensors = (x, *others)
         ctx.save_for_backward(*states, *tensors)
         ctx.options, ctx.backend = flat[count:], backend
         # of results beside the states only some have one, and seldom
