@@ -82,7 +82,8 @@ def use_kernel(
         backend: The choice under which the call was made; None for the one in force.
         preferred: Whether the kernel is the faster of the two, for ``"auto"``.
         otherwise: What happens where a kernel refuses a call under ``"auto"``, which is then said
-            once for each reason; None where it needs no word, torch being as good.
+            once for each reason; None where torch is as good: that needs no word, and no back end
+            insists on the kernel.
 
     Example:
         >>> use_kernel("cpu", None, torch.device("cpu"))
@@ -103,11 +104,12 @@ def use_kernel(
         return False
     if refusal is None:
         return preferred or backend == kernel
+    if otherwise is None:
+        return False
     if backend == kernel:
         raise NotImplementedError(
             f"back end {kernel!r} cannot run this: {refusal}. "
             'cayley.backend("auto") leaves it to torch\'s operations'
         )
-    if otherwise is not None:
-        warn_once(f"{otherwise}, not on the {kernel} kernel: {refusal}", key=refusal)
+    warn_once(f"{otherwise}, not on the {kernel} kernel: {refusal}", key=refusal)
     return False

@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 
 import cayley
 from cayley.activations import ACTIVATIONS, by_slope
-from cayley.kernels import dispatch
 from cayley.kernels.cpu import native
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -373,7 +372,6 @@ def test_says_once_what_it_cannot_run() -> None:
 
 @pytest.mark.parametrize("case", sorted(set(CASES) - set(ON_CPU)))
 def test_what_no_kernel_has_is_the_loop(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_said", set())
     tensors = CASES[case].inputs(4, 3, 6)
     with pytest.warns(UserWarning, match="the CPU kernel has no"):
         found = results(case, tensors, "auto")
@@ -381,7 +379,6 @@ def test_what_no_kernel_has_is_the_loop(case: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_activation_that_no_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_said", set())
     softsign = by_slope(torch.nn.functional.softsign, lambda h: (1 - h.abs()).square())
     monkeypatch.setitem(ACTIVATIONS, "softsign", softsign)
     x, W = torch.randn(4, 3, 5, requires_grad=True), torch.eye(5)

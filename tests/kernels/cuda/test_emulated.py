@@ -220,11 +220,9 @@ def test_a_large_first_step_does_not_act_on_later_ones(window: int, bad: float) 
     h0[:] = 1e3 * h0
     norms = [torch.rand(2, F) for F in (4 * H, 4 * H, H)]
     x, h0, c0, W, b, *norms = (v.float() for v in (x, h0, c0, W, b, *norms))
-    tensors: list[Any] = [x, h0, c0, W, b]
-    for pair in norms:
-        tensors += [*pair, None, None, None]
-    found = lstm.lstm(*tensors, None, None, window, False, 1e-5, derive=True)
+    call = LstmCall(x, h0, c0, W, b, *(Site(*pair) for pair in norms), window=window)
+    found, _ = lstm.contributed_lstm(call, x, derive=True)
     names = ("input", "recurrent", "cell")
     sites = {name: NormSite(*pair.double()) for name, pair in zip(names, norms, strict=True)}
     exact = lstm_loop(*(v.double() for v in (x, h0, c0, W, b)), **sites, window=window)
-    torch.testing.assert_close(found[0][window:].double(), exact.h[window:], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.h[window:].double(), exact.h[window:], rtol=0, atol=1e-5)
