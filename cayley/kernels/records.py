@@ -68,13 +68,13 @@ class Fields:
         """All values of a record."""
         if not self.nested:
             return value
-        flat = []
+        parts = []
         for part, inner in zip(value, self.inner, strict=True):
             if inner is None:
-                flat.append(part)
+                parts.append((part,))
             else:
-                flat += [None] * len(inner.names) if part is None else part
-        return flat
+                parts.append((None,) * len(inner.names) if part is None else part)
+        return [leaf for part in parts for leaf in part]
 
     def unflatten(self, flat: Sequence[Any]) -> Any:
         """The record of these values; a record in it is None where its first value is."""

@@ -247,8 +247,9 @@ class StiefelRMSprop(DenseOptimizer):
 
 def move_(W: Tensor, G: Tensor, group: dict[str, Any]) -> None:
     """Move W by :func:`stiefel_step`, as a group says."""
-    moved = stiefel_step(W, G, group["lr"])
-    W.copy_(refine(moved) if group["refine"] else moved)
+    if group["lr"] != 0:
+        moved = stiefel_step(W, G, group["lr"])
+        W.copy_(refine(moved) if group["refine"] else moved)
 
 
 def check_matrices(owner: object, group: dict[str, Any]) -> None:

@@ -135,7 +135,7 @@ class _Node(torch.autograd.Function):
         if normalises:
             run.references = found
         ctx.run = run
-        if call.input is None and call.cell is None:
+        if call.input is None and call.recurrent is None:
             contribution = states.kept  # which is not read then, and has its shape
         ctx.save_for_backward(*inputs, contribution, *run.references, *states)
         ctx.set_materialize_grads(False)
