@@ -132,7 +132,6 @@ class LstmCall(NamedTuple):
     over_batch: bool = False
     eps: float = 1e-5
 
-    @property
     def sites(self) -> tuple[Site | None, Site | None, Site | None]:
         """The normalisations."""
         return self.input, self.recurrent, self.cell
@@ -158,7 +157,6 @@ class LstmStates(NamedTuple):
     recurrent: Tensor
     cell: Tensor
 
-    @property
     def statistics(self) -> tuple[Tensor, Tensor, Tensor]:
         """Those of the normalisations."""
         return self.input, self.recurrent, self.cell
@@ -174,7 +172,6 @@ class LstmGradients(NamedTuple):
     recurrent: Tensor | None = None
     cell: Tensor | None = None
 
-    @property
     def statistics(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Those with respect to the statistics."""
         return self.input, self.recurrent, self.cell

@@ -67,8 +67,9 @@ class Fields:
     def flatten(self, value: Sequence[Any]) -> Sequence[Any]:
         """All values of a record."""
         if not self.nested:
-            return value
-        parts = []
+            # torch.compile of torch 2.8 cannot cut a record
+            return (*value,)
+        parts: list[Sequence[Any]] = []
         for part, inner in zip(value, self.inner, strict=True):
             if inner is None:
                 parts.append((part,))

@@ -285,7 +285,7 @@ class LSTM(Recurrent):
 
     def _split(self, hx: State | None, B: int, unbatched: bool) -> list[tuple[Tensor, ...]] | None:
         """As every layer, but (h, c) alone are enough: the third tensor is what a stream adds."""
-        if isinstance(hx, tuple | list) and len(hx) == 2 < len(self.state_sizes):
+        if isinstance(hx, (tuple, list)) and len(hx) == 2 < len(self.state_sizes):
             empty = hx[0].new_zeros(*hx[0].shape[:-1], self.state_sizes[2])
             states = super()._split((*hx, empty), B, unbatched)
             return None if states is None else [state[:2] for state in states]

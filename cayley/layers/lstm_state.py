@@ -80,7 +80,8 @@ class StreamState:
 
     def take(self, states: States) -> None:
         """Add the statistics that the recurrence found."""
-        for name, values in zip(("ih", "hh", "cell"), states[2:], strict=True):
+        found = (states.input, states.recurrent, states.cell)
+        for name, values in zip(("ih", "hh", "cell"), found, strict=True):
             if values is not None:
                 self.found[name] = values
 

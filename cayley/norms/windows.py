@@ -64,7 +64,7 @@ def measured_from(past: TimeWindow, reference: Tensor) -> TimeWindow:
     """
     means = past.means + (past.reference - reference)
     means = means.where(past.weights > 0, 0)  # of steps that never were
-    return past._replace(reference=reference, means=means)
+    return TimeWindow(reference, means, past.variances, past.weights)
 
 
 def advance(
@@ -97,7 +97,8 @@ def advance(
         past = TimeWindow(reference, zeros, zeros, zeros[..., :1])
     else:
         past = measured_from(past, reference)
-    tables = [torch.cat(pair) for pair in zip(past[1:], new, strict=True)]
+    before = (past.means, past.variances, past.weights)
+    tables = [torch.cat(pair) for pair in zip(before, new, strict=True)]
     if lengths is None:
         return TimeWindow(reference, *(x.narrow(0, T, window - 1) for x in tables))
     steps = torch.arange(window - 1, device=m.device)[:, None, None]

@@ -66,7 +66,7 @@ class GateMatrices(Parametrization):
         return (gate,) if map is None else tuple(f"{gate}_{name}" for name in map.names)
 
     def _map(self, gate: str) -> Parametrization | None:
-        return cast(Parametrization | None, self._modules[gate])
+        return cast("Parametrization | None", self._modules[gate])
 
     def _own(self, X: Sequence[Tensor]) -> list[tuple[Parametrization | None, list[Tensor]]]:
         """Of each gate its map, None for a free matrix, and its free tensors."""

@@ -73,7 +73,7 @@ def observe_recurrences(
     packed = isinstance(input, PackedSequence)
     order, sizes = (input.sorted_indices, input.batch_sizes) if packed else (None, None)
     x, h = ((v.data if packed else v).detach() for v in (input, y))
-    h0 = hx[0] if isinstance(hx, tuple | list) else hx
+    h0 = hx[0] if isinstance(hx, (tuple, list)) else hx
     h0 = None if h0 is None else h0.detach()
     suffixes = ("l0", "l0_reverse") if module.bidirectional else ("l0",)
     batch_first = module.batch_first

@@ -163,9 +163,9 @@ def lstm(
 def _fused_call(arguments: LstmArguments) -> LstmCall | None:
     """The call as it is, if it is one for :func:`~.node.lstm_node`: no past, nothing given."""
     of_x, of_h, of_c = (
-        None if site is None else Site(site.gamma, site.beta) for site in arguments.sites
+        None if site is None else Site(site.gamma, site.beta) for site in arguments.sites()
     )
-    for site in arguments.sites:
+    for site in arguments.sites():
         if site is not None and (
             arguments.over == "batch"
             or site.given is not None
@@ -183,7 +183,7 @@ def _fused_call(arguments: LstmArguments) -> LstmCall | None:
 
 
 def _references(call: LstmCall) -> Iterable[Tensor | None]:
-    return (None if site is None else site.reference for site in call.sites)
+    return (None if site is None else site.reference for site in call.sites())
 
 
 def _states(states: LstmStates, references: Iterable[Tensor | None]) -> States:
@@ -191,7 +191,7 @@ def _states(states: LstmStates, references: Iterable[Tensor | None]) -> States:
         (values.new_zeros(values.shape[2:]) if reference is None else reference, values)
         if values.dim() == 4
         else None
-        for reference, values in zip(references, states.statistics, strict=True)
+        for reference, values in zip(references, states.statistics(), strict=True)
     ]
     return States(states.h, states.c, *sites)
 
@@ -206,7 +206,7 @@ def _shapes(call: LstmCall) -> LstmStates:
         return x.new_empty(4, T, *((1, site.gamma.shape[0]) if call.over_batch else (B, 1)))
 
     h, c, kept = (x.new_empty(*x.shape[:-1], F) for F in (H, H, 4 * H))
-    return LstmStates(h, c, kept, *(statistics(site) for site in call.sites))
+    return LstmStates(h, c, kept, *(statistics(site) for site in call.sites()))
 
 
 _lstm = Operator(

@@ -58,7 +58,6 @@ class LstmArguments(NamedTuple):
     eps: float
     batch_sizes: Tensor | None
 
-    @property
     def sites(self) -> tuple[NormSite | None, NormSite | None, NormSite | None]:
         """The normalisations."""
         return self.input, self.recurrent, self.cell
@@ -78,7 +77,7 @@ class LstmArguments(NamedTuple):
         if b is not None and b.shape != (4 * H,):
             raise ValueError(f"expected b of {4 * H} numbers, got {tuple(b.shape)}")
         T = x.shape[0] if self.batch_sizes is None else self.batch_sizes.shape[0]
-        for site, features in zip(self.sites, (4 * H, 4 * H, H), strict=True):
+        for site, features in zip(self.sites(), (4 * H, 4 * H, H), strict=True):
             if site is not None:
                 check_devices(x, site.gamma, site.beta, *(site.past or ()), *(site.given or ()))
                 _check_site(site, T, h0.shape[0], features, self.window, self.over)
@@ -113,17 +112,14 @@ def lstm_call(arguments: LstmArguments) -> LstmCall:
         x, U = project(x, U, c), None
     elif c is not None:
         b = c if b is None else b + c
-    call = LstmCall(
-        *(x, h0, c0, W, b),
-        U=U,
-        batch_sizes=arguments.batch_sizes,
-        window=window,
-        over_batch=over_batch,
-        eps=arguments.eps,
-    )
-    T = x.shape[0] if call.batch_sizes is None else call.batch_sizes.shape[0]
+    batch_sizes, options = arguments.batch_sizes, (window, over_batch, arguments.eps)
+    no_sites = (None, None, None)
+    plain = LstmCall(x, h0, c0, W, b, *no_sites, None, U, batch_sizes, *options)
+    T = x.shape[0] if batch_sizes is None else batch_sizes.shape[0]
     weights, sites = None, []
-    for site, reference in zip(arguments.sites, _references(call, arguments.sites), strict=True):
+    for site, reference in zip(
+        arguments.sites(), _references(plain, arguments.sites()), strict=True
+    ):
         if site is None:
             sites.append(None)
             continue
@@ -136,7 +132,7 @@ def lstm_call(arguments: LstmArguments) -> LstmCall:
             given = torch.stack([table[:T] for table in site.given])
         sites.append(Site(site.gamma, site.beta, reference, past, given))
     of_x, of_h, of_c = sites
-    return call._replace(input=of_x, recurrent=of_h, cell=of_c, weights=weights)
+    return LstmCall(x, h0, c0, W, b, of_x, of_h, of_c, weights, U, batch_sizes, *options)
 
 
 def _references(call: LstmCall, sites: Sequence[NormSite | None]) -> Sequence[Tensor | None]:

@@ -170,7 +170,7 @@ def lstm_gradient(
     N_x, N_h, N_c = (
         None if site is None else _SiteAdjoint(site, call, sizes, steps(z), own, external)
         for site, z, own, external in zip(
-            call.sites, (z_x, kept, z_c), states.statistics, gradients.statistics, strict=True
+            call.sites(), (z_x, kept, z_c), states.statistics(), gradients.statistics(), strict=True
         )
     )
     dhs = steps(torch.zeros_like(h) if gradients.h is None else gradients.h)

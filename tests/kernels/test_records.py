@@ -39,7 +39,7 @@ def test_records_in_a_record(sites: tuple[str, ...]) -> None:
         assert (named[f"{name}_past"] is past) == (name in sites)
         assert named[f"{name}_given"] is None
     again = fields.unflatten(flat)
-    assert [site is None for site in again.sites] == [site is None for site in call.sites]
+    assert [site is None for site in again.sites()] == [site is None for site in call.sites()]
     assert all(a is b for a, b in zip(fields.flatten(again), flat, strict=True))
 
 

@@ -44,7 +44,7 @@ class _Lstm(ctypes.Structure):
 def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | None:
     """Why C cannot compute a call, or its gradient; None if it can."""
     tensors = (call.x, call.h0, call.c0, call.W, call.b, call.weights, call.U)
-    sites = (tensor for site in call.sites if site is not None for tensor in site)
+    sites = (tensor for site in call.sites() if site is not None for tensor in site)
     return native.refusal(*tensors, *sites, *(gradients or ()))
 
 
@@ -97,7 +97,7 @@ def lstm_backward(
     sites, found = _contiguous_sites(call), []
     own: list[Mapping[str, Tensor | None]] = []
     for site, statistics, external in zip(
-        sites, contiguous(*states.statistics), contiguous(*gradients.statistics), strict=True
+        sites, contiguous(*states.statistics()), contiguous(*gradients.statistics()), strict=True
     ):
         found.append(_empty_gradients(site))
         own.append({**found[-1], "statistics": statistics, "grad_statistics": external})
@@ -125,7 +125,7 @@ def lstm_backward(
 
 
 def _contiguous_sites(call: LstmCall) -> list[Site | None]:
-    return [None if site is None else Site(*contiguous(*site)) for site in call.sites]
+    return [None if site is None else Site(*contiguous(*site)) for site in call.sites()]
 
 
 def _empty_gradients(site: Site | None) -> dict[str, Tensor | None]:

@@ -36,7 +36,7 @@ def refusal(call: LstmCall, c: Tensor | None) -> str | None:
         return "the back end is another one"
     if traced(call.x) or autocast_enabled(call.x.device):
         return "tracers and autocast see the operator"
-    sites = [site for site in call.sites if site is not None]
+    sites = [site for site in call.sites() if site is not None]
     parameters = (tensor for site in sites for tensor in (site.gamma, site.beta))
     if needs_loop(call.x, call.h0, call.c0, call.W, call.b, call.U, c, *parameters):
         return "derivatives in forward mode go through the loop"
@@ -60,7 +60,7 @@ def lstm_node(
     Returns:
         The states, and what the means of each normalisation are measured from, (B, 1).
     """
-    pairs = [(None, None) if site is None else (site.gamma, site.beta) for site in call.sites]
+    pairs = [(None, None) if site is None else (site.gamma, site.beta) for site in call.sites()]
     inputs = _Inputs(
         *(call.x, call.h0, call.c0, call.W, call.b, call.U, c),
         *(tensor for pair in pairs for tensor in pair),
@@ -130,7 +130,7 @@ class _Node(torch.autograd.Function):
         inputs = _Inputs(*tensors)
         contribution = project_on_cuda(inputs.x, inputs.U, inputs.c)
         call = inputs.call(run.options, run.references)
-        normalises = any(site is not None for site in call.sites)
+        normalises = any(site is not None for site in call.sites())
         states, found = contributed_lstm(call, contribution, derive=normalises)
         if normalises:
             run.references = found

@@ -30,7 +30,7 @@ __all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
 
 def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | None:
     """Why the kernels cannot compute a call, or its gradient; None if they can."""
-    sites = [site for site in call.sites if site is not None]
+    sites = [site for site in call.sites() if site is not None]
     tensors = (call.x, call.c0, call.W, call.b, call.weights, call.U)
     of_sites = (tensor for site in sites for tensor in site)
     if reason := tensor_refusal(call.h0, *tensors, *of_sites, *(gradients or ())):
@@ -127,7 +127,7 @@ def lstm_backward(
     input, U = call.x, call.U
     x, h0, c0, W, weights = _contiguous(contribution, call.h0, call.c0, call.W, call.weights)
     grad_h, grad_c, external_x, external_h, external_c = _contiguous(
-        gradients.h, gradients.c, *gradients.statistics
+        gradients.h, gradients.c, *gradients.statistics()
     )
     h, c, kept, statistics_x, statistics_h, statistics_c = _contiguous(*states)
     (B, H), packed = h0.shape, call.batch_sizes is not None
@@ -218,7 +218,7 @@ def lstm_backward(
 
 def _window_steps(call: LstmCall) -> int:
     """The number of steps that a window can have; 1 where nothing is normalised."""
-    sites = [site for site in call.sites if site is not None]
+    sites = [site for site in call.sites() if site is not None]
     if not sites:
         return 1
     if any(site.past is not None for site in sites):
@@ -232,13 +232,13 @@ def _contiguous(*tensors: Tensor | None) -> list[Any]:
 
 def _normed(call: LstmCall) -> tuple[bool, ...]:
     """Which of the normalisations there are."""
-    return tuple(site is not None for site in call.sites)
+    return tuple(site is not None for site in call.sites())
 
 
 def _read(call: LstmCall) -> list[Site]:
     """The normalisations as kernels read them; null pointers for what there is not."""
     nothing: Any = (None,) * len(Site._fields)
-    return [Site(*(nothing if site is None else _contiguous(*site))) for site in call.sites]
+    return [Site(*(nothing if site is None else _contiguous(*site))) for site in call.sites()]
 
 
 def _as_read(N_x: Site, N_h: Site, N_c: Site) -> list[Tensor | None]:
