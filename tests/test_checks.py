@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ WRONG_NUMBERS = (None, "0.5", True, math.nan, -1, math.inf, [0.5], 0.5j)
 
 
 @pytest.mark.parametrize("value", WRONG_INTEGERS)
-def test_integers(value: object) -> None:
+def test_integers(value: Any) -> None:
     check_integer("size", 1)
     check_integer("size", 0, at_least=0)
     with pytest.raises(TypeError, match="expected size to be an int, got"):
@@ -34,7 +35,7 @@ def test_integers(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", WRONG_NUMBERS)
-def test_numbers(value: object) -> None:
+def test_numbers(value: Any) -> None:
     check_number("SGD", "lr", 0)
     with pytest.raises((TypeError, ValueError), match=r"SGD: expected .*lr.*, got"):
         check_number("SGD", "lr", value)
@@ -43,7 +44,7 @@ def test_numbers(value: object) -> None:
         check_number("SGD", "momentum", 1.0, below=1.0)
 
 
-Make = Callable[[object], object]
+Make = Callable[[Any], object]
 
 # what takes an integer, and whether None has a meaning there
 INTEGERS: list[tuple[Make, str, bool]] = [

@@ -1,6 +1,6 @@
 """An operator made by the factory: its kernels, its gradient, and who sees what."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -67,7 +67,7 @@ def kernel(call: Call) -> Result:
     return loop(call)
 
 
-def kernel_backward(*arguments: object) -> dict:
+def kernel_backward(*arguments: Any) -> dict:
     SEEN.append("backward")
     return gradient(*arguments)  # pyrefly: ignore
 

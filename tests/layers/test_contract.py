@@ -8,10 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from networks import NETWORKS, Make
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import (
@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import (
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
+from variants import NETWORKS, Make
 
 import cayley
 from cayley.layers.recurrent import Recurrent, State
@@ -38,7 +39,7 @@ TRAINED_H0 = {name: make for name, make in NETWORKS.items() if not name.startswi
 STACKED = {"num_layers": 2, "bidirectional": True}
 
 
-def layer_of(make: Make, n: int = N, **options: object) -> Recurrent:
+def layer_of(make: Make, n: int = N, **options: Any) -> Recurrent:
     layer = make(I, n, **options)
     with torch.no_grad():  # thresholds start at 0, where modReLU is the identity
         for parameter in layer.parameters(recurse=False):

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from networks import NETWORKS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from variants import NETWORKS
 
 import cayley
 

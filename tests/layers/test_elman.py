@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from cayley.parametrizations import ScaledCayley
 T, B, I, H = 7, 4, 3, 5  # noqa: E741
 
 
-def pair(**options: object) -> tuple[nn.RNN, cayley.RNN]:
+def pair(**options: Any) -> tuple[nn.RNN, cayley.RNN]:
     theirs, ours = nn.RNN(I, H, **options), cayley.RNN(I, H, **options)
     assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
     return theirs, ours

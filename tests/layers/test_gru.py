@@ -1,6 +1,8 @@
 """NC-GRU: its loop, its counts, its neighbours, and the bound on its Jacobian."""
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from cayley.parametrizations.neumann import NeumannCayley
 
 T, B, I, N = 7, 3, 4, 6  # noqa: E741
 
-VARIANTS: dict[str, dict[str, object]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "two": {},
     "candidate": {"orthogonal": ("candidate",)},
     "reset-tanh": {"orthogonal": ("reset",), "nonlinearity": "tanh"},
@@ -24,7 +26,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 every = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
-def layer_of(**options: object) -> NCGRU:
+def layer_of(**options: Any) -> NCGRU:
     layer = NCGRU(I, N, **options)
     with torch.no_grad():  # thresholds start at 0, where modReLU is the identity
         for parameter in layer.parameters(recurse=False):
@@ -48,7 +50,7 @@ def gates(layer: NCGRU, x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 
 @every
-def test_is_the_loop_in_its_docstring(options: dict[str, object]) -> None:
+def test_is_the_loop_in_its_docstring(options: dict[str, Any]) -> None:
     layer = layer_of(**options)
     x, h = torch.randn(T, B, I), torch.randn(B, N)
     output, h_n = layer(x, h[None])
@@ -68,7 +70,7 @@ def test_is_the_loop_in_its_docstring(options: dict[str, object]) -> None:
         ((), lambda n: 3 * n * n),
     ],
 )
-def test_parameter_counts(orthogonal: tuple[str, ...], recurrent) -> None:
+def test_parameter_counts(orthogonal: tuple[str, ...], recurrent: Callable[[int], int]) -> None:
     for n, m in ((118, 10), (5, 3)):
         layer = NCGRU(m, n, orthogonal=orthogonal)
         count = sum(p.numel() for p in layer.parameters())
@@ -77,7 +79,7 @@ def test_parameter_counts(orthogonal: tuple[str, ...], recurrent) -> None:
 
 
 @every
-def test_orthogonal_are_the_matrices_named(options: dict[str, object]) -> None:
+def test_orthogonal_are_the_matrices_named(options: dict[str, Any]) -> None:
     layer = NCGRU(I, N, **options)
     eye = torch.eye(N)
     for gate, U in zip(("reset", "update", "candidate"), layer.weight_hh_l0.chunk(3), strict=True):

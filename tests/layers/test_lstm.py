@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ over_batch = pytest.mark.parametrize("norm", [NORMS["batch"], NORMS["atn over ba
 end_alone = pytest.mark.filterwarnings("ignore:.*a step of a single sequence")
 
 
-def layer_of(**options: object) -> LSTM:
+def layer_of(**options: Any) -> LSTM:
     layer = LSTM(I, H, **options)
     with torch.no_grad():
         for parameter in layer.parameters():

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def defined(a: Tensor, window: int, over: str, eps: float = 1e-5) -> Tensor:
     return torch.stack(ys)
 
 
-def norm_of(window: int, over: str, **options: object) -> AssortedTimeNorm:
+def norm_of(window: int, over: str, **options: Any) -> AssortedTimeNorm:
     norm = AssortedTimeNorm(F, window, over=over, **options)
     with torch.no_grad():
         for parameter in norm.parameters():

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -164,7 +165,7 @@ def test_fft_needs_a_power_of_two(n: int, below: int, above: int) -> None:
 
 
 @pytest.mark.parametrize("layers", [0, -1, 2.5, "FFT"])
-def test_wrong_layers(layers: object) -> None:
+def test_wrong_layers(layers: Any) -> None:
     with pytest.raises(ValueError, match='at least 1, or "fft", got'):
         GivensLayers(4, layers=layers)
 

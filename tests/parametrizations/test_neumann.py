@@ -1,6 +1,7 @@
 """The running inverse: its error, when it is renewed, and what may write it."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ def random_skew(n: int, scale: float = 1.0) -> Tensor:
     return skew_symmetric(scale * torch.randn(n * (n - 1) // 2), n)
 
 
-def matrix_of(n: int, dtype: torch.dtype | None = None, **options: object) -> StructuredMatrix:
+def matrix_of(n: int, dtype: torch.dtype | None = None, **options: Any) -> StructuredMatrix:
     return StructuredMatrix(NeumannCayley(n, **options), dtype=dtype)
 
 

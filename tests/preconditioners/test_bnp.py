@@ -6,6 +6,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -863,7 +864,7 @@ def test_a_state_that_does_not_fit_says_what_is_wrong() -> None:
     ],
 )
 def test_settings_that_make_no_sense(
-    settings: dict[str, object], error: type[Exception], match: str
+    settings: dict[str, Any], error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
         BNP(mlp(), **settings)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from networks import NETWORKS
 from preconditioners.explicit import backward, gradients, preconditioned
 from torch import Tensor
+from variants import NETWORKS
 
 import cayley
 from cayley.parametrizations import ScaledCayley

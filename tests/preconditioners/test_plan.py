@@ -1,5 +1,7 @@
 """Which modules are served, and what is said about the others."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ class Net(nn.Module):
         self.conv = nn.Conv1d(1, 1, 1)
 
 
-def served(**settings: object) -> set[str]:
+def served(**settings: Any) -> set[str]:
     report = BNP(Net(), **settings).report()
     return {name.rpartition(".")[0] for name, text in report.items() if ": [" in text}
 
@@ -33,7 +35,7 @@ def served(**settings: object) -> set[str]:
         ({"include": nn.Linear, "exclude": ("head", "encoder.0")}, {"encoder.2"}),
     ],
 )
-def test_include_and_exclude(settings: dict[str, object], names: set[str]) -> None:
+def test_include_and_exclude(settings: dict[str, Any], names: set[str]) -> None:
     assert served(**settings) == names
 
 

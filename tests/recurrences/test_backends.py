@@ -1,6 +1,7 @@
 """The contract of every back end: the loop's outputs and gradients, whatever the sizes."""
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def results(
     backend: str,
     *,
     wanted: tuple[str, ...] | None = None,
-    **options: object,
+    **options: Any,
 ) -> dict[str, Tensor]:
     """Outputs, and the gradients of their sum with fixed random weights; by the loop for ""."""
     wanted = tuple(tensors) if wanted is None else wanted
@@ -86,7 +87,7 @@ def test_equals_the_loop(case: str, size: tuple[int, int, int], dtype: torch.dty
 def test_equals_the_loop_in_both_directions_and_layouts(
     device: str, case: str, layout: str, reverse: bool
 ) -> None:
-    options: dict[str, object] = {"reverse": reverse} if CASES[case].reversible else {}
+    options: dict[str, Any] = {"reverse": reverse} if CASES[case].reversible else {}
     # near 0, the complex modReLU with b > 0 enlarges what float32 rounds off
     error = 1e-12 if device == "cpu" else 1e-4
     for sizes in map(torch.tensor, LAYOUTS):
@@ -124,7 +125,7 @@ def test_equals_the_loop_over_many_steps(case: str, U: str, layout: str, reverse
     case += "" if case == "lstm-layer" else U
     tensors = CASES[case].inputs(len(LONG), int(LONG[0]), 5)
     tensors["x"] *= 0.3
-    options: dict[str, object] = {"batch_sizes": LONG} if layout == "packed" else {}
+    options: dict[str, Any] = {"batch_sizes": LONG} if layout == "packed" else {}
     if layout == "packed":
         tensors = packed(tensors, LONG)
     if CASES[case].reversible:
@@ -199,7 +200,7 @@ def test_takes_tensors_that_are_not_contiguous(case: str) -> None:
 @pytest.mark.parametrize(("device", "case"), SERVED)
 def test_reads_nothing_that_it_has_not_written(device: str, case: str, layout: str) -> None:
     tensors = cast(CASES[case].inputs(6, 5, 19), device, WIDEST[device])
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     if layout == "packed":
         tensors, options["batch_sizes"] = packed(tensors), PACKED
     expected = results(case, tensors, device, **options)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
     return float(torch.linalg.vector_norm(found.cpu().double() - expected))
 
 
-def small_map(n: int, **options: object) -> NeumannCayley:
+def small_map(n: int, **options: Any) -> NeumannCayley:
     return NeumannCayley(n, **options).float().cuda()
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -6,7 +8,7 @@ from cayley.lab.tasks.examples import CHUNK_NUMBERS, chunk_length, example_numbe
 from cayley.lab.tasks.synthetic import Adding
 
 
-def epoch(size: int, B: int, e: int, **options: object) -> list[int]:
+def epoch(size: int, B: int, e: int, **options: Any) -> list[int]:
     steps = -(-size // B)
     parts = [example_numbers(size, B, Position(e, b), **options) for b in range(steps)]
     assert [len(part) for part in parts[:-1]] == [B] * (steps - 1)

@@ -1,5 +1,6 @@
 import pickle
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def test_the_next_chunk_is_made_in_another_thread(monkeypatch: pytest.MonkeyPatc
     threads = []
     chunk = Adding.chunk
 
-    def watched(*arguments: object, **options: object) -> object:
+    def watched(*arguments: object, **options: Any) -> object:
         threads.append(threading.current_thread() is threading.main_thread())
         return chunk(*arguments, **options)
 

@@ -2,6 +2,7 @@ import gzip
 import hashlib
 import lzma
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ SUM = hashlib.sha256(CONTENT).hexdigest()
 @pytest.mark.parametrize(
     ("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)]
 )
-def test_a_file_is_found_and_unpacked(tmp_path: Path, below: str, ending: str, pack) -> None:
+def test_a_file_is_found_and_unpacked(
+    tmp_path: Path, below: str, ending: str, pack: Callable[[bytes], bytes]
+) -> None:
     folder = tmp_path / below
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"x.bin{ending}").write_bytes(pack(CONTENT))

@@ -3,7 +3,7 @@
 import copy
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -25,7 +25,7 @@ def radius(T: Tensor) -> Tensor:
     return torch.linalg.eigvals(T).abs().max()
 
 
-def differences(f, T: Tensor, step: float = 1e-6) -> Tensor:
+def differences(f: Callable[[Tensor], Tensor], T: Tensor, step: float = 1e-6) -> Tensor:
     """Central differences of a scalar function."""
     gradient = torch.zeros_like(T)
     for i in range(len(T)):

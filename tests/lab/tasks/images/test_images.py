@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import Tensor
 
 from cayley.lab.tasks import Position
 from cayley.lab.tasks.images import CIFAR10, MNIST
@@ -16,7 +17,7 @@ def test_validation_takes_the_first_of_the_training_images(kind: type) -> None:
 
 def test_too_much_validation_is_refused() -> None:
     class Few(MNIST):
-        def read(self):
+        def read(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             labels = torch.arange(3)
             return torch.zeros(3, 784), labels, torch.zeros(3, 784), labels
 
