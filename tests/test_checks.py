@@ -114,13 +114,13 @@ def test_constructors_take_names_and_functions_only() -> None:
     for value in (None, 3, ["tanh"], "nonsense"):
         for network in (cayley.RNN, cayley.ScoRNN, cayley.NCGRU):
             with pytest.raises(ValueError, match=r"expected the nonlinearity .*got"):
-                network(3, 8, nonlinearity=value)
+                network(3, 8, nonlinearity=value)  # pyrefly: ignore[bad-argument-type]
         if value is not None:
             with pytest.raises((TypeError, ValueError), match=r"expected .*maps.*got"):
-                cayley.RNN(3, 8, recurrent=value)
+                cayley.RNN(3, 8, recurrent=value)  # pyrefly: ignore[bad-argument-type]
     for value in (None, 3, "reset", ("update",), ([],)):
         with pytest.raises(ValueError, match=r"expected orthogonal to hold .*got"):
-            cayley.NCGRU(3, 8, orthogonal=value)
+            cayley.NCGRU(3, 8, orthogonal=value)  # pyrefly: ignore[bad-argument-type]
     for value in ({"bias": 3}, {"bais": None}, ["bias"], 3):
         with pytest.raises((TypeError, ValueError), match=r"expected .*initializers|unknown init"):
-            cayley.RNN(3, 8, initializers=value)
+            cayley.RNN(3, 8, initializers=value)  # pyrefly: ignore[bad-argument-type]

@@ -88,7 +88,7 @@ def test_orthogonal_are_the_matrices_named(options: dict[str, Any]) -> None:
 
 
 def test_initial_values() -> None:
-    layer = NCGRU(10, 100, negative_ones=30, trainable_h0=True)
+    layer: Any = NCGRU(10, 100, negative_ones=30, trainable_h0=True)
     gate_biases, threshold = layer.bias_l0.split((200, 100))
     assert (threshold == 0).all()
     assert (layer.h0_l0 == 0).all()
@@ -103,7 +103,7 @@ def test_initial_values() -> None:
     assert (NCGRU(3, 100, nonlinearity="tanh").bias_l0 != 0).all()
 
 
-def nn_gru_as_ours(peer: nn.GRU) -> NCGRU:
+def nn_gru_as_ours(peer: Any) -> NCGRU:
     """nn.GRU's weights in the layer without structure: z = 1 − u, biases added up."""
     layer = NCGRU(I, N, orthogonal=(), nonlinearity="tanh")
     sign = torch.tensor([1.0, -1.0, 1.0]).repeat_interleave(N)
@@ -116,7 +116,7 @@ def nn_gru_as_ours(peer: nn.GRU) -> NCGRU:
 
 @pytest.mark.parametrize("agreement", ["reset gate at 1", "no candidate recurrence", "diagonal"])
 def test_nn_gru_where_the_equations_agree(agreement: str) -> None:
-    peer = nn.GRU(I, N)
+    peer: Any = nn.GRU(I, N)
     candidate = slice(2 * N, None)
     with torch.no_grad():
         if agreement == "reset gate at 1":
@@ -239,7 +239,7 @@ def test_stays_orthogonal_in_training() -> None:
         x = torch.randn(5, B, I, dtype=torch.float32)
         layer(x)[0].square().sum().backward()
         optimizer.step()
-    matrix = layer.structured["weight_hh_l0"]
+    matrix: Any = layer.structured["weight_hh_l0"]
     assert matrix.map.defect(matrix()) <= 1e-5
     for map in inverses(layer):
         assert map.updates > map.refreshes
@@ -254,10 +254,11 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="order of at least 1"):
         NCGRU(I, N, order=0)
     for option in ("tolerance", "refresh_every"):
+        one: dict[str, Any] = {option: 1}
         with pytest.raises(ValueError, match=f"{option}=None where the inverse is exact"):
-            NCGRU(I, N, order=None, **{option: 1})
+            NCGRU(I, N, order=None, **one)
         with pytest.raises(ValueError, match=f"{option}=None where no matrix is orthogonal"):
-            NCGRU(I, N, orthogonal=(), **{option: 1})
+            NCGRU(I, N, orthogonal=(), **one)
     with pytest.raises(ValueError, match="negative_ones=None where no matrix is orthogonal"):
         NCGRU(I, N, orthogonal=(), negative_ones=1)
     with pytest.raises(ValueError, match="negative_ones from 0 to n = 6, got 7"):

@@ -153,7 +153,7 @@ def test_every_instruction_set_equals_the_loop(
 def test_threads_do_not_change_a_bit(case: str) -> None:
     few = cast(CASES[case].inputs(len(PACKED), int(PACKED[0]), 21), "cpu", torch.float32)
     many = cast(CASES[case].inputs(130, 9, 7), "cpu", torch.float32)
-    runs = ((few, {}), (packed(few), {"batch_sizes": PACKED}), (many, {}))
+    runs: Any = ((few, {}), (packed(few), {"batch_sizes": PACKED}), (many, {}))
     for tensors, options in runs:
         found = {}
         for threads in (1, 2, 3, 16):
@@ -348,7 +348,11 @@ def test_refuses_tensors_on_two_devices(case: str) -> None:
 def test_refuses_the_input_matrix_on_another_device() -> None:
     x, h0, W = torch.zeros(5, 3, 2), torch.zeros(3, 4), torch.eye(4)
     U, c = torch.zeros(4, 2), torch.zeros(4)
-    for inputs in ({"U": U.to("meta"), "c": c}, {"U": U, "c": c.to("meta")}):
+    misplaced: tuple[dict[str, Any], ...] = (
+        {"U": U.to("meta"), "c": c},
+        {"U": U, "c": c.to("meta")},
+    )
+    for inputs in misplaced:
         with pytest.raises(ValueError, match="one device, got cpu and meta"):
             cayley.recurrences.elman(x, h0, W, **inputs)
 
