@@ -143,7 +143,7 @@ def test_closure(make: Callable[[Groups], Optimizer]) -> None:
     optimizer = make(model.groups())
     losses = []
 
-    def closure() -> Tensor:
+    def closure() -> Any:
         assert torch.is_grad_enabled()
         optimizer.zero_grad()
         losses.append(model())

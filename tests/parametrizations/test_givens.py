@@ -41,8 +41,10 @@ def rotation(n: int, i: int, j: int, theta: Tensor, phi: Tensor) -> Tensor:
     return F
 
 
-CASES: list[tuple[int, Layers]] = [(n, layers) for n in (1, 2, 3, 6, 7, 8) for layers in (1, 2, 5)]
-CASES += [(n, "fft") for n in (1, 2, 4, 8, 16)]
+CASES: list[tuple[int, Layers]] = [
+    *((n, layers) for n in (1, 2, 3, 6, 7, 8) for layers in (1, 2, 5)),
+    *((n, "fft") for n in (1, 2, 4, 8, 16)),
+]
 
 
 @pytest.mark.parametrize(("n", "layers"), CASES)
@@ -64,11 +66,11 @@ def test_is_the_product_of_the_rotations(n: int, layers: Layers) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_fast_application_is_the_matrix(n: int, layers: Layers, dtype: torch.dtype) -> None:
     map = GivensLayers(n, layers=layers)
-    X: Any = map.sample()
+    X = map.sample()
     h = torch.randn(2, 3, n, dtype=dtype)
-    Wh = apply_rotations(h, *X, map.pattern)
+    Wh = apply_rotations(h, *X, pattern=map.pattern)
     torch.testing.assert_close(Wh, h.to(torch.complex128) @ map(*X).mT)
-    torch.testing.assert_close(apply_rotations(h[0, 0], *X, map.pattern), Wh[0, 0])
+    torch.testing.assert_close(apply_rotations(h[0, 0], *X, pattern=map.pattern), Wh[0, 0])
 
 
 def test_one_layer_leaves_the_others_alone() -> None:

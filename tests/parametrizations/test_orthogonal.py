@@ -62,13 +62,15 @@ def test_keeps_an_orthogonal_weight() -> None:
 
 
 def test_takes_a_map_of_any_kind() -> None:
-    layer: Any = cayley.orthogonal_(nn.Linear(8, 8), map=ScaledCayley(8, negative_ones=3))
-    torch.testing.assert_close(layer.weight @ layer.weight.T, torch.eye(8))
-    for make in (ScaledCayley, partial(ScaledCayley, negative_ones=3)):
-        layer = cayley.orthogonal_(nn.Linear(8, 8), map=make)
+    for make in (
+        ScaledCayley(8, negative_ones=3),
+        ScaledCayley,
+        partial(ScaledCayley, negative_ones=3),
+    ):
+        layer: Any = cayley.orthogonal_(nn.Linear(8, 8), map=make)
         torch.testing.assert_close(layer.weight @ layer.weight.T, torch.eye(8))
-    layer = cayley.orthogonal_(nn.Linear(8, 8), map=Skew(8))
-    torch.testing.assert_close(layer.weight, -layer.weight.T)
+    skew: Any = cayley.orthogonal_(nn.Linear(8, 8), map=Skew(8))
+    torch.testing.assert_close(skew.weight, -skew.weight.T)
 
 
 def test_copies_the_map_that_it_is_given() -> None:

@@ -93,7 +93,7 @@ class Problem:
             past = None
             if self.past:
                 tables: Any = (t[f"{name}_{site}"] for name in ("reference", "means", "variances"))
-                past = TimeWindow(*tables, self.weights.to(t["x"]))
+                past = TimeWindow(*tables, weights=self.weights.to(t["x"]))
             given = self.given.get(site)
             if given is not None:
                 given = tuple(table.to(t["x"]) for table in given)
@@ -133,9 +133,7 @@ def test_loop_is_the_recurrence_written_out(norm_cell: bool) -> None:
         product = torch.nn.functional.layer_norm(h @ W.T + b, (12,), gamma, beta, 1e-3)
         i, f, g, o = (x_t + product).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        normalized = (
-            torch.nn.functional.layer_norm(c, (3,), cell[0], cell[1], 1e-3) if norm_cell else c
-        )
+        normalized = torch.nn.functional.layer_norm(c, (3,), *cell, eps=1e-3) if norm_cell else c
         h = o.sigmoid() * normalized.tanh()
         torch.testing.assert_close(states[0][t], h)
         torch.testing.assert_close(states[1][t], c)
