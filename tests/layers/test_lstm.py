@@ -375,7 +375,7 @@ def test_processes_may_have_sequences_of_different_lengths(tmp_path: Path) -> No
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     script = (
-        "import sys; sys.path[:0] = [sys.argv[1]]\n"
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
         "from test_lstm import work\n"
         "work(int(sys.argv[2]), *sys.argv[3:])\n"
     )

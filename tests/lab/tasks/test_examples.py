@@ -51,7 +51,7 @@ def test_without_a_device_batches_are_made_on_the_cpu() -> None:
 
 
 def test_writing_into_a_batch_changes_no_other() -> None:
-    task = Adding(T=12, train=40)
+    task: Any = Adding(T=12, train=40)
     plain = [batch.input.clone() for batch in task.batches("train", 10)]
     for number, expected in enumerate(plain):
         for _ in range(2):

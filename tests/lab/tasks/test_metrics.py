@@ -23,7 +23,9 @@ def batch(target: torch.Tensor) -> Batch:
 
 def pooled(metric: Metric, output: torch.Tensor, target: torch.Tensor, pieces: list[int]) -> float:
     parts = zip(output.split(pieces), target.split(pieces), strict=True)
-    return metric.pool(torch.cat([metric.partial(o, batch(t)) for o, t in parts]))
+    value = metric.pool(torch.cat([metric.partial(o, batch(t)) for o, t in parts]))
+    assert value is not None
+    return value
 
 
 def test_against_plain_formulas_in_unequal_pieces() -> None:

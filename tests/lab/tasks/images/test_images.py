@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -27,7 +29,7 @@ def test_too_much_validation_is_refused() -> None:
 
 def test_pixels_are_from_0_to_1() -> None:
     task = CIFAR10(invented=True)
-    batch = task.batch("test", 10, Position())
+    batch: Any = task.batch("test", 10, Position())
     raw = task.data.tensors["test images"]
     torch.testing.assert_close(batch.input, raw.double() / 255, rtol=0, atol=0)
     assert batch.input.max() <= 1
