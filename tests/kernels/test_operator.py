@@ -70,7 +70,7 @@ def kernel(call: Call) -> Result:
 
 def kernel_backward(*arguments: Any) -> dict:
     SEEN.append("backward")
-    return gradient(*arguments)  # pyrefly: ignore
+    return gradient(*arguments)
 
 
 def refusal(call: Call, gradients: Gradient | None = None) -> str | None:
