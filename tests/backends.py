@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -157,7 +157,7 @@ def lstm_run(
     return states.h, states.c, *(site[1][:2].clone() for site in states[2:] if site is not None)
 
 
-def outputs(function: Callable[..., Tensor], **options: object) -> Callable[..., tuple[Tensor]]:
+def outputs(function: Callable[..., Tensor], **options: Any) -> Callable[..., tuple[Tensor]]:
     return lambda *tensors, **more: (function(*tensors, **options, **more),)
 
 
@@ -171,7 +171,7 @@ def projected(case: Case) -> Case:
         return {**tensors, "x": torch.randn(T, B, features), **more}
 
     def run(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-        def with_projection(*tensors: Tensor, **options: object) -> tuple[Tensor, ...]:
+        def with_projection(*tensors: Tensor, **options: Any) -> tuple[Tensor, ...]:
             *others, U, c = tensors
             return function(*others, U=U, c=c, **options)
 

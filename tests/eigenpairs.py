@@ -1,6 +1,7 @@
 """What the kernels that follow an eigenpair compute, in torch: for tests without a GPU."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -95,17 +96,17 @@ def write_answer(
     answer.copy_(torch.cat((torch.where(ok, rows, 0.0).flatten(), denominator[None])))
     lead.copy_(torch.where(ok, found.rows @ found.factor, lead))
     counts[Event.FOLLOWED] += 1
-    values = Status(
-        real=torch.where(ok, scale * theta.real, status[0]),
-        imag=torch.where(ok, scale * theta.imag, status[1]),
-        r_u=residuals[0],
-        r_v=residuals[1],
-        start=(torch.linalg.matrix_norm(residual) / norms).max(),
-        overlap=c.abs() / norms.prod(),
-        scale=scale,
-        seen=counts.sum(),
-        latched=latched,
-        streak=status[9].clone(),
-        terms=terms,
-    )
-    status.copy_(torch.stack([torch.as_tensor(value).double() for value in values]))
+    fields: dict[str, Any] = {
+        "real": torch.where(ok, scale * theta.real, status[0]),
+        "imag": torch.where(ok, scale * theta.imag, status[1]),
+        "r_u": residuals[0],
+        "r_v": residuals[1],
+        "start": (torch.linalg.matrix_norm(residual) / norms).max(),
+        "overlap": c.abs() / norms.prod(),
+        "scale": scale,
+        "seen": counts.sum(),
+        "latched": latched,
+        "streak": status[9].clone(),
+        "terms": terms,
+    }
+    status.copy_(torch.stack([torch.as_tensor(value).double() for value in Status(**fields)]))

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +12,7 @@ from cayley.cache import Cache
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
 )
-def test_copies_are_empty(duplicate) -> None:
+def test_copies_are_empty(duplicate: Callable[[Cache], Cache]) -> None:
     cache = Cache()
     cache.value = lambda: None  # nothing could pickle it
     twin = duplicate(cache)

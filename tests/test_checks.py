@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ WRONG_NUMBERS = (None, "0.5", True, math.nan, -1, math.inf, [0.5], 0.5j)
 
 
 @pytest.mark.parametrize("value", WRONG_INTEGERS)
-def test_integers(value: object) -> None:
+def test_integers(value: Any) -> None:
     check_integer("size", 1)
     check_integer("size", 0, at_least=0)
     with pytest.raises(TypeError, match="expected size to be an int, got"):
@@ -34,7 +35,7 @@ def test_integers(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", WRONG_NUMBERS)
-def test_numbers(value: object) -> None:
+def test_numbers(value: Any) -> None:
     check_number("SGD", "lr", 0)
     with pytest.raises((TypeError, ValueError), match=r"SGD: expected .*lr.*, got"):
         check_number("SGD", "lr", value)
@@ -43,7 +44,7 @@ def test_numbers(value: object) -> None:
         check_number("SGD", "momentum", 1.0, below=1.0)
 
 
-Make = Callable[[object], object]
+Make = Callable[[Any], object]
 
 # what takes an integer, and whether None has a meaning there
 INTEGERS: list[tuple[Make, str, bool]] = [
@@ -113,13 +114,13 @@ def test_constructors_take_names_and_functions_only() -> None:
     for value in (None, 3, ["tanh"], "nonsense"):
         for network in (cayley.RNN, cayley.ScoRNN, cayley.NCGRU):
             with pytest.raises(ValueError, match=r"expected the nonlinearity .*got"):
-                network(3, 8, nonlinearity=value)
+                network(3, 8, nonlinearity=value)  # pyrefly: ignore[bad-argument-type]
         if value is not None:
             with pytest.raises((TypeError, ValueError), match=r"expected .*maps.*got"):
-                cayley.RNN(3, 8, recurrent=value)
+                cayley.RNN(3, 8, recurrent=value)  # pyrefly: ignore[bad-argument-type]
     for value in (None, 3, "reset", ("update",), ([],)):
         with pytest.raises(ValueError, match=r"expected orthogonal to hold .*got"):
-            cayley.NCGRU(3, 8, orthogonal=value)
+            cayley.NCGRU(3, 8, orthogonal=value)  # pyrefly: ignore[bad-argument-type]
     for value in ({"bias": 3}, {"bais": None}, ["bias"], 3):
         with pytest.raises((TypeError, ValueError), match=r"expected .*initializers|unknown init"):
-            cayley.RNN(3, 8, initializers=value)
+            cayley.RNN(3, 8, initializers=value)  # pyrefly: ignore[bad-argument-type]

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from networks import NETWORKS, Make
 from torch.utils._pytree import tree_leaves
+from variants import NETWORKS, Make
 
 import cayley
 from cayley.parametrizations import MAPS, Parametrization, StructuredMatrix

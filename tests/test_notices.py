@@ -2,6 +2,7 @@
 
 import gc
 import warnings
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ class Owner:
     """Something that gives warnings of its own."""
 
 
-def count(times: int, **options: object) -> int:
+def count(times: int, **options: Any) -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for time in range(times):

@@ -12,7 +12,7 @@ of K steps: every window is the end of one block and the beginning of the next, 
 Nothing is ever subtracted from a running sum, so that nothing cancels and no error builds up.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -297,21 +297,23 @@ _window_statistics_backward = torch.library.custom_op(
 
 
 @_window_statistics.register_fake
-def _(m, v, w, window):
+def _(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Tensor, Tensor]:
     return m.new_empty(m.shape), m.new_empty(m.shape)
 
 
 @_window_statistics_backward.register_fake
-def _(grad_mean, grad_var, m, mean, w, window):
+def _(
+    grad_mean: Tensor, grad_var: Tensor, m: Tensor, mean: Tensor, w: Tensor, window: int
+) -> tuple[Tensor, Tensor]:
     return m.new_empty(m.shape), m.new_empty(m.shape)
 
 
-def _save(ctx, inputs, output):
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     m, v, w, ctx.window = inputs
     ctx.save_for_backward(m, v, w, output[0])
 
 
-def _differentiate(ctx, grad_mean, grad_var):
+def _differentiate(ctx: Any, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor | None, ...]:
     m, v, w, mean = ctx.saved_tensors
     if not torch.is_grad_enabled():
         gradients = _window_statistics_backward(grad_mean, grad_var, m, mean, w, ctx.window)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -388,26 +389,26 @@ def _inverse_of(A: Tensor, inverse: Tensor) -> Tensor:
 
 
 @_update_inverse.register_fake
-def _(*_) -> None:
+def _(*_: Any) -> None:
     return None
 
 
 @_next_inverse.register_fake
-def _(inverse, *_):
+def _(inverse: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(inverse)
 
 
 @_inverse_of.register_fake
-def _(A, inverse):
+def _(A: Tensor, inverse: Tensor) -> Tensor:
     return torch.empty_like(inverse)
 
 
-def _save(ctx, inputs, output):
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
     # the result itself, so that the gradient can be differentiated again
     ctx.save_for_backward(output)
 
 
-def _differentiate(ctx, grad):
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     (X,) = ctx.saved_tensors
     return -(X.mT @ grad @ X.mT), None
 

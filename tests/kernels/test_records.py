@@ -1,6 +1,6 @@
 """Records as flat lists and back, and their schemas."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -31,7 +31,8 @@ def test_flat_records() -> None:
 def test_records_in_a_record(sites: tuple[str, ...]) -> None:
     fields = Fields.of(LstmCall)
     x, gamma, beta, past = torch.zeros(4, 1).unbind()
-    call = LstmCall(x, x, x, x, **dict.fromkeys(sites, Site(gamma, beta, past=past)), window=7)
+    normed: dict[str, Any] = dict.fromkeys(sites, Site(gamma, beta, past=past))
+    call = LstmCall(x, x, x, x, **normed, window=7)
     flat = fields.flatten(call)
     named = dict(zip(fields.names, flat, strict=True))
     for name in ("input", "recurrent", "cell"):

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from networks import NETWORKS, Make
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import (
@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import (
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
+from variants import NETWORKS, Make
 
 import cayley
 from cayley.layers.recurrent import Recurrent, State
@@ -38,7 +39,7 @@ TRAINED_H0 = {name: make for name, make in NETWORKS.items() if not name.startswi
 STACKED = {"num_layers": 2, "bidirectional": True}
 
 
-def layer_of(make: Make, n: int = N, **options: object) -> Recurrent:
+def layer_of(make: Make, n: int = N, **options: Any) -> Recurrent:
     layer = make(I, n, **options)
     with torch.no_grad():  # thresholds start at 0, where modReLU is the identity
         for parameter in layer.parameters(recurse=False):
@@ -186,10 +187,12 @@ def test_default_device_makes_no_difference(make: Make) -> None:
     packed = pack_padded_sequence(x, torch.tensor(LENGTHS), enforce_sorted=False)
     for input in (x, packed):
         results = []
-        for network, device in ((layer, "cpu"), (twin, "meta")):
+        networks: tuple[tuple[Any, str], ...] = ((layer, "cpu"), (twin, "meta"))
+        for network, device in networks:
             with torch.device(device):
                 output = tree_leaves(tuple(network(input)))
-                sum(y.square().sum() for y in floats(output)).backward()
+                total: Any = sum(y.square().sum() for y in floats(output))
+                total.backward()
                 W = network.weight_hh_l0
                 with torch.no_grad():
                     if len(network.structured) and network.structured["weight_hh_l0"].map.onto:
@@ -360,7 +363,7 @@ def test_reading_a_matrix_changes_nothing(make: Make, n: int) -> None:
             read += [layer.weight_hh_l0, copy.deepcopy(layer).weight_hh_l0]
         for key, value in layer.state_dict().items():
             assert torch.equal(value, before[key]), key
-        used: list[Tensor] = []
+        used: list[Any] = []
         matrix = layer.structured["weight_hh_l0"]
         with matrix.register_forward_hook(lambda *args, used=used: used.append(args[-1])):
             layer(torch.randn(2, 1, I))[0].square().sum().backward()
@@ -396,7 +399,7 @@ def test_an_average_of_a_model_and_its_buffers_stays_on_the_set(make: Make) -> N
     if not layer.structured or isinstance(layer, cayley.FullURNN):
         return  # a mean of unitary matrices is none
     optimizer = torch.optim.SGD(layer.structured.parameters(), lr=0.1)
-    averages = (
+    averages: Any = (
         AveragedModel(layer, use_buffers=True, multi_avg_fn=get_ema_multi_avg_fn(0.5)),
         AveragedModel(layer, use_buffers=True, avg_fn=get_ema_avg_fn(0.9)),
     )
@@ -599,7 +602,7 @@ def test_transforms_of_torch_func(make: Make) -> None:
     (gradient,) = torch.autograd.grad(loss(leaf), leaf)
     torch.testing.assert_close(torch.func.grad(loss)(x), gradient)
     v = torch.randn_like(x)
-    value, tangent = torch.func.jvp(loss, (x,), (v,))
+    value, tangent, *_ = torch.func.jvp(loss, (x,), (v,))
     torch.testing.assert_close(value, loss(x))
     torch.testing.assert_close(tangent, (gradient * v).sum())
     alone = torch.func.vmap(layer, in_dims=1, out_dims=1)(x)[0]
@@ -639,7 +642,7 @@ def test_traces_of_torch_jit(make: Make, recorded: bool) -> None:
     layer = layer_of(make).eval()
     x = torch.randn(T, B, I)
     with torch.set_grad_enabled(recorded):
-        trace = torch.jit.trace(layer, (x,), check_trace=False)
+        trace: Any = torch.jit.trace(layer, (x,), check_trace=False)
         for parameter in layer.parameters():
             parameter.data.mul_(0.9)
         x = torch.randn(T, B, I)

@@ -7,13 +7,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from networks import NETWORKS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from variants import NETWORKS
 
 import cayley
 
@@ -88,7 +89,7 @@ def test_data_parallel_training_is_training_on_the_whole_batch(device: str, tmp_
         )
         for key, value in state.items():
             assert torch.equal(first[key], second[key]), f"{name}: {key}"
-            tolerance = {"rtol": 1e-4, "atol": 1e-5} if device == "cuda" else {}
+            tolerance: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5} if device == "cuda" else {}
             torch.testing.assert_close(
                 first[key], value, **tolerance, msg=lambda m, k=(name, key): f"{k}: {m}"
             )

@@ -2,6 +2,7 @@
 
 import pickle
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from cayley.parametrizations import ScaledCayley
 T, B, I, H = 7, 4, 3, 5  # noqa: E741
 
 
-def pair(**options: object) -> tuple[nn.RNN, cayley.RNN]:
+def pair(**options: Any) -> tuple[nn.RNN, cayley.RNN]:
     theirs, ours = nn.RNN(I, H, **options), cayley.RNN(I, H, **options)
     assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
     return theirs, ours
@@ -101,7 +102,7 @@ def test_errors_have_the_types_of_nn_rnn() -> None:
 
 
 def test_assigned_matrix_is_read_back_and_used() -> None:
-    layer = cayley.ScoRNN(I, H, num_layers=2)
+    layer: Any = cayley.ScoRNN(I, H, num_layers=2)
     W = torch.linalg.qr(torch.randn(H, H))[0]
     layer.weight_hh_l1 = W
     torch.testing.assert_close(layer.weight_hh_l1, W)
@@ -145,7 +146,7 @@ def test_initializers_are_data() -> None:
 def test_a_map_is_made_from_its_size() -> None:
     for make in (ScaledCayley, partial(ScaledCayley, negative_ones=3), lambda n: ScaledCayley(n)):
         layer = cayley.RNN(I, H, 2, recurrent=make)
-        map = layer.structured["weight_hh_l1"].map
+        map: Any = layer.structured["weight_hh_l1"].map
         assert (map.n, map.negative_ones) == (H, make(H).negative_ones)
         # nothing of the function stays behind, which might not be pickled
         twin = pickle.loads(pickle.dumps(layer))
@@ -153,7 +154,7 @@ def test_a_map_is_made_from_its_size() -> None:
     with pytest.raises(ValueError, match="expected hidden_size to be at least 1, got 0"):
         cayley.RNN(I, 0, recurrent=ScaledCayley)
     with pytest.raises(TypeError, match=r"a function that makes one from its size.*got None"):
-        cayley.RNN(I, H, recurrent=lambda n: None)
+        cayley.RNN(I, H, recurrent=lambda n: None)  # pyrefly: ignore[bad-argument-type]
 
 
 def test_wrong_recurrences_are_refused() -> None:

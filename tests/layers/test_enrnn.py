@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def states(layer: ENRNN, x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("coupled", [True, False])
 @pytest.mark.parametrize("nonlinearity", ["modrelu", "relu"])
 def test_equations(coupled: bool, nonlinearity: str) -> None:
-    layer = ENRNN(3, 6, 4, coupled=coupled, nonlinearity=nonlinearity)
+    layer: Any = ENRNN(3, 6, 4, coupled=coupled, nonlinearity=nonlinearity)
     with torch.no_grad():
         layer.weight_ih_l0.normal_()
         layer.bias_l0.normal_(std=0.1)
@@ -113,7 +114,7 @@ def test_without_a_long_state() -> None:
 
 def test_short_state_decays() -> None:
     """‖∂h^S_{t+τ} / ∂h^S_t‖ ≤ ‖W^S‖^τ, for ‖W^S‖₂ < 1."""
-    layer = ENRNN(2, 4, 6, nonlinearity="relu")
+    layer: Any = ENRNN(2, 4, 6, nonlinearity="relu")
     with torch.no_grad():
         T = torch.randn(6, 6)
         layer.structured.weight_hh_l0.T.copy_(0.8 * T / torch.linalg.matrix_norm(T, 2))
@@ -129,7 +130,7 @@ def test_short_state_decays() -> None:
 
 
 def test_events_and_latch() -> None:
-    layer = ENRNN(2, 4, 100, num_layers=2)
+    layer: Any = ENRNN(2, 4, 100, num_layers=2)
     with torch.no_grad():
         layer.structured.weight_hh_l1.T[0, 0] = 1.5
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
@@ -146,7 +147,7 @@ def test_events_and_latch() -> None:
 
 
 def test_second_derivatives_of_the_parameters() -> None:
-    layer = ENRNN(2, 2, 3)
+    layer: Any = ENRNN(2, 2, 3)
     with torch.no_grad():
         layer.structured.weight_hh_l0.T.mul_(4).add_(0.3 * torch.randn(3, 3))
         layer.weight_ih_l0.normal_()
@@ -162,7 +163,7 @@ def test_second_derivatives_of_the_parameters() -> None:
     assert layer.structured.weight_hh_l0.map.short.latched
 
 
-def train(layer: ENRNN, model: nn.Module, x: Tensor) -> list[bool]:
+def train(layer: Any, model: nn.Module, x: Tensor) -> list[bool]:
     optimizer = torch.optim.Adam(layer.parameters(), lr=3e-3)
     latched = []
     for _ in range(6):
@@ -176,7 +177,7 @@ def train(layer: ENRNN, model: nn.Module, x: Tensor) -> list[bool]:
 
 def layer_and_input() -> tuple[ENRNN, Tensor]:
     torch.manual_seed(1)
-    layer = ENRNN(3, 4, 100)
+    layer: Any = ENRNN(3, 4, 100)
     T = layer.structured.weight_hh_l0.T
     with torch.no_grad():
         layer.weight_ih_l0.normal_()
@@ -230,4 +231,4 @@ def test_sizes_out_of_range() -> None:
         with pytest.raises(ValueError, match="long_size and short_size of at least 0"):
             ENRNN(2, *sizes)
     with pytest.raises(TypeError, match="short_size to be an int"):
-        ENRNN(2, 3, 4.0)
+        ENRNN(2, 3, 4.0)  # pyrefly: ignore[bad-argument-type]

@@ -1,6 +1,8 @@
 """NC-GRU: its loop, its counts, its neighbours, and the bound on its Jacobian."""
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from cayley.parametrizations.neumann import NeumannCayley
 
 T, B, I, N = 7, 3, 4, 6  # noqa: E741
 
-VARIANTS: dict[str, dict[str, object]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "two": {},
     "candidate": {"orthogonal": ("candidate",)},
     "reset-tanh": {"orthogonal": ("reset",), "nonlinearity": "tanh"},
@@ -24,7 +26,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 every = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
 
-def layer_of(**options: object) -> NCGRU:
+def layer_of(**options: Any) -> NCGRU:
     layer = NCGRU(I, N, **options)
     with torch.no_grad():  # thresholds start at 0, where modReLU is the identity
         for parameter in layer.parameters(recurse=False):
@@ -48,7 +50,7 @@ def gates(layer: NCGRU, x_t: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 
 @every
-def test_is_the_loop_in_its_docstring(options: dict[str, object]) -> None:
+def test_is_the_loop_in_its_docstring(options: dict[str, Any]) -> None:
     layer = layer_of(**options)
     x, h = torch.randn(T, B, I), torch.randn(B, N)
     output, h_n = layer(x, h[None])
@@ -68,7 +70,7 @@ def test_is_the_loop_in_its_docstring(options: dict[str, object]) -> None:
         ((), lambda n: 3 * n * n),
     ],
 )
-def test_parameter_counts(orthogonal: tuple[str, ...], recurrent) -> None:
+def test_parameter_counts(orthogonal: tuple[str, ...], recurrent: Callable[[int], int]) -> None:
     for n, m in ((118, 10), (5, 3)):
         layer = NCGRU(m, n, orthogonal=orthogonal)
         count = sum(p.numel() for p in layer.parameters())
@@ -77,7 +79,7 @@ def test_parameter_counts(orthogonal: tuple[str, ...], recurrent) -> None:
 
 
 @every
-def test_orthogonal_are_the_matrices_named(options: dict[str, object]) -> None:
+def test_orthogonal_are_the_matrices_named(options: dict[str, Any]) -> None:
     layer = NCGRU(I, N, **options)
     eye = torch.eye(N)
     for gate, U in zip(("reset", "update", "candidate"), layer.weight_hh_l0.chunk(3), strict=True):
@@ -86,7 +88,7 @@ def test_orthogonal_are_the_matrices_named(options: dict[str, object]) -> None:
 
 
 def test_initial_values() -> None:
-    layer = NCGRU(10, 100, negative_ones=30, trainable_h0=True)
+    layer: Any = NCGRU(10, 100, negative_ones=30, trainable_h0=True)
     gate_biases, threshold = layer.bias_l0.split((200, 100))
     assert (threshold == 0).all()
     assert (layer.h0_l0 == 0).all()
@@ -101,7 +103,7 @@ def test_initial_values() -> None:
     assert (NCGRU(3, 100, nonlinearity="tanh").bias_l0 != 0).all()
 
 
-def nn_gru_as_ours(peer: nn.GRU) -> NCGRU:
+def nn_gru_as_ours(peer: Any) -> NCGRU:
     """nn.GRU's weights in the layer without structure: z = 1 − u, biases added up."""
     layer = NCGRU(I, N, orthogonal=(), nonlinearity="tanh")
     sign = torch.tensor([1.0, -1.0, 1.0]).repeat_interleave(N)
@@ -114,7 +116,7 @@ def nn_gru_as_ours(peer: nn.GRU) -> NCGRU:
 
 @pytest.mark.parametrize("agreement", ["reset gate at 1", "no candidate recurrence", "diagonal"])
 def test_nn_gru_where_the_equations_agree(agreement: str) -> None:
-    peer = nn.GRU(I, N)
+    peer: Any = nn.GRU(I, N)
     candidate = slice(2 * N, None)
     with torch.no_grad():
         if agreement == "reset gate at 1":
@@ -237,7 +239,7 @@ def test_stays_orthogonal_in_training() -> None:
         x = torch.randn(5, B, I, dtype=torch.float32)
         layer(x)[0].square().sum().backward()
         optimizer.step()
-    matrix = layer.structured["weight_hh_l0"]
+    matrix: Any = layer.structured["weight_hh_l0"]
     assert matrix.map.defect(matrix()) <= 1e-5
     for map in inverses(layer):
         assert map.updates > map.refreshes
@@ -252,10 +254,11 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="order of at least 1"):
         NCGRU(I, N, order=0)
     for option in ("tolerance", "refresh_every"):
+        one: dict[str, Any] = {option: 1}
         with pytest.raises(ValueError, match=f"{option}=None where the inverse is exact"):
-            NCGRU(I, N, order=None, **{option: 1})
+            NCGRU(I, N, order=None, **one)
         with pytest.raises(ValueError, match=f"{option}=None where no matrix is orthogonal"):
-            NCGRU(I, N, orthogonal=(), **{option: 1})
+            NCGRU(I, N, orthogonal=(), **one)
     with pytest.raises(ValueError, match="negative_ones=None where no matrix is orthogonal"):
         NCGRU(I, N, orthogonal=(), negative_ones=1)
     with pytest.raises(ValueError, match="negative_ones from 0 to n = 6, got 7"):

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -83,7 +84,7 @@ def count(layer: nn.Module) -> int:
 
 def test_scornn_starts_with_plane_rotations() -> None:
     n, rho = 12, 4
-    layer = cayley.ScoRNN(3, n, negative_ones=rho)
+    layer: Any = cayley.ScoRNN(3, n, negative_ones=rho)
     W = layer.weight_hh_l0.detach()
     blocks = torch.stack([W[2 * j : 2 * j + 2, 2 * j : 2 * j + 2] for j in range(n // 2)])
     torch.testing.assert_close(torch.block_diag(*blocks), W)
@@ -101,7 +102,8 @@ def test_scornn_starts_with_plane_rotations() -> None:
 def test_scurnn_reduces_to_scornn() -> None:
     """No imaginary part in A and θ of 0 or π: the same matrix."""
     n = 6
-    real, unitary = cayley.ScoRNN(2, n, negative_ones=2), cayley.ScuRNN(2, n)
+    real: Any = cayley.ScoRNN(2, n, negative_ones=2)
+    unitary: Any = cayley.ScuRNN(2, n)
     entries = n * (n - 1) // 2
     with torch.no_grad():
         unitary.structured.weight_hh_l0.A.zero_()[:entries] = real.structured.weight_hh_l0.A
@@ -141,7 +143,7 @@ def test_initializers_go_over_those_of_the_network(network: type[cayley.RNN]) ->
         assert (getattr(layer, name) == 0).all() == (getattr(plain, name) == 0).all()
     for wrong in ({"wieght_ih": nn.init.ones_}, {"bias": 3}, ["bias"]):
         with pytest.raises((TypeError, ValueError), match="initializers"):
-            network(*sizes, initializers=wrong)
+            network(*sizes, initializers=wrong)  # pyrefly: ignore[bad-argument-type]
 
 
 def test_negative_ones_out_of_range() -> None:
@@ -163,7 +165,7 @@ def test_patterns_that_cannot_serve_a_size() -> None:
 
 
 def test_exprnn_moves_its_base() -> None:
-    layer = cayley.ExpRNN(2, 9, num_layers=2)
+    layer: Any = cayley.ExpRNN(2, 9, num_layers=2)
     optimizer = torch.optim.Adam(layer.parameters(), lr=1e-2)
     x = torch.randn(20, 4, 2)
     for _ in range(3):

@@ -2,14 +2,17 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
+from gradients import grad_of
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cayley.norms import AssortedTimeNorm, assorted_time_norm
+from cayley.norms.atn import Over
 
 T, B, F = 11, 4, 5
 LENGTHS = torch.tensor([7, 11, 2, 7])
@@ -29,7 +32,7 @@ def defined(a: Tensor, window: int, over: str, eps: float = 1e-5) -> Tensor:
     return torch.stack(ys)
 
 
-def norm_of(window: int, over: str, **options: object) -> AssortedTimeNorm:
+def norm_of(window: int, over: Over, **options: Any) -> Any:
     norm = AssortedTimeNorm(F, window, over=over, **options)
     with torch.no_grad():
         for parameter in norm.parameters():
@@ -39,7 +42,7 @@ def norm_of(window: int, over: str, **options: object) -> AssortedTimeNorm:
 
 @windows
 @overs
-def test_is_its_definition(window: int, over: str) -> None:
+def test_is_its_definition(window: int, over: Over) -> None:
     norm = norm_of(window, over)
     a = torch.randn(T, B, F) + torch.randn(T, 1, 1)
     expected = norm.gamma * defined(a, window, over) + norm.beta
@@ -60,7 +63,7 @@ def test_window_of_one_step_is_layer_or_batch_normalisation() -> None:
 @windows
 @overs
 @pytest.mark.filterwarnings("ignore:.*a step of a single sequence")
-def test_padding_never_enters(window: int, over: str) -> None:
+def test_padding_never_enters(window: int, over: Over) -> None:
     """Of sequences of different lengths each step is normalised by what is there."""
     norm = AssortedTimeNorm(F, window, over=over)
     a = torch.randn(T, B, F)
@@ -69,7 +72,7 @@ def test_padding_never_enters(window: int, over: str) -> None:
     a.requires_grad_()
     y = norm(pack_padded_sequence(a, LENGTHS, enforce_sorted=False))
     y.data.sum().backward()
-    assert a.grad.isfinite().all()
+    assert grad_of(a).isfinite().all()
     found, lengths = pad_packed_sequence(y, padding_value=torch.nan)
     assert torch.equal(lengths, LENGTHS)
     torch.testing.assert_close(found, expected.detach(), equal_nan=True)
@@ -77,7 +80,7 @@ def test_padding_never_enters(window: int, over: str) -> None:
 
 @windows
 @overs
-def test_later_steps_do_not_act_on_earlier_ones(window: int, over: str) -> None:
+def test_later_steps_do_not_act_on_earlier_ones(window: int, over: Over) -> None:
     norm = norm_of(window, over)
     a = torch.randn(T, B, F, requires_grad=True)
     (grad,) = torch.autograd.grad(norm(a)[5].square().sum(), a)
@@ -88,7 +91,7 @@ def test_later_steps_do_not_act_on_earlier_ones(window: int, over: str) -> None:
 
 @windows
 @overs
-def test_gradients(window: int, over: str) -> None:
+def test_gradients(window: int, over: Over) -> None:
     gamma, beta = torch.randn(2, 3, requires_grad=True)
 
     def run(a: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
@@ -127,7 +130,7 @@ def test_direct_derivative(window: int) -> None:
 @windows
 @overs
 @pytest.mark.parametrize("training", [True, False])
-def test_step_is_forward_one_step_at_a_time(window: int, over: str, training: bool) -> None:
+def test_step_is_forward_one_step_at_a_time(window: int, over: Over, training: bool) -> None:
     norm = norm_of(window, over)
     norm(torch.randn(6, B, F))  # a population to evaluate by
     norm.train(training)
@@ -139,6 +142,7 @@ def test_step_is_forward_one_step_at_a_time(window: int, over: str, training: bo
         y_t, state = twin.step(a_t, state)
         torch.testing.assert_close(y_t, y[t])
         kept.append(state)
+    assert state is not None
     assert state.steps == T
     if over == "batch":
         torch.testing.assert_close(twin.state_dict(), norm.state_dict())
@@ -148,7 +152,7 @@ def test_step_is_forward_one_step_at_a_time(window: int, over: str, training: bo
 
 @pytest.mark.parametrize("window", [2, 45, 1000])
 @overs
-def test_large_mean_in_single_precision(window: int, over: str) -> None:
+def test_large_mean_in_single_precision(window: int, over: Over) -> None:
     """Mean 1000, standard deviation 0.1: right to 1e-3 after 5000 steps, in a stream too."""
     norm = AssortedTimeNorm(16, window, over=over).float()
     a = (1000 + 0.1 * torch.randn(5000, 3, 16)).float()
@@ -174,7 +178,7 @@ def test_large_mean_in_single_precision(window: int, over: str) -> None:
 @windows
 @overs
 def test_a_bad_step_acts_on_its_own_window_only(
-    bad: float, step: int, window: int, over: str
+    bad: float, step: int, window: int, over: Over
 ) -> None:
     """In single precision, and in a stream and in chunks too."""
     norm = AssortedTimeNorm(F, window, over=over, affine=False).float()
@@ -197,6 +201,7 @@ def test_a_bad_step_acts_on_its_own_window_only(
 def test_nothing_of_the_size_of_window_times_units_is_kept() -> None:
     norm = AssortedTimeNorm(512, 100)
     _, state = norm.step(torch.randn(3, 512))
+    assert state.window is not None
     kept = sum(tensor.numel() for tensor in state.window)
     assert kept == 3 * (1 + 3 * 99)  # reference; means, variances and weights
 
@@ -254,7 +259,7 @@ def test_invariance_table(name: str, method: str) -> None:
 
 
 @overs
-def test_single_time_means_one_example_of_it(over: str) -> None:
+def test_single_time_means_one_example_of_it(over: Over) -> None:
     """Scaled for the whole batch, one step does not show in BN or LN; it does in ATN (E23)."""
     a = torch.randn(T, B, F)
     scaled = a.clone()
@@ -289,7 +294,7 @@ def test_evaluation_over_the_batch_uses_the_population() -> None:
 
 
 def test_a_single_sequence_does_not_enter_the_population() -> None:
-    norm = AssortedTimeNorm(F, 2, over="batch", max_steps=9)
+    norm: Any = AssortedTimeNorm(F, 2, over="batch", max_steps=9)
     with pytest.warns(UserWarning, match="single sequence has no variance"):
         norm(pack_padded_sequence(torch.randn(T, 3, F), torch.tensor([T, 4, 4])))
     assert norm.population.batches.tolist() == [1] * 4 + [0] * 5
@@ -298,7 +303,7 @@ def test_a_single_sequence_does_not_enter_the_population() -> None:
 
 
 @overs
-def test_module_behaves(over: str) -> None:
+def test_module_behaves(over: Over) -> None:
     norm = norm_of(3, over)
     a = torch.randn(T, B, F)
     expected = norm(a)
@@ -321,14 +326,14 @@ def test_module_behaves(over: str) -> None:
 def test_bad_arguments_are_refused() -> None:
     for sizes in ((0, 3), (5, 0), (5, 2.0)):
         with pytest.raises(ValueError, match="an int of at least 1"):
-            AssortedTimeNorm(*sizes)
+            AssortedTimeNorm(*sizes)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(ValueError, match="'layer' or 'batch', got 'time'"):
-        AssortedTimeNorm(5, 3, over="time")
+        AssortedTimeNorm(5, 3, over="time")  # pyrefly: ignore[bad-argument-type]
     for eps in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match=f"expected a finite eps of at least 0, got {eps}"):
             AssortedTimeNorm(5, 3, eps=eps)
     with pytest.raises(TypeError, match="expected eps as a float, got '1e-5'"):
-        AssortedTimeNorm(5, 3, eps="1e-5")
+        AssortedTimeNorm(5, 3, eps="1e-5")  # pyrefly: ignore[bad-argument-type]
     norm = AssortedTimeNorm(5, 3)
     for shape in ((T, 5), (T, B, 4)):
         with pytest.raises(ValueError, match=r"\(T, B, F\) with F = 5"):

@@ -83,7 +83,7 @@ def test_steps_beyond_the_last_slot_share_it() -> None:
         PopulationStatistics(1, max_steps=0)
     for wrong in (2.0, None, True):
         with pytest.raises(TypeError, match="max_steps to be an int, got"):
-            PopulationStatistics(1, max_steps=wrong)
+            PopulationStatistics(1, max_steps=wrong)  # pyrefly: ignore[bad-argument-type]
 
 
 def test_a_gap_takes_the_step_before_it_or_the_first() -> None:

@@ -1,5 +1,7 @@
 """Statistics in a loop against those of all steps at once."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -33,10 +35,10 @@ def test_loop_gives_what_all_steps_at_once_give(
     m, v, w = steps(20, 3)
     past = past_of(window, 3) if with_past else None
     weights = torch.tensor(w, dtype=m.dtype)[:, None, None].expand(-1, 3, 1)
-    tables = (m, v, weights)
+    tables: Any = (m, v, weights)
     if past is not None:
         tables = tuple(torch.cat(pair) for pair in zip(past[1:], tables, strict=True))
-    mean, var = (x[-20:] for x in window_statistics(*tables, window))
+    mean, var = (x[-20:] for x in window_statistics(*tables, window=window))
     statistics = kind(window, past)
     counts = window_counts(w, window, None if past is None else past.weights)
     n = sliding_sum(tables[2], window)[-20:]

@@ -1,5 +1,8 @@
 """Window statistics against those of the values themselves."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -143,8 +146,14 @@ def test_cost_does_not_depend_on_the_window() -> None:
             super().__init__()
             self.calls = self.largest = 0
 
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
+        def __torch_dispatch__(
+            self,
+            func: Callable[..., Any],
+            types: Any,
+            args: tuple[Any, ...] = (),
+            kwargs: dict[str, Any] | None = None,
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
             self.calls += 1
             if isinstance(result, Tensor):
                 self.largest = max(self.largest, result.numel())

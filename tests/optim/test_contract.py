@@ -143,7 +143,7 @@ def test_closure(make: Callable[[Groups], Optimizer]) -> None:
     optimizer = make(model.groups())
     losses = []
 
-    def closure() -> Tensor:
+    def closure() -> Any:
         assert torch.is_grad_enabled()
         optimizer.zero_grad()
         losses.append(model())
@@ -270,9 +270,7 @@ def test_sparse_gradients_are_refused(make: Callable[[Groups], Optimizer]) -> No
 @single
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), torch.tensor(0.1), "0.1"])
-def test_options_out_of_range(
-    make: Callable[[Groups], Optimizer], name: str, value: object
-) -> None:
+def test_options_out_of_range(make: Callable[[Groups], Optimizer], name: str, value: Any) -> None:
     model = Model()
     groups = model.groups()
     optimizer = make(groups[:1])

@@ -19,7 +19,7 @@ from cayley.parametrizations import (
 )
 
 
-def unitary_linear(n: int, map: Parametrization) -> nn.Linear:
+def unitary_linear(n: int, map: Parametrization) -> Any:
     """A layer of torch with a structured weight, as torch parametrises it."""
     linear = nn.Linear(n, n, bias=False, dtype=torch.complex128 if map.is_complex else None)
     with torch.no_grad():
@@ -32,7 +32,7 @@ def by_name(groups: list[dict[str, Any]]) -> dict[str, list[Tensor]]:
     return {group["name"]: group["params"] for group in groups}
 
 
-def same(left: list[Tensor], right: list[Tensor]) -> bool:
+def same(left: list[Tensor], right: list[Any]) -> bool:
     return [id(p) for p in left] == [id(p) for p in right]
 
 
@@ -155,7 +155,7 @@ def test_an_optimizer_of_the_manifold_takes_a_model_without_such_a_point(optimiz
 def test_torch_s_optimizers_take_the_groups(optimizer: type) -> None:
     model = nn.ModuleList([StructuredMatrix(Skew(3)), nn.Linear(3, 1)])
     stepper = optimizer(parameter_groups(model, lr=1e-2, weight_decay=0.1), lr=1.0)
-    sum(p.square().sum() for p in model.parameters()).backward()
+    torch.stack([p.square().sum() for p in model.parameters()]).sum().backward()
     stepper.step()
     assert [group["lr"] for group in stepper.param_groups] == [1e-2, 1e-2]
     assert [group["name"] for group in stepper.state_dict()["param_groups"]] == [

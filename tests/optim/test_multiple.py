@@ -1,6 +1,7 @@
 """Several optimizers as one."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -72,7 +73,8 @@ def test_the_state_is_the_members_own() -> None:
     backward(model, 0)
     optimizer.step()
     assert set(optimizer.state) == set(model.parameters())
-    assert optimizer.state[model[0].weight] is members[0].state[model[0].weight]
+    weight: Any = model[0].weight
+    assert optimizer.state[weight] is members[0].state[weight]
 
 
 def test_a_scheduler_resumes_with_it_bit_for_bit() -> None:
@@ -113,7 +115,7 @@ def test_hooks_of_the_members_run_too() -> None:
     model = network()
     members = parts(model)
     optimizer = Optimizers(*members)
-    calls = []
+    calls: list[Any] = []
     optimizer.register_step_post_hook(lambda *_: calls.append("all"))
     for i, member in enumerate(members):
         member.register_step_post_hook(lambda *_, i=i: calls.append(i))
@@ -151,7 +153,7 @@ def test_a_fused_member_under_a_scaler() -> None:
     model = network()
     twin = copy.deepcopy(model)
 
-    def build(net: nn.Module) -> Optimizers:
+    def build(net: nn.Sequential) -> Optimizers:
         first, second, _ = parts(net)
         return Optimizers(first, second, torch.optim.Adam(net[2].parameters(), fused=True))
 
@@ -171,7 +173,7 @@ def test_members_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="expected at least one optimizer"):
         Optimizers()
     with pytest.raises(TypeError, match="expected torch optimizers, got list as number 1"):
-        Optimizers(first, [second])
+        Optimizers(first, [second])  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(ValueError, match=r"of shape \(4, 4\) in numbers 1 and 2"):
         Optimizers(first, second, torch.optim.SGD(model[1].parameters(), lr=0.1))
     with pytest.raises(RuntimeError, match="added to a member"):

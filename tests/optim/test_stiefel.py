@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,7 +240,8 @@ def test_other_shapes_are_refused(make: type, shape: tuple[int, ...]) -> None:
 
 def test_options_out_of_range() -> None:
     W = torch.nn.Parameter(torch.eye(3))
-    for name, value in {"alpha": 1.5, "eps": -1.0, "initial_square": -1.0}.items():
+    wrong: dict[str, Any] = {"alpha": 1.5, "eps": -1.0, "initial_square": -1.0}
+    for name, value in wrong.items():
         with pytest.raises(ValueError, match=f"expected .*{name}"):
             StiefelRMSprop([W], lr=0.1, **{name: value})
     with pytest.raises(ValueError, match="positive eps or initial_square"):

@@ -45,6 +45,7 @@ def test_rmsprop_starts_a_thousand_times_slower_than_that_of_torch() -> None:
     g, lr = 1e-2, 1.0
     p, q = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
     ours, theirs = RMSpropTF([p], lr=lr), torch.optim.RMSprop([q], lr=lr)
+    steps = (0.0, 0.0)
     for t in range(1, 45):
         before = p.item(), q.item()
         descend(ours, p, torch.full((1, 1), g))

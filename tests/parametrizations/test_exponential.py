@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def test_is_the_function_of_the_eigenvalues() -> None:
 
 def test_agrees_with_torch() -> None:
     x = torch.randn(15)
-    layer = nn.Linear(6, 6, bias=False)
+    layer: Any = nn.Linear(6, 6, bias=False)
     orthogonal(layer, orthogonal_map="matrix_exp", use_trivialization=False)
     with torch.no_grad():
         # torch keeps the entries below the diagonal
@@ -78,7 +79,7 @@ def test_right_inverse_takes_any_orthogonal_matrix(n: int) -> None:
 
 
 def test_rebase_keeps_the_matrix() -> None:
-    matrix = StructuredMatrix(MatrixExponential(5))
+    matrix: Any = StructuredMatrix(MatrixExponential(5))
     with torch.no_grad():
         matrix.K.normal_()
         before = matrix()
@@ -157,7 +158,7 @@ def test_large_angles_give_orthogonal_matrices(size: float) -> None:
 
 def test_training_with_rebasing_reaches_the_target() -> None:
     target = torch.matrix_exp(skew_symmetric(torch.full((6,), 0.8), 4))
-    matrix = StructuredMatrix(MatrixExponential(4))
+    matrix: Any = StructuredMatrix(MatrixExponential(4))
     optimizer = torch.optim.SGD(matrix.parameters(), lr=0.1)
     for step in range(300):
         loss = (matrix() - target).square().sum()

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ def test_a_refused_matrix_changes_nothing() -> None:
 
 def test_maps_are_copied() -> None:
     one = NeumannCayley(N)
-    map = GateMatrices(N, {"reset": one, "candidate": one})
+    map: Any = GateMatrices(N, {"reset": one, "candidate": one})
     map.reset.D.zero_()
     assert map.candidate.D.abs().min() == one.D.abs().min() == 1
 

@@ -1,4 +1,5 @@
 import math
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from cayley.parametrizations import (
     tunable_pattern,
 )
 
+Layers = int | Literal["fft"]
 
-def pairs(n: int, layers: int | str) -> list[list[tuple[int, int]]]:
+
+def pairs(n: int, layers: Layers) -> list[list[tuple[int, int]]]:
     """The pairs of each layer as the reference lists them, from 1 on."""
     if layers == "fft":
         result = []
@@ -38,12 +41,14 @@ def rotation(n: int, i: int, j: int, theta: Tensor, phi: Tensor) -> Tensor:
     return F
 
 
-CASES = [(n, layers) for n in (1, 2, 3, 6, 7, 8) for layers in (1, 2, 5)]
-CASES += [(n, "fft") for n in (1, 2, 4, 8, 16)]
+CASES: list[tuple[int, Layers]] = [
+    *((n, layers) for n in (1, 2, 3, 6, 7, 8) for layers in (1, 2, 5)),
+    *((n, "fft") for n in (1, 2, 4, 8, 16)),
+]
 
 
 @pytest.mark.parametrize(("n", "layers"), CASES)
-def test_is_the_product_of_the_rotations(n: int, layers: int | str) -> None:
+def test_is_the_product_of_the_rotations(n: int, layers: Layers) -> None:
     map = GivensLayers(n, layers=layers)
     theta, phi, omega = map.sample()
     expected, r = torch.diag(torch.exp(1j * omega)), 0
@@ -59,13 +64,13 @@ def test_is_the_product_of_the_rotations(n: int, layers: int | str) -> None:
 
 @pytest.mark.parametrize(("n", "layers"), CASES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_fast_application_is_the_matrix(n: int, layers: int | str, dtype: torch.dtype) -> None:
+def test_fast_application_is_the_matrix(n: int, layers: Layers, dtype: torch.dtype) -> None:
     map = GivensLayers(n, layers=layers)
     X = map.sample()
     h = torch.randn(2, 3, n, dtype=dtype)
-    Wh = apply_rotations(h, *X, map.pattern)
+    Wh = apply_rotations(h, *X, pattern=map.pattern)
     torch.testing.assert_close(Wh, h.to(torch.complex128) @ map(*X).mT)
-    torch.testing.assert_close(apply_rotations(h[0, 0], *X, map.pattern), Wh[0, 0])
+    torch.testing.assert_close(apply_rotations(h[0, 0], *X, pattern=map.pattern), Wh[0, 0])
 
 
 def test_one_layer_leaves_the_others_alone() -> None:
@@ -90,7 +95,7 @@ def test_fft_layers_use_every_coordinate_once_and_mix_all(n: int) -> None:
 
 
 def test_number_of_rotations() -> None:
-    def count(n: int, layers: int | str) -> int:
+    def count(n: int, layers: Layers) -> int:
         return len(GivensLayers(n, layers=layers).sample()[0])
 
     assert count(8, "fft") == 8 * 3 // 2
@@ -107,7 +112,7 @@ def test_sample_covers_the_circle() -> None:
 
 @pytest.mark.parametrize("layers", [2, 64, 256, "fft"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_unitary_however_many_layers(layers: int | str, dtype: torch.dtype) -> None:
+def test_unitary_however_many_layers(layers: Layers, dtype: torch.dtype) -> None:
     n = 128
     map = GivensLayers(n, layers=layers)
     bound = {torch.float32: 1e-6, torch.float64: 1e-13}[dtype]
@@ -151,7 +156,7 @@ def test_dimension_of_what_is_reached(layers: int, dimension: int) -> None:
 
 
 @pytest.mark.parametrize("layers", [2, 6, 7, "fft"])
-def test_few_layers_have_no_inverse(layers: int | str) -> None:
+def test_few_layers_have_no_inverse(layers: Layers) -> None:
     n = 8 if layers == "fft" else 6
     with pytest.raises(NotImplementedError, match=f"use layers={n + 2}"):
         GivensLayers(n, layers=layers).right_inverse(torch.eye(n))
@@ -164,7 +169,7 @@ def test_fft_needs_a_power_of_two(n: int, below: int, above: int) -> None:
 
 
 @pytest.mark.parametrize("layers", [0, -1, 2.5, "FFT"])
-def test_wrong_layers(layers: object) -> None:
+def test_wrong_layers(layers: Any) -> None:
     with pytest.raises(ValueError, match='at least 1, or "fft", got'):
         GivensLayers(4, layers=layers)
 

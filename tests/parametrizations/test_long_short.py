@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def sorted_eigenvalues(W: Tensor) -> Tensor:
 
 
 def test_blocks() -> None:
-    map = LongShort(4, 3, negative_ones=1)
+    map: Any = LongShort(4, 3, negative_ones=1)
     assert map.names == ("A", "C", "T")
     A, C, T = free(map)
     W = map(A, C, T)
@@ -126,7 +127,7 @@ def test_sizes_out_of_range() -> None:
         with pytest.raises(ValueError, match="at least 0"):
             LongShort(q, s)
     with pytest.raises(TypeError, match="int"):
-        LongShort(3.0, 2)
+        LongShort(3.0, 2)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(ValueError, match="negative_ones from 0 to n = 3, got 4"):
         LongShort(3, 2, negative_ones=4)
     with pytest.raises(ValueError, match="no negative_ones"):

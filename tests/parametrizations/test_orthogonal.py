@@ -1,6 +1,7 @@
 """Structured matrices on the weights of modules that are not ours."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def weight_of(name: str) -> nn.Linear:
 
 @pytest.mark.parametrize("name", MAPS)
 def test_every_map_on_a_linear_layer(name: str) -> None:
-    layer = weight_of(name)
+    layer: Any = weight_of(name)
     cayley.orthogonal_(layer, "weight", map=name, init="sample")
     assert parametrize.is_parametrized(layer, "weight")
     map = layer.parametrizations.weight[0]
@@ -61,35 +62,38 @@ def test_keeps_an_orthogonal_weight() -> None:
 
 
 def test_takes_a_map_of_any_kind() -> None:
-    layer = cayley.orthogonal_(nn.Linear(8, 8), map=ScaledCayley(8, negative_ones=3))
-    torch.testing.assert_close(layer.weight @ layer.weight.T, torch.eye(8))
-    for make in (ScaledCayley, partial(ScaledCayley, negative_ones=3)):
-        layer = cayley.orthogonal_(nn.Linear(8, 8), map=make)
+    for make in (
+        ScaledCayley(8, negative_ones=3),
+        ScaledCayley,
+        partial(ScaledCayley, negative_ones=3),
+    ):
+        layer: Any = cayley.orthogonal_(nn.Linear(8, 8), map=make)
         torch.testing.assert_close(layer.weight @ layer.weight.T, torch.eye(8))
-    layer = cayley.orthogonal_(nn.Linear(8, 8), map=Skew(8))
-    torch.testing.assert_close(layer.weight, -layer.weight.T)
+    skew: Any = cayley.orthogonal_(nn.Linear(8, 8), map=Skew(8))
+    torch.testing.assert_close(skew.weight, -skew.weight.T)
 
 
 def test_copies_the_map_that_it_is_given() -> None:
     map = ScaledCayley(6)
     first, second = nn.Linear(6, 6), nn.Linear(6, 6)
-    W = cayley.orthogonal_(first, map=map).weight.detach().clone()
+    cayley.orthogonal_(first, map=map)
+    W = first.weight.detach().clone()
     cayley.orthogonal_(second, map=map)
     assert torch.equal(first.weight, W)
 
 
 def test_weight_can_be_assigned_and_saved() -> None:
-    layer = cayley.orthogonal_(nn.Linear(5, 5))
+    layer: Any = cayley.orthogonal_(nn.Linear(5, 5))
     W = torch.linalg.qr(torch.randn(5, 5))[0]
     layer.weight = W
     torch.testing.assert_close(layer.weight, W)
-    twin = cayley.orthogonal_(nn.Linear(5, 5))
+    twin: Any = cayley.orthogonal_(nn.Linear(5, 5))
     twin.load_state_dict(layer.state_dict())
     assert torch.equal(twin.weight, layer.weight)
 
 
 def test_recurrent_weights_of_torch() -> None:
-    rnn = cayley.orthogonal_(nn.RNN(3, 8), "weight_hh_l0")
+    rnn: Any = cayley.orthogonal_(nn.RNN(3, 8), "weight_hh_l0")
     twin = cayley.RNN(3, 8)
     twin.load_state_dict({name: getattr(rnn, name) for name in twin.state_dict()})
     x = torch.randn(5, 2, 3)
@@ -112,7 +116,7 @@ def test_refusals_say_what_to_do() -> None:
         cayley.orthogonal_(nn.Linear(4, 4), map="nonsense")
     for wrong in (3, nn.Identity(), nn.ReLU):
         with pytest.raises(TypeError, match=r"expected a parametrisation, a function.*got"):
-            cayley.orthogonal_(nn.Linear(4, 4), map=wrong)
+            cayley.orthogonal_(nn.Linear(4, 4), map=wrong)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(ValueError, match="size 4, got one of size 5"):
         cayley.orthogonal_(nn.Linear(4, 4), map=ScaledCayley(5))
     with pytest.raises(TypeError, match="expected a complex weight"):

@@ -1,5 +1,7 @@
 """(I + A)⁻¹ on the CPU and on a GPU, against double precision."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -33,7 +35,7 @@ def test_is_as_good_on_a_gpu_as_a_factorisation_with_pivots(n: int, scale: float
     pivoted = torch.linalg.inv(torch.eye(n).cuda().float() + A.float())
     allowed = 1e-6 * n**0.5 + 2 * torch.linalg.matrix_norm(pivoted - exact)
     assert torch.linalg.matrix_norm(X - exact) <= allowed
-    W = StructuredMatrix(ScaledCayley(n), device="cuda", dtype=torch.float32)
+    W: Any = StructuredMatrix(ScaledCayley(n), device="cuda", dtype=torch.float32)
     with torch.no_grad():
         W.A.copy_(W.map.skew.entries(A))
     assert W.map.defect(W()) <= 1e-6 * n**0.5
@@ -67,7 +69,7 @@ def test_waits_for_nobody_and_lets_nan_through() -> None:
 
 @gpu
 def test_matrices_on_a_gpu_have_the_gradient_of_the_cpu() -> None:
-    W = StructuredMatrix(ScaledCayley(70), dtype=torch.float32)
+    W: Any = StructuredMatrix(ScaledCayley(70), dtype=torch.float32)
     G = torch.randn(70, 70, dtype=torch.float32)
     (expected,) = torch.autograd.grad(W(), W.A, G)
     W.cuda()
@@ -77,7 +79,7 @@ def test_matrices_on_a_gpu_have_the_gradient_of_the_cpu() -> None:
 
 @gpu
 def test_a_matrix_is_formed_in_a_cuda_graph() -> None:
-    W = StructuredMatrix(ScaledCayley(70), device="cuda", dtype=torch.float32)
+    W: Any = StructuredMatrix(ScaledCayley(70), device="cuda", dtype=torch.float32)
     G = torch.randn(70, 70, dtype=torch.float32, device="cuda")
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

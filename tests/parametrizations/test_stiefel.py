@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -5,7 +7,7 @@ from cayley.parametrizations import StiefelPoint, StructuredMatrix
 
 
 def test_free_tensor_is_the_matrix() -> None:
-    matrix = StructuredMatrix(StiefelPoint(4))
+    matrix: Any = StructuredMatrix(StiefelPoint(4))
     assert matrix() is matrix.W
     assert matrix.W.is_contiguous()
     assert matrix.map.on_manifold

@@ -3,6 +3,7 @@
 import warnings
 import weakref
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -22,7 +23,7 @@ from cayley.parametrizations import (
 )
 
 
-def matrix() -> StructuredMatrix:
+def matrix() -> Any:
     return StructuredMatrix(ScaledCayley(6))
 
 
@@ -91,7 +92,8 @@ def test_activation_checkpointing_may_form_and_find() -> None:
 def test_what_is_kept_does_not_leak(
     kind: type[ScaledCayley | NeumannCayley], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    W, kept = StructuredMatrix(kind(6)), []
+    W: Any = StructuredMatrix(kind(6))
+    kept = []
     form = W.map.with_pullback
 
     def watched(*X: Tensor, update: bool) -> tuple[Tensor, Callable]:
@@ -158,7 +160,9 @@ def test_is_computed_anew_after_any_change() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
-def test_is_computed_anew_after_a_step(kind: type[torch.optim.Optimizer], fused: bool) -> None:
+def test_is_computed_anew_after_a_step(
+    kind: Callable[..., torch.optim.Optimizer], fused: bool
+) -> None:
     W = matrix()
     optimizer = kind(W.parameters(), lr=0.1, fused=fused)
     for _ in range(3):

@@ -1,5 +1,8 @@
 """What is pooled between two steps."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -94,7 +97,7 @@ def test_two_outputs_count_together() -> None:
         collector = Collector(lambda: [w])
         outputs = [x[:2] * w, x[1:] * w]
 
-        def rows(grads: list[Tensor | None]) -> dict[str, Rows]:
+        def rows(grads: Sequence[Tensor | None]) -> dict[str, Rows]:
             first, second = grads
             mask = torch.zeros(4, dtype=torch.bool)
             if first is not None:
@@ -104,7 +107,8 @@ def test_two_outputs_count_together() -> None:
             return {"x": Rows(x, mask)}
 
         collector.record(Observation(outputs, rows))
-        sum(outputs[i].sum() for i in used).backward()
+        total: Any = sum(outputs[i].sum() for i in used)
+        total.backward()
         expected = {(0,): x[:2], (1,): x[1:], (0, 1): x}[used]
         taken = collector.take()["x"]
         assert taken.n == len(expected)

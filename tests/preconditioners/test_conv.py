@@ -1,7 +1,10 @@
 """The rule for convolutions, against patches that are written out."""
 
+from typing import Any
+
 import pytest
 import torch
+from gradients import grad_of
 from preconditioners.explicit import P, backward, gradients
 from torch import Tensor, nn
 
@@ -21,7 +24,7 @@ CASES = {
 }
 
 
-def by_channel(layer: nn.Module, x: Tensor, before: dict[str, Tensor]) -> dict[str, Tensor]:
+def by_channel(layer: Any, x: Tensor, before: dict[str, Tensor]) -> dict[str, Tensor]:
     """P Pᵀ on the row of each output, made of each channel's own numbers at all positions."""
     spatial = len(layer.kernel_size)
     channels = x.reshape(-1, *x.shape[-spatial - 1 :]).transpose(0, 1).flatten(1)
@@ -57,7 +60,8 @@ def test_one_step_is_that_of_the_layer_with_normalised_channels() -> None:
     layer, x = nn.Conv2d(3, 4, 3), torch.randn(6, 3, 8, 7) * 2 + 1
     mu = x.mean((0, 2, 3))
     sigma = (x.var((0, 2, 3), correction=0) + EPS).sqrt()
-    normalised = nn.Conv2d(3, 4, 3)
+    assert layer.bias is not None
+    normalised: Any = nn.Conv2d(3, 4, 3)
     with torch.no_grad():
         normalised.weight.copy_(layer.weight * sigma[:, None, None])
         normalised.bias.copy_(layer.bias + layer.weight.sum((2, 3)) @ mu)
@@ -87,7 +91,8 @@ def test_statistics_by_channel_condition_patches_almost_as_well_as_exact_ones() 
 
 
 def test_channels_last_gradients_and_examples_that_do_not_reach_the_loss() -> None:
-    layer = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
+    layer: Any = nn.Conv2d(4, 6, 3)
+    layer.to(memory_format=torch.channels_last)
     x = torch.randn(5, 4, 7, 6).to(memory_format=torch.channels_last)
     bnp = BNP(layer, eps=EPS)
     output = layer(x)
@@ -105,7 +110,7 @@ def test_empty_batches() -> None:
     bnp = BNP(layer)
     layer(torch.randn(0, 4, 7, 6)).sum().backward()
     bnp.step()
-    assert not layer.weight.grad.any()
+    assert not grad_of(layer.weight).any()
 
 
 def test_transposed_convolutions_are_reported() -> None:

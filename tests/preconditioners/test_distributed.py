@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def batch() -> Tensor:
     return x * torch.tensor([1.0, 5.0, 0.2, 1.0]) + torch.arange(sum(SIZES))[:, None]
 
 
-def train(net: nn.Module, bnp: BNP, x: Tensor, scale: float, synced: nn.Module | None) -> None:
+def train(net: nn.Module, bnp: BNP, x: Tensor, scale: float, synced: Any) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     bnp.attach(optimizer)
     for _ in range(5):

@@ -381,11 +381,13 @@ def test_joint_block_descends_where_algorithm_6_on_one_bias_may_not() -> None:
     def jointly(g: Tensor) -> Tensor:
         G = [g[None, 1 : I + 1], g[None, I + 1 :]]
         b, (left, right) = joint(g[:1], G, list(means), [variance, variance])
+        assert b is not None
         return torch.cat((b, left[0], right[0]))
 
     def one_by_one(g: Tensor) -> Tensor:
         b, (left,) = joint(g[:1], [g[None, 1 : I + 1]], [means[0]], [variance])
         b, (right,) = joint(b, [g[None, I + 1 :]], [means[1]], [variance])
+        assert b is not None
         return torch.cat((b, left[0], right[0]))
 
     Q = torch.stack([jointly(unit) for unit in torch.eye(2 * I + 1)], 1)
@@ -497,7 +499,7 @@ def test_copies_pickles_and_removal(kind: type[nn.Module]) -> None:
 def test_passes_without_a_backward_pass_are_freed(kind: type[nn.Module]) -> None:
     conv, x, edge_index = kind(I, H), shifted(N, I), edges(N, 40)
     BNP(conv, eps=EPS)
-    outputs: list[weakref.ref[Tensor]] = []
+    outputs: list[weakref.ref[Any]] = []
     for module in conv.modules():
         module.register_forward_hook(lambda *args: outputs.append(weakref.ref(args[-1])))
     gc.collect()

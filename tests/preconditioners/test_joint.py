@@ -55,6 +55,7 @@ def test_the_arguments_are_left_as_they_are() -> None:
 def test_it_is_the_identity_for_standard_rows() -> None:
     g, grads, _ = problem(sizes=(5,))
     b, (W,) = joint(g, grads, [torch.zeros(5)], [torch.ones(5)])
+    assert b is not None
     assert torch.equal(b, g)
     assert torch.equal(W, grads[0])
 
@@ -64,6 +65,7 @@ def test_it_is_linear_and_always_descends() -> None:
         g, grads, rows = problem(N=7)
         arguments = statistics(rows, 1e-3, True)
         b, Ws = joint(g, grads, *arguments)
+        assert b is not None
         inner = b @ g + sum((W * G).sum() for W, G in zip(Ws, grads, strict=True))
         assert inner > 0
         scaled_b, scaled = joint(-3 * g, [-3 * G for G in grads], *arguments)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from networks import NETWORKS
 from preconditioners.explicit import backward, gradients, preconditioned
 from torch import Tensor
+from variants import NETWORKS
 
 import cayley
 from cayley.parametrizations import ScaledCayley
@@ -19,7 +19,7 @@ def inner(before: dict[str, Tensor], after: dict[str, Tensor]) -> float:
     return float(sum((before[name].conj() * after[name]).sum().real for name in before))
 
 
-def run(layer: torch.nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor, Tensor, BNP]:
+def run(layer: Any) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor, Tensor, BNP]:
     """Gradients before and after, the inputs and the states before the steps as rows."""
     bnp = BNP(layer, eps=EPS)
     x = torch.randn(T, B, INPUT) + 1
@@ -208,8 +208,8 @@ def test_both_directions_and_the_trained_initial_state() -> None:
 
 def test_a_layer_that_runs_otherwise_is_not_served() -> None:
     class Other(cayley.RNN):
-        def run(self, suffix: str, x: Tensor, *rest: Any) -> tuple[Tensor, tuple[Tensor]]:
-            return super().run(suffix, 2 * x, *rest)
+        def run(self, suffix: str, x: Tensor, *rest: Any, **more: Any) -> Any:
+            return super().run(suffix, 2 * x, *rest, **more)
 
     model = torch.nn.ModuleList((cayley.RNN(INPUT, H), Other(INPUT, H)))
     assert BNP(model).report()["1.weight_ih_l0"] == "Other has a forward of its own"

@@ -2,6 +2,7 @@
 
 import sys
 from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def states_before(layer: nn.Module, suffix: str, x: Tensor, h: Tensor, c: Tensor
 def check(layer: nn.Module, before: dict[str, Tensor], x: Tensor, h: Tensor, suffix: str) -> None:
     """Compare all gradients of one direction with P Pᵀ of rows x and h."""
 
-    def grad(source: dict[str, Tensor], kind: str, rows: slice) -> Tensor | None:
+    def grad(source: dict[str, Tensor], kind: str, rows: slice) -> Any:
         g = source.get(f"{kind}_{suffix}")
         return None if g is None else g[rows]
 
@@ -90,7 +91,7 @@ def suffixes(layer: nn.Module) -> list[str]:
     return ["l0", "l0_reverse"] if layer.bidirectional else ["l0"]
 
 
-def size(layer: nn.Module) -> int:
+def size(layer: Any) -> int:
     return layer.proj_size or H
 
 
@@ -200,7 +201,8 @@ def test_unbatched_sequences() -> None:
 
 def test_one_step_is_that_of_the_recurrence_with_normalised_rows() -> None:
     """nn.RNN with two biases takes the step of one bias, on rows that are normalised inside."""
-    layer, x, lr = nn.RNN(INPUT, H), torch.randn(6, 5, INPUT) * 2 + 1, 0.1
+    layer: Any = nn.RNN(INPUT, H)
+    x, lr = torch.randn(6, 5, INPUT) * 2 + 1, 0.1
     rows = torch.cat([states_before(layer, "l0", x[:, b], *torch.zeros(2, H)) for b in range(5)])
     mu_x, mu_h = x.mean((0, 1)), rows.mean(0)
     s_x, s_h = ((v.var(0, correction=0) + EPS).sqrt() for v in (x.flatten(0, 1), rows))

@@ -1,6 +1,7 @@
 """The contract of every back end: the loop's outputs and gradients, whatever the sizes."""
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def results(
     backend: str,
     *,
     wanted: tuple[str, ...] | None = None,
-    **options: object,
+    **options: Any,
 ) -> dict[str, Tensor]:
     """Outputs, and the gradients of their sum with fixed random weights; by the loop for ""."""
     wanted = tuple(tensors) if wanted is None else wanted
@@ -86,7 +87,7 @@ def test_equals_the_loop(case: str, size: tuple[int, int, int], dtype: torch.dty
 def test_equals_the_loop_in_both_directions_and_layouts(
     device: str, case: str, layout: str, reverse: bool
 ) -> None:
-    options: dict[str, object] = {"reverse": reverse} if CASES[case].reversible else {}
+    options: dict[str, Any] = {"reverse": reverse} if CASES[case].reversible else {}
     # near 0, the complex modReLU with b > 0 enlarges what float32 rounds off
     error = 1e-12 if device == "cpu" else 1e-4
     for sizes in map(torch.tensor, LAYOUTS):
@@ -124,7 +125,7 @@ def test_equals_the_loop_over_many_steps(case: str, U: str, layout: str, reverse
     case += "" if case == "lstm-layer" else U
     tensors = CASES[case].inputs(len(LONG), int(LONG[0]), 5)
     tensors["x"] *= 0.3
-    options: dict[str, object] = {"batch_sizes": LONG} if layout == "packed" else {}
+    options: dict[str, Any] = {"batch_sizes": LONG} if layout == "packed" else {}
     if layout == "packed":
         tensors = packed(tensors, LONG)
     if CASES[case].reversible:
@@ -152,7 +153,7 @@ def test_every_instruction_set_equals_the_loop(
 def test_threads_do_not_change_a_bit(case: str) -> None:
     few = cast(CASES[case].inputs(len(PACKED), int(PACKED[0]), 21), "cpu", torch.float32)
     many = cast(CASES[case].inputs(130, 9, 7), "cpu", torch.float32)
-    runs = ((few, {}), (packed(few), {"batch_sizes": PACKED}), (many, {}))
+    runs: Any = ((few, {}), (packed(few), {"batch_sizes": PACKED}), (many, {}))
     for tensors, options in runs:
         found = {}
         for threads in (1, 2, 3, 16):
@@ -199,7 +200,7 @@ def test_takes_tensors_that_are_not_contiguous(case: str) -> None:
 @pytest.mark.parametrize(("device", "case"), SERVED)
 def test_reads_nothing_that_it_has_not_written(device: str, case: str, layout: str) -> None:
     tensors = cast(CASES[case].inputs(6, 5, 19), device, WIDEST[device])
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     if layout == "packed":
         tensors, options["batch_sizes"] = packed(tensors), PACKED
     expected = results(case, tensors, device, **options)
@@ -347,7 +348,11 @@ def test_refuses_tensors_on_two_devices(case: str) -> None:
 def test_refuses_the_input_matrix_on_another_device() -> None:
     x, h0, W = torch.zeros(5, 3, 2), torch.zeros(3, 4), torch.eye(4)
     U, c = torch.zeros(4, 2), torch.zeros(4)
-    for inputs in ({"U": U.to("meta"), "c": c}, {"U": U, "c": c.to("meta")}):
+    misplaced: tuple[dict[str, Any], ...] = (
+        {"U": U.to("meta"), "c": c},
+        {"U": U, "c": c.to("meta")},
+    )
+    for inputs in misplaced:
         with pytest.raises(ValueError, match="one device, got cpu and meta"):
             cayley.recurrences.elman(x, h0, W, **inputs)
 

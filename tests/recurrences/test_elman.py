@@ -1,5 +1,7 @@
 """The operator against the loop that defines it: outputs and every gradient."""
 
+from typing import Any
+
 import pytest
 import torch
 from backends import ACTIVATIONS_OF
@@ -35,11 +37,11 @@ def inputs(
     return [tensor.to(dtype).requires_grad_() for tensor in tensors]
 
 
-def check_against_loop(tensors: list[Tensor], nonlinearity: str, **options: object) -> None:
+def check_against_loop(tensors: list[Tensor], nonlinearity: str, **options: Any) -> None:
     out = elman(*tensors, nonlinearity=nonlinearity, **options)
     reference = [tensor.detach().double().requires_grad_() for tensor in tensors]
     expected = elman_loop(*reference, nonlinearity=nonlinearity, **options)
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if out.dtype == torch.float32 else {}
+    tolerance: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4} if out.dtype == torch.float32 else {}
     torch.testing.assert_close(out.double(), expected, **tolerance)
     g = torch.randn_like(expected)
     grads = torch.autograd.grad(out, tensors, g.to(out.dtype))

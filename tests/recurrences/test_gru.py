@@ -1,5 +1,7 @@
 """The operator against the loop that defines it: outputs and every gradient."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -25,11 +27,11 @@ def inputs(
     return [tensor.to(dtype).requires_grad_() for tensor in tensors]
 
 
-def check_against_loop(tensors: list[Tensor], **options: object) -> None:
+def check_against_loop(tensors: list[Tensor], **options: Any) -> None:
     out = gru(*tensors, **options)
     reference = [tensor.detach().double().requires_grad_() for tensor in tensors]
     expected = gru_loop(*reference, **options)
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if out.dtype == torch.float32 else {}
+    tolerance: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4} if out.dtype == torch.float32 else {}
     torch.testing.assert_close(out.double(), expected, **tolerance)
     g = torch.randn_like(expected)
     grads = torch.autograd.grad(out, tensors, g.to(out.dtype))

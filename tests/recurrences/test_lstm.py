@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import cayley
 from cayley.kernels.calls import LstmCall, LstmStates
+from cayley.norms.atn import Over
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences.lstm import States, lstm, lstm_loop
 from cayley.recurrences.lstm_call import NormSite
@@ -52,7 +54,7 @@ class Problem:
     ) -> None:
         if packed:
             T, B = len(SIZES), 3
-        self.options = {"window": window, "over": over, "eps": 1e-3}
+        self.options: dict[str, Any] = {"window": window, "over": over, "eps": 1e-3}
         self.options["batch_sizes"] = SIZES if packed else None
         sizes = {"x": 4 * H, "h": 4 * H, "c": H}
         leaves = {
@@ -62,7 +64,7 @@ class Problem:
             "W": torch.randn(4 * H, H) / H**0.5,
             "b": torch.randn(4 * H),
         }
-        self.given: dict[str, tuple[Tensor, Tensor]] = {}
+        self.given: dict[str, Any] = {}
         self.past = past
         for site in norm:
             F = sizes[site]
@@ -90,8 +92,8 @@ class Problem:
         for site in self.norm:
             past = None
             if self.past:
-                tables = (t[f"{name}_{site}"] for name in ("reference", "means", "variances"))
-                past = TimeWindow(*tables, self.weights.to(t["x"]))
+                tables: Any = (t[f"{name}_{site}"] for name in ("reference", "means", "variances"))
+                past = TimeWindow(*tables, weights=self.weights.to(t["x"]))
             given = self.given.get(site)
             if given is not None:
                 given = tuple(table.to(t["x"]) for table in given)
@@ -112,7 +114,9 @@ def check_against_loop(problem: Problem) -> None:
     out = problem.run(lstm, *tensors)
     reference = [tensor.detach().double().requires_grad_() for tensor in tensors]
     expected = problem.run(lstm_loop, *reference)
-    tolerance = {"rtol": 1e-3, "atol": 1e-3} if out[0].dtype == torch.float32 else {}
+    tolerance: dict[str, Any] = (
+        {"rtol": 1e-3, "atol": 1e-3} if out[0].dtype == torch.float32 else {}
+    )
     gs = [torch.randn_like(y) for y in expected]
     grads = torch.autograd.grad(out, tensors, [g.to(y.dtype) for g, y in zip(gs, out, strict=True)])
     wanted = torch.autograd.grad(expected, reference, gs)
@@ -129,7 +133,7 @@ def test_loop_is_the_recurrence_written_out(norm_cell: bool) -> None:
         product = torch.nn.functional.layer_norm(h @ W.T + b, (12,), gamma, beta, 1e-3)
         i, f, g, o = (x_t + product).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        normalized = torch.nn.functional.layer_norm(c, (3,), *cell, 1e-3) if norm_cell else c
+        normalized = torch.nn.functional.layer_norm(c, (3,), *cell, eps=1e-3) if norm_cell else c
         h = o.sigmoid() * normalized.tanh()
         torch.testing.assert_close(states[0][t], h)
         torch.testing.assert_close(states[1][t], c)
@@ -300,20 +304,22 @@ def test_float32_follows_float64_with_a_large_bias() -> None:
 @pytest.mark.parametrize("over", ["layer", "batch"])
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_large_first_step_does_not_act_on_later_ones(
-    window: int, over: str, backend: str
+    window: int, over: Over, backend: str
 ) -> None:
     """In single precision: 10⁶ in the input, and in the state, at the first step."""
     T, B, H = 12, 3, 8
     x, h0, c0 = torch.randn(T, B, 4 * H), 1e6 * torch.randn(B, H), torch.randn(B, H)
     x[0] = 1e6 * (1 + torch.rand(B, 4 * H))
     W, b = torch.randn(4 * H, H), torch.randn(4 * H)
-    norms = {
+    norms: dict[str, Any] = {
         name: torch.rand(2, F) for name, F in (("input", 4 * H), ("recurrent", 4 * H), ("cell", H))
     }
     results = []
     for dtype, function in ((torch.float32, lstm), (torch.float64, lstm_loop)):
         tensors = [v.float().to(dtype) for v in (x, h0, c0, W, b)]
-        sites = {name: NormSite(*pair.float().to(dtype)) for name, pair in norms.items()}
+        sites: dict[str, Any] = {
+            name: NormSite(*pair.float().to(dtype)) for name, pair in norms.items()
+        }
         with cayley.backend(backend):
             results.append(function(*tensors, **sites, window=window, over=over).h.double())
     torch.testing.assert_close(results[0][window:], results[1][window:], rtol=0, atol=1e-5)

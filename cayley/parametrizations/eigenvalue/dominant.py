@@ -2,6 +2,7 @@
 
 import warnings
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -205,7 +206,7 @@ _dominant = torch.library.custom_op("cayley::dominant_eigenpair", _forward, muta
 
 
 @_dominant.register_fake
-def _(T, right, left, counts, lax):
+def _(T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor) -> tuple[Tensor, ...]:
     vector = T.new_empty(len(T), dtype=T.dtype.to_complex())
     return (
         T.new_empty(()),
@@ -218,14 +219,14 @@ def _(T, right, left, counts, lax):
     )
 
 
-def _save(ctx, inputs, output):
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     rho, eigenvalue, u, v, _, _, event = output
     ctx.save_for_backward(inputs[0], rho, eigenvalue, u, v, event)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx, grad_rho, *_):
+def _differentiate(ctx: Any, grad_rho: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     T, rho, eigenvalue, u, v, event = ctx.saved_tensors
     if grad_rho is None:
         return None, None, None, None, None

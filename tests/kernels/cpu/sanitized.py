@@ -7,6 +7,7 @@ With ``threads`` only the best instruction set, on many threads.
 
 import ctypes
 import sys
+from typing import Any
 
 import torch
 from backends import CASES
@@ -22,11 +23,12 @@ MATRICES = ((1, None), (2, None), (9, 3), (16, None), (33, 1), (71, None))
 
 def main(path: str, *, threaded: bool) -> None:
     library = ctypes.CDLL(path)
-    native._library = lambda: library
+    native._library = lambda: library  # pyrefly: ignore[bad-assignment]
     best = native.instruction_set()
     torch.manual_seed(0)
     runs = 0
     for instructions in (best,) if threaded else range(best + 1):
+        # pyrefly: ignore[bad-assignment]
         native.instruction_set = lambda: instructions  # noqa: B023 (used within the iteration)
         for threads, (T, B, H) in MANY_THREADS if threaded else SHAPES:
             torch.set_num_threads(threads)
@@ -37,11 +39,12 @@ def main(path: str, *, threaded: bool) -> None:
                         for tensor in case.inputs(T, B, H).values()
                     ]
                     with cayley.backend("cpu"):
-                        sum(output.sum() for output in case.operator(*tensors)).backward()
+                        loss: Any = sum(output.sum() for output in case.operator(*tensors))
+                        loss.backward()
                     runs += 1
         for n, bandwidth in MATRICES:
             for dtype in (torch.float32, torch.float64):
-                W = StructuredMatrix(ScaledCayley(n, bandwidth=bandwidth), dtype=dtype)
+                W: Any = StructuredMatrix(ScaledCayley(n, bandwidth=bandwidth), dtype=dtype)
                 torch.nn.init.normal_(W.A)
                 W().mT.square().sum().backward()
                 runs += 1

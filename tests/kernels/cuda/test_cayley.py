@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
     return float(torch.linalg.vector_norm(found.cpu().double() - expected))
 
 
-def small_map(n: int, **options: object) -> NeumannCayley:
+def small_map(n: int, **options: Any) -> NeumannCayley:
     return NeumannCayley(n, **options).float().cuda()
 
 
@@ -79,8 +80,8 @@ def test_refusals() -> None:
 @gpu
 @pytest.mark.parametrize("make", [ScaledCayley, NeumannCayley])
 def test_the_back_end_is_that_in_force(make: Callable[[int], ScaledCayley]) -> None:
-    matrix = StructuredMatrix(make(5), device="cuda", dtype=torch.float32)
-    large = StructuredMatrix(make(500), device="cuda", dtype=torch.float32)
+    matrix: Any = StructuredMatrix(make(5), device="cuda", dtype=torch.float32)
+    large: Any = StructuredMatrix(make(500), device="cuda", dtype=torch.float32)
     with cayley.backend("cuda"):
         by_kernel = matrix()
         # torch forms what does not fit into one multiprocessor
@@ -285,7 +286,7 @@ def test_fifty_steps_are_those_of_torch(n: int, order: int) -> None:
 @pytest.mark.parametrize("make", [ScaledCayley, NeumannCayley])
 def test_a_matrix_is_trained_as_on_the_cpu(make: Callable[[int], ScaledCayley]) -> None:
     n = 40
-    ours = StructuredMatrix(make(n), dtype=torch.float32)
+    ours: Any = StructuredMatrix(make(n), dtype=torch.float32)
     theirs, target = copy.deepcopy(ours).double(), torch.linalg.qr(torch.randn(n, n))[0]
     ours.cuda()
     for _ in range(5):
@@ -315,7 +316,7 @@ def test_a_gradient_belongs_to_the_matrix_of_its_pass() -> None:
 @gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nobody_waits_for_the_gpu() -> None:
-    matrix = StructuredMatrix(NeumannCayley(64), device="cuda", dtype=torch.float32)
+    matrix: Any = StructuredMatrix(NeumannCayley(64), device="cuda", dtype=torch.float32)
     G = torch.randn(64, 64).float().cuda()
     matrix(update=True).backward(G)
     matrix.map.advance(matrix.A).backward(G)
@@ -334,7 +335,7 @@ def test_nobody_waits_for_the_gpu() -> None:
 
 @gpu
 def test_a_cuda_graph_follows_at_every_replay() -> None:
-    matrix = StructuredMatrix(NeumannCayley(50), device="cuda", dtype=torch.float32)
+    matrix: Any = StructuredMatrix(NeumannCayley(50), device="cuda", dtype=torch.float32)
     G = torch.randn(50, 50).float().cuda()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -55,7 +55,9 @@ def test_an_inverse_that_is_followed(order: int) -> None:
     exact = [v.double() if v.is_floating_point() else v.clone() for v in state]
     for step in (0.0, 1e-4, 1.0):
         x = (x + step * torch.randn(len(x))).float()
-        update_inverse_(*exact, x.double(), order, tolerance, 0)
+        update_inverse_(
+            *exact, entries=x.double(), order=order, tolerance=tolerance, refresh_every=0
+        )
         W, X, _ = neumann(state, x, D, (order, tolerance, 0))
         assert (int(state[3]), int(state[4])) == (int(exact[3]), int(exact[4]))
         torch.testing.assert_close(X.double(), exact[0], rtol=0, atol=2e-6)

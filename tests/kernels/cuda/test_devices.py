@@ -5,6 +5,7 @@ Tensors are fake here, so that devices need not be there, and kernels compute no
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def run_gru(new: Callable[..., Tensor], H: int) -> None:
 
 
 def run_lstm(new: Callable[..., Tensor], H: int) -> None:
-    sites = [Site(new(F), new(F)) for F in (4 * H, 4 * H, H)]
+    sites: list[Any] = [Site(new(F), new(F)) for F in (4 * H, 4 * H, H)]
     x, h0, c0, W, b = new(T, B, 2), new(B, H), new(B, H), new(4 * H, H), new(4 * H)
     call = LstmCall(x, h0, c0, W, b, *sites, U=new(4 * H, 2), window=2)
     contribution = new(T, B, 4 * H)

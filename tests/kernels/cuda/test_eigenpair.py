@@ -98,7 +98,8 @@ def test_answer(device: str, kind: str, latched: bool, eps: float) -> None:
     ours = [place.to(device, copy=True) for place in places]
     eigenpairs.write_answer(u, Au, residual, found, places, terms, eps)
     moved = type(found)(*(x.contiguous().to(device) for x in found))
-    write_answer(*(x.to(device) for x in (u, Au, residual)), moved, ours, terms, eps)
+    u, Au, residual = (x.to(device) for x in (u, Au, residual))
+    write_answer(u, Au, residual, moved, ours, terms, eps)
     assert bool(places[-1]) == (kind in ("above one", "below one"))
     for one, other in zip(ours, places, strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=1e-6, atol=1e-9)

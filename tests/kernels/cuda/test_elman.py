@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def expected(
     leaves = [tensor.cuda().requires_grad_() for tensor in (x, h0, W, b)]
     h = elman_loop(
         *leaves[:3],
-        leaves[3] if len(b) else None,
+        b=leaves[3] if len(b) else None,
         nonlinearity=nonlinearity,
         reverse=reverse,
         batch_sizes=batch_sizes,
@@ -108,7 +109,7 @@ def found(
     return [h, delta, grad_h0, grad_W, *grad_b]
 
 
-def both_ways(call: ElmanCall, g: Tensor) -> tuple[Tensor, ...]:
+def both_ways(call: ElmanCall, g: Tensor) -> tuple[Any, ...]:
     """h, and the gradients of x, h0 and b, if there is one."""
     states = elman(call)
     needed = ("x", "h0") if call.b is None else ("x", "h0", "b")
@@ -227,7 +228,8 @@ def test_gradients_are_those_of_finite_differences(nonlinearity: str, H: int) ->
 
     def loss(epsilon: float) -> Tensor:
         moved = [p + epsilon * v for p, v in zip(point, directions, strict=True)]
-        h = elman_loop(*moved[:3], moved[3] if len(moved[3]) else None, nonlinearity=nonlinearity)
+        x, h0, W, b = moved
+        h = elman_loop(x, h0, W, b if len(b) else None, nonlinearity=nonlinearity)
         return (h * g).sum()
 
     slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
@@ -235,7 +237,7 @@ def test_gradients_are_those_of_finite_differences(nonlinearity: str, H: int) ->
         (gradient.cpu().double() * v).sum()
         for gradient, v in zip(gradients, directions, strict=False)
     )
-    scale = sum(gradient.norm() for gradient in gradients).item()
+    scale = float(sum(gradient.norm() for gradient in gradients))
     assert abs(ours - slope) <= 1e-5 * max(scale, 1)
 
 
@@ -313,8 +315,8 @@ def test_a_nan_stays_in_its_packed_sequence(
 @gpu
 def test_modrelu_of_zero_is_zero() -> None:
     x, W, b = torch.zeros(2, 1, 3), torch.eye(3), torch.ones(3)
-    tensors = (t.cuda().float() for t in (x, x[0], W, b))
-    h, _ = elman(ElmanCall(*tensors, nonlinearity="modrelu"))
+    x, h0, W, b = (t.cuda().float() for t in (x, x[0], W, b))
+    h, _ = elman(ElmanCall(x, h0, W, b, nonlinearity="modrelu"))
     assert torch.equal(h, torch.zeros_like(h))
 
 
@@ -332,7 +334,7 @@ def test_tensors_that_are_not_contiguous() -> None:
     # the gradient of a sum is one number, expanded
     *others, g = tensors
     one = g[:1, :1, :1].expand_as(g)
-    expanded, full = modrelu_ways(*others, one), modrelu_ways(*others, one.contiguous())
+    expanded, full = (modrelu_ways(*others, g=v) for v in (one, one.contiguous()))
     for ours, theirs in zip(expanded, full, strict=True):
         assert torch.equal(ours, theirs)
 
@@ -429,11 +431,12 @@ def test_several_devices() -> None:
 @gpu
 def test_no_rows() -> None:
     x, W = torch.zeros(3, 0, 5), torch.eye(5)
-    call = ElmanCall(*(t.cuda().float() for t in (x, x[0], W)))
+    x, h0, W = (t.cuda().float() for t in (x, x[0], W))
+    call = ElmanCall(x, h0, W)
     h, delta, grad_h0 = both_ways(call, call.x)
     assert h.shape == x.shape
     assert delta.shape == x.shape
-    assert grad_h0.shape == x[0].shape
+    assert grad_h0.shape == h0.shape
 
 
 @gpu

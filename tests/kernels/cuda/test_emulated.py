@@ -59,7 +59,7 @@ def matrices(H: int, count: int) -> Tensor:
     return W.float().double()
 
 
-def compare(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
+def compare(ours: Sequence[Any], theirs: Sequence[Tensor]) -> None:
     for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         error = (one.double() - other).norm() / other.norm().clamp(min=1)
         assert error <= 2e-6, f"result {number} is off by {error:.1g}"
@@ -158,7 +158,7 @@ def test_lstm(
     W, b = matrices(H, 4), torch.randn(4 * H).float().double()
     features = (4 * H, 4 * H, H) if window else ()
     norms = [torch.rand(2, F).float().double() for F in features]
-    pairs = [tuple(v.clone().requires_grad_() for v in pair) for pair in norms]
+    pairs: list[Any] = [tuple(v.clone().requires_grad_() for v in pair) for pair in norms]
     leaves = [v.requires_grad_() for v in (x, h0, c0, W, b)]
     sites: dict[str, Any] = {
         name: NormSite(*pair)
@@ -167,8 +167,9 @@ def test_lstm(
     K = max(window, 1)
     states = lstm_loop(x, h0, c0, W, b, **sites, window=K, batch_sizes=sizes)
     theirs = expected(states.h, [*leaves, *(v for pair in pairs for v in pair)], g)
-    own = [Site(*pair.float()) for pair in norms] or [None] * 3
-    call = LstmCall(*(v.detach().float() for v in leaves), *own, batch_sizes=sizes, window=K)
+    own: list[Any] = [Site(*pair.float()) for pair in norms] or [None] * 3
+    x, h0, c0, W, b = (v.detach().float() for v in leaves)
+    call = LstmCall(x, h0, c0, W, b, *own, batch_sizes=sizes, window=K)
     found, references = lstm.contributed_lstm(call, call.x, derive=window > 0)
     needed = ["x", "h0", "c0", "W", "b"]
     if window > 0:
@@ -218,11 +219,14 @@ def test_a_large_first_step_does_not_act_on_later_ones(window: int, bad: float) 
     x[0] = bad * torch.rand(B, 4 * H)
     h0, c0 = torch.randn(2, B, H)
     h0[:] = 1e3 * h0
-    norms = [torch.rand(2, F) for F in (4 * H, 4 * H, H)]
-    x, h0, c0, W, b, *norms = (v.float() for v in (x, h0, c0, W, b, *norms))
-    call = LstmCall(x, h0, c0, W, b, *(Site(*pair) for pair in norms), window=window)
+    norms: list[Any] = [torch.rand(2, F).float() for F in (4 * H, 4 * H, H)]
+    x, h0, c0, W, b = (v.float() for v in (x, h0, c0, W, b))
+    own: list[Any] = [Site(*pair) for pair in norms]
+    call = LstmCall(x, h0, c0, W, b, *own, window=window)
     found, _ = lstm.contributed_lstm(call, x, derive=True)
     names = ("input", "recurrent", "cell")
-    sites = {name: NormSite(*pair.double()) for name, pair in zip(names, norms, strict=True)}
+    sites: dict[str, Any] = {
+        name: NormSite(*pair.double()) for name, pair in zip(names, norms, strict=True)
+    }
     exact = lstm_loop(*(v.double() for v in (x, h0, c0, W, b)), **sites, window=window)
     torch.testing.assert_close(found.h[window:].double(), exact.h[window:], rtol=0, atol=1e-5)

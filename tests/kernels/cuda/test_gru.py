@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -210,7 +211,7 @@ def strided(tensor: Tensor) -> Tensor:
     return torch.stack((tensor, tensor), -1)[..., 0]
 
 
-def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+def both_ways(x: Tensor, h0: Tensor, W: Tensor, b: Tensor, g: Tensor) -> tuple[Any, ...]:
     """h, the gates, and the gradients of x, h0, W and b."""
     call = GruCall(x, h0, W, b)
     states = cuda.gru(call)
@@ -236,11 +237,11 @@ def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(H: int) -> None:
     g = torch.randn(6, 4, H).cuda().float()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = both_ways(*tensors, g)
+        captured = both_ways(*tensors, g=g)
     for tensor, value in zip(tensors, inputs(6, 4, H, "modrelu"), strict=True):
         tensor.copy_(value)
     graph.replay()
-    for ours, theirs in zip(captured, both_ways(*tensors, g), strict=True):
+    for ours, theirs in zip(captured, both_ways(*tensors, g=g), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -249,12 +250,12 @@ def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(H: int) -> None:
 def test_a_side_stream(H: int) -> None:
     tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
     g = torch.randn(6, 4, H).cuda().float()
-    theirs = both_ways(tensors[0] + 1, *tensors[1:], g)
+    theirs = both_ways(tensors[0] + 1, *tensors[1:], g=g)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10_000_000)  # the null stream would overtake this
-        ours = both_ways(tensors[0] + 1, *tensors[1:], g)
+        ours = both_ways(tensors[0] + 1, *tensors[1:], g=g)
     stream.synchronize()
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
@@ -265,7 +266,7 @@ def test_teams_on_two_streams_do_not_wait_for_each_other() -> None:
     """Two launches that together have more blocks than the device runs at a time."""
     tensors = [tensor.cuda().float() for tensor in inputs(50, 64, 300, "modrelu")]
     g = torch.randn(50, 64, 300).cuda().float()
-    theirs = both_ways(*tensors, g)
+    theirs = both_ways(*tensors, g=g)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(2)]
     found = []
@@ -275,7 +276,7 @@ def test_teams_on_two_streams_do_not_wait_for_each_other() -> None:
     for _ in range(5):
         for stream in streams:
             with torch.cuda.stream(stream):
-                found.append(both_ways(*tensors, g))
+                found.append(both_ways(*tensors, g=g))
     torch.cuda.synchronize()
     for ours in found:
         for one, other in zip(ours, theirs, strict=True):
@@ -288,18 +289,18 @@ def test_no_rows() -> None:
     call = GruCall(x, h0, W)
     states = cuda.gru(call)
     assert states.h.shape == (3, 0, 5)
-    found = gru_backward(GruGradients(states.h), states, call, ("x", "h0", "W"))
+    found: Any = gru_backward(GruGradients(states.h), states, call, ("x", "h0", "W"))
     assert found["x"].shape == x.shape
     assert found["h0"].shape == h0.shape
     assert torch.equal(found["W"], torch.zeros_like(W))
     call = GruCall(x[..., :2], h0, W, None, torch.zeros(15, 2).cuda().float(), x.new_zeros(15))
-    found = gru_backward(GruGradients(states.h), states, call, ("x", "h0", "W", "U", "c"))
-    assert [found[name].shape for name in ("x", "U", "c")] == [(3, 0, 2), (15, 2), (15,)]
+    of_all: Any = gru_backward(GruGradients(states.h), states, call, ("x", "h0", "W", "U", "c"))
+    assert [of_all[name].shape for name in ("x", "U", "c")] == [(3, 0, 2), (15, 2), (15,)]
 
 
 def empty_call(B: int, H: int) -> GruCall:
     x, h0, W = (torch.zeros(size) for size in ((1, B, 3 * H), (B, H), (3 * H, H)))
-    return GruCall(*(tensor.cuda().float() for tensor in (x, h0, W)))
+    return GruCall(x.cuda().float(), h0.cuda().float(), W.cuda().float())
 
 
 @gpu

@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -48,9 +49,9 @@ def test_calls_do_not_change_one_another() -> None:
     inputs = [torch.randn(2, 4, device="cuda").unbind() for _ in range(6)]
     found = [replay(x, [b]) for x in inputs]
     for x, y in zip(inputs, found, strict=True):
-        torch.testing.assert_close(y, affine(*x, b))
+        torch.testing.assert_close(y, affine(*x, b=b))
     other = torch.randn(2, 7, device="cuda").unbind()
-    torch.testing.assert_close(replay(other, [b[:1]]), affine(*other, b[:1]))
+    torch.testing.assert_close(replay(other, [b[:1]]), affine(*other, b=b[:1]))
 
 
 @gpu
@@ -65,13 +66,13 @@ def test_streams_have_graphs_of_their_own() -> None:
         found = [replay(x, [b]) for _ in range(4)]
     torch.cuda.current_stream().wait_stream(stream)
     for y in found:
-        torch.testing.assert_close(y, affine(*x, b))
+        torch.testing.assert_close(y, affine(*x, b=b))
 
 
 @gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_matrices_are_replayed_as_they_were_formed() -> None:
-    W = StructuredMatrix(ScaledCayley(200), device="cuda", dtype=torch.float32)
+    W: Any = StructuredMatrix(ScaledCayley(200), device="cuda", dtype=torch.float32)
     G = torch.randn(200, 200, dtype=torch.float32, device="cuda")
     losses, expected = [], []
     for step in range(6):

@@ -1,6 +1,7 @@
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from cayley.lab.commands import report
 from cayley.lab.errors import RunError
 
 
-def options(runs: Path, folder: Path, **more: object) -> Namespace:
+def options(runs: Path, folder: Path, **more: Any) -> Namespace:
     files = {"output": folder / "report.html", "markdown": None, "figures": None, "json": False}
     return Namespace(folders=[runs], **(files | more))
 

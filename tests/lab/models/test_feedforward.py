@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -32,7 +34,7 @@ def graph() -> Graph:
 
 
 def test_gcn_is_its_formula() -> None:
-    model = GraphNetwork("GCN", (6, 4, 3), norm="layer", sites="101", dropout=0.5).eval()
+    model: Any = GraphNetwork("GCN", (6, 4, 3), norm="layer", sites="101", dropout=0.5).eval()
     x, edges = graph()
     A = torch.eye(5)
     A[edges[1], edges[0]] = 1
@@ -58,7 +60,7 @@ def test_dropout_comes_before_the_norm_between() -> None:
     "options",
     [{"sites": "10", "norm": "batch"}, {"sites": "100"}, {"sites": "12x", "norm": "batch"}],
 )
-def test_sites_are_one_digit_each(options: dict[str, str]) -> None:
+def test_sites_are_one_digit_each(options: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match="expected 3 digits 0 or 1, and a norm"):
         GraphNetwork("GCN", (6, 4, 3), **options)
 

@@ -44,7 +44,7 @@ def test_windows_start_empty_in_each_batch() -> None:
 
 
 def test_one_hot_is_an_embedding_by_the_identity() -> None:
-    model = build_model(model_settings("ScoRNN", 6), CHARACTERS)
+    model: Any = build_model(model_settings("ScoRNN", 6), CHARACTERS)
     x = torch.randint(50, (7, 2))
     layer = model.layers[0]
     expected = model.output(layer(torch.eye(50)[x])[0])
@@ -52,11 +52,11 @@ def test_one_hot_is_an_embedding_by_the_identity() -> None:
 
 
 def test_output_is_glorot_or_torchs_own() -> None:
-    glorot = build_model(model_settings("RNN", 400), COPYING).output
+    glorot: Any = build_model(model_settings("RNN", 400), COPYING).output
     bound = (6 / 409) ** 0.5
     assert 0.95 * bound < glorot.weight.abs().max() <= bound
     assert not glorot.bias.any()
-    plain = build_model(model_settings("RNN", 400, output_init="torch"), COPYING).output
+    plain: Any = build_model(model_settings("RNN", 400, output_init="torch"), COPYING).output
     assert 0.95 / 20 < plain.weight.abs().max() <= 1 / 20
 
 
@@ -64,7 +64,7 @@ def test_output_is_glorot_or_torchs_own() -> None:
 def test_tied_weights_start_as_the_output_does(output_init: str) -> None:
     """Not as an embedding, whose first answers would be sure of themselves, and wrong."""
     settings = model_settings("torch.GRU", 400, embedding=400, tied=True, output_init=output_init)
-    model = build_model(settings, CHARACTERS)
+    model: Any = build_model(settings, CHARACTERS)
     assert model.output.weight is model.embedding.weight
     bound = (6 / 450) ** 0.5 if output_init == "glorot" else 1 / 20
     assert 0.95 * bound < model.output.weight.abs().max() <= bound
@@ -74,9 +74,10 @@ def test_dropouts_are_where_they_belong() -> None:
     settings = model_settings(
         "ScoRNN", [4, 4], dropout=0.5, embedding=4, embedding_dropout=0.25, output_dropout=0.75
     )
-    model = build_model(settings, CHARACTERS)
+    model: Any = build_model(settings, CHARACTERS)
     assert [model.dropout.p, model.embedding_dropout.p, model.output_dropout.p] == [0.5, 0.25, 0.75]
-    assert build_model(model_settings("LSTM", 4, layers=2, dropout=0.5), COPYING).layers[0].dropout
+    stack: Any = build_model(model_settings("LSTM", 4, layers=2, dropout=0.5), COPYING)
+    assert stack.layers[0].dropout
     x = torch.randint(50, (7, 2))
     assert not torch.equal(model(x)[0], model(x)[0])
     model.eval()

@@ -40,8 +40,8 @@ class Cells(HTMLParser):
         self.addresses: list[str] = []
         self.inside = False
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        named = dict(attributes)
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
         self.tags[tag] = self.tags.get(tag, 0) + 1
         # names of XML dialects are not addresses of anything
         self.addresses += [
@@ -125,7 +125,7 @@ def test_nothing_comes_from_outside(runs: Path) -> None:
     assert not {"link", "img", "iframe", "object"} & set(cells.tags)
     # the scripts of the charts know addresses, which the policy of the page forbids to use
     assert "default-src 'none'" in page
-    bundle = max(re.findall(r"<script>(.*?)</script>", page, re.DOTALL), key=len)
+    bundle: str = max(re.findall(r"<script>(.*?)</script>", page, re.DOTALL), key=len)
     rest = page.replace(bundle, "").replace("http://www.w3.org/", "")
     assert "://" not in rest
 

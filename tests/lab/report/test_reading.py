@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab.report.folders import make_recipe, write_run
@@ -97,7 +98,7 @@ def test_lines_that_are_no_records(tmp_path: Path, line: str, fault: str) -> Non
     ],
 )
 def test_files_of_another_form(
-    tmp_path: Path, name: str, change: dict[str, object], reason: str
+    tmp_path: Path, name: str, change: dict[str, Any], reason: str
 ) -> None:
     folder = write_run(tmp_path, RECIPE, **SCORES)
     content = json.loads((folder / name).read_text()) | change

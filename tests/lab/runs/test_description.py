@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 from lab.descriptions import CONTENT, make_description
@@ -38,6 +39,6 @@ def test_what_is_missing_is_named(key: str) -> None:
         ({"metric": {"name": "mse", "better": "x"}}, "metric.better: expected 'lower' or 'higher'"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, object], message: str) -> None:
+def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         make_description(**change)

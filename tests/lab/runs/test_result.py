@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,6 @@ def test_json_and_back() -> None:
         ({"seconds": None}, "seconds: expected a number, got None"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, object], message: str) -> None:
+def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         RunResult.parse(RESULT.to_json() | change)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from cayley.lab.tasks.batch import Position, check_batch_size, following
@@ -14,7 +16,7 @@ def test_following_counts_epochs() -> None:
 @pytest.mark.parametrize(
     ("B", "error"), [(0, ValueError), (-1, ValueError), (2.0, TypeError), (True, TypeError)]
 )
-def test_a_batch_has_a_positive_number_of_examples(B: object, error: type[Exception]) -> None:
+def test_a_batch_has_a_positive_number_of_examples(B: Any, error: type[Exception]) -> None:
     check_batch_size(1)
     with pytest.raises(error, match="expected B to be"):
         check_batch_size(B)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ class NoTask: ...
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "own_parity.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     yield "own_parity"
@@ -52,7 +53,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_names() -> None:
     assert make_task("adding", T=50) == Adding(T=50)
     assert make_task("words", K=70) == Text("words", K=70)
-    assert make_task("photo").dataset == "photo"
+    assert vars(make_task("photo"))["dataset"] == "photo"
     assert task_class("cora") is Nodes
     assert all(make_task(name) for name in TASKS)
 

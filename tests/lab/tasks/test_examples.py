@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -6,7 +8,7 @@ from cayley.lab.tasks.examples import CHUNK_NUMBERS, chunk_length, example_numbe
 from cayley.lab.tasks.synthetic import Adding
 
 
-def epoch(size: int, B: int, e: int, **options: object) -> list[int]:
+def epoch(size: int, B: int, e: int, **options: Any) -> list[int]:
     steps = -(-size // B)
     parts = [example_numbers(size, B, Position(e, b), **options) for b in range(steps)]
     assert [len(part) for part in parts[:-1]] == [B] * (steps - 1)
@@ -49,7 +51,7 @@ def test_without_a_device_batches_are_made_on_the_cpu() -> None:
 
 
 def test_writing_into_a_batch_changes_no_other() -> None:
-    task = Adding(T=12, train=40)
+    task: Any = Adding(T=12, train=40)
     plain = [batch.input.clone() for batch in task.batches("train", 10)]
     for number, expected in enumerate(plain):
         for _ in range(2):

@@ -5,6 +5,7 @@ import torch
 
 from cayley.lab.tasks import Batch, Position
 from cayley.lab.tasks.metrics import (
+    Metric,
     accuracy,
     bits_per_character,
     class_loss,
@@ -20,9 +21,11 @@ def batch(target: torch.Tensor) -> Batch:
     return Batch(torch.empty(0), target, "test", Position(), Position(1, 0))
 
 
-def pooled(metric, output: torch.Tensor, target: torch.Tensor, pieces: list[int]) -> float:
+def pooled(metric: Metric, output: torch.Tensor, target: torch.Tensor, pieces: list[int]) -> float:
     parts = zip(output.split(pieces), target.split(pieces), strict=True)
-    return metric.pool(torch.cat([metric.partial(o, batch(t)) for o, t in parts]))
+    value = metric.pool(torch.cat([metric.partial(o, batch(t)) for o, t in parts]))
+    assert value is not None
+    return value
 
 
 def test_against_plain_formulas_in_unequal_pieces() -> None:

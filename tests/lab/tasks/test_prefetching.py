@@ -1,5 +1,6 @@
 import pickle
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def test_the_next_chunk_is_made_in_another_thread(monkeypatch: pytest.MonkeyPatc
     threads = []
     chunk = Adding.chunk
 
-    def watched(*arguments: object, **options: object) -> object:
+    def watched(*arguments: Any, **options: Any) -> object:
         threads.append(threading.current_thread() is threading.main_thread())
         return chunk(*arguments, **options)
 
@@ -45,7 +46,7 @@ def test_the_next_chunk_is_made_in_another_thread(monkeypatch: pytest.MonkeyPatc
 def test_any_position_may_be_asked_for_twice(task: Adding | Text) -> None:
     batches = Prefetcher(task, "train", 4)
     for position in (Position(0, 2), Position(0, 2), Position(0, 0), Position(1, 1)):
-        batch = batches.batch(position)
+        batch: Any = batches.batch(position)
         expected = task.batch("train", 4, position)
         torch.testing.assert_close(batch.input, expected.input, rtol=0, atol=0)
         batch.input.zero_()

@@ -1,7 +1,8 @@
 import pytest
 import torch
+from torch import Tensor
 
-from cayley.lab.tasks import score_split
+from cayley.lab.tasks import Batch, score_split
 from cayley.lab.tasks.synthetic import Adding
 
 
@@ -15,7 +16,7 @@ def test_evaluation_records_no_gradient() -> None:
     task = Adding(T=4, test=6)
     weight = torch.ones(1, requires_grad=True)
 
-    def predict(batch, state):
+    def predict(batch: Batch, state: None) -> tuple[Tensor, None]:
         output = weight * batch.target
         assert not output.requires_grad
         return output, None

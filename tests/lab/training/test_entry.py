@@ -241,6 +241,7 @@ def test_speech_is_heard_at_the_end(tmp_path: Path) -> None:
     content = SPEECH | {"task": {"name": "speech", "corpus": "own"}}
     settings = RunSettings(Machine("cpu", "64-true", 1), data=tmp_path)
     result = train(read_recipe(content), tmp_path / "run", settings=settings)
+    assert result.audio is not None
     assert set(result.audio) == {"segsnr_db", "stoi", "pesq"}
     assert evaluate(tmp_path / "run", "test", audio=True) == result.audio
 
@@ -256,6 +257,7 @@ def test_speech_that_cannot_be_heard_ends_the_run_all_the_same(tmp_path: Path) -
         pytest.warns(UserWarning, match="pesq: 1 of 1 recordings are left out"),
     ):
         result = train(read_recipe(content), tmp_path / "run", settings=settings)
+    assert result.audio is not None
     assert set(result.audio) == {"segsnr_db"}
 
 

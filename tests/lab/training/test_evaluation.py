@@ -37,7 +37,7 @@ def recipe() -> Recipe:
     )
 
 
-RUN = {"seed": 3, "device": torch.device("cpu"), "dtype": torch.float64}
+RUN: dict[str, Any] = {"seed": 3, "device": torch.device("cpu"), "dtype": torch.float64}
 
 
 def test_the_score_of_a_constant(recipe: Recipe) -> None:

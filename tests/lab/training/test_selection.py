@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ VALID = [0.5, 0.9, 0.8, 0.9]
 TEST = [0.6, 0.7, 0.95, 0.8]
 
 
-def run(select: str, better: str = "higher") -> Selection:
+def run(select: Any, better: Any = "higher") -> Selection:
     selection = Selection("accuracy", better, select)
     for step, (valid, test) in enumerate(zip(VALID, TEST, strict=True)):
         scores = {"valid": {"accuracy": valid, "x": -valid}, "test": {"accuracy": test, "x": -test}}

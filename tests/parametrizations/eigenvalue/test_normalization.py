@@ -3,8 +3,9 @@
 import copy
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def radius(T: Tensor) -> Tensor:
     return torch.linalg.eigvals(T).abs().max()
 
 
-def differences(f, T: Tensor, step: float = 1e-6) -> Tensor:
+def differences(f: Callable[[Tensor], Tensor], T: Tensor, step: float = 1e-6) -> Tensor:
     """Central differences of a scalar function."""
     gradient = torch.zeros_like(T)
     for i in range(len(T)):
@@ -131,7 +132,7 @@ def test_before_the_latch_the_matrix_is_free() -> None:
 
 
 def test_only_training_closes_the_latch() -> None:
-    matrix = StructuredMatrix(EigenvalueNormalization(3))
+    matrix: Any = StructuredMatrix(EigenvalueNormalization(3))
     T, normalise = matrix.T, matrix.map
     with torch.no_grad():
         T.copy_(REAL.double())
@@ -157,7 +158,7 @@ def test_evaluation_leaves_no_trace_in_training() -> None:
     ends = []
     for evaluate in (False, True):
         torch.manual_seed(0)
-        matrix = StructuredMatrix(EigenvalueNormalization(100))
+        matrix: Any = StructuredMatrix(EigenvalueNormalization(100))
         with torch.no_grad():
             matrix.T.copy_(T0)
         optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-3)
@@ -203,7 +204,7 @@ def test_resumes_exactly(start: float) -> None:
     """Checkpoints before, around and after the closing of the latch."""
     T0 = large("real")
     T0 = start * T0 / radius(T0)
-    matrix = StructuredMatrix(EigenvalueNormalization(100))
+    matrix: Any = StructuredMatrix(EigenvalueNormalization(100))
     with torch.no_grad():
         matrix.T.copy_(T0)
     optimizer = torch.optim.Adam(matrix.parameters(), lr=1e-3)
@@ -352,7 +353,7 @@ def test_eps_out_of_range() -> None:
 
 
 def test_buffers_have_names_and_a_precision_of_their_own() -> None:
-    matrix = StructuredMatrix(EigenvalueNormalization(100), dtype=torch.float32)
+    matrix: Any = StructuredMatrix(EigenvalueNormalization(100), dtype=torch.float32)
     dtypes = {name: buffer.dtype for name, buffer in matrix.map.named_buffers()}
     exact = dict.fromkeys(("status", "lead", "gram"), torch.float64)
     assert dtypes == {
@@ -375,14 +376,16 @@ def test_buffers_have_names_and_a_precision_of_their_own() -> None:
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
-def on_the_gpu(T: Tensor) -> StructuredMatrix:
-    matrix = StructuredMatrix(EigenvalueNormalization(len(T)), device="cuda", dtype=torch.float32)
+def on_the_gpu(T: Tensor) -> Any:
+    matrix: Any = StructuredMatrix(
+        EigenvalueNormalization(len(T)), device="cuda", dtype=torch.float32
+    )
     with torch.no_grad():
         matrix.T.copy_(T)
     return matrix
 
 
-def gpu_steps(matrix: StructuredMatrix, steps: range) -> Iterator[int]:
+def gpu_steps(matrix: Any, steps: range) -> Iterator[int]:
     """Plain descent: an optimizer would bring kernels and a state of its own."""
     for step in steps:
         G = torch.randn(matrix.map.n, matrix.map.n, generator=torch.Generator().manual_seed(step))
@@ -430,7 +433,7 @@ def test_reading_on_the_gpu_changes_nothing(steps: int) -> None:
 
 @gpu
 def test_the_reference_decides_without_kernels() -> None:
-    matrix = on_the_gpu(large("pair"))
+    matrix: Any = on_the_gpu(large("pair"))
     with cayley.backend("reference"):
         list(gpu_steps(matrix, range(3)))
         assert not matrix.map.status.any()
@@ -470,7 +473,7 @@ def test_resumes_exactly_on_the_gpu(stop: int) -> None:
 @gpu
 def test_graphs_that_wait_for_their_backward_pass() -> None:
     """Several forward passes before the first backward pass: none overwrites what others need."""
-    matrix = on_the_gpu(large("pair"))
+    matrix: Any = on_the_gpu(large("pair"))
     list(gpu_steps(matrix, range(16)))
     G = torch.randn(100, 100, device="cuda", dtype=torch.float32)
     first = matrix(update=True)

@@ -49,7 +49,9 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 class Follower:
     """A tracker and its buffers."""
 
-    def __init__(self, device: str = "cpu", s: int = S, eps: float = 0.0, latched: bool = True):
+    def __init__(
+        self, device: str = "cpu", s: int = S, eps: float = 0.0, latched: bool = True
+    ) -> None:
         self.eps, self.tracker = eps, Cache()
         state = Following.zeros(s, dtype=torch.float32)
         self.state = Following(*(buffer.to(device) for buffer in state))

@@ -35,7 +35,9 @@ def _room(K: int) -> int:
 class LstmKernels:
     """Those of one kind of LSTM on one device, compiled when they are first used."""
 
-    def __init__(self, H: int, K: int, normed: tuple[bool, ...], options: Options, device: int):
+    def __init__(
+        self, H: int, K: int, normed: tuple[bool, ...], options: Options, device: int
+    ) -> None:
         self.H, self.K, self.normed = H, K, normed
         self.options, self.device = options, device
         self.length = max(STEPS, K)  # steps that a block takes of those that take all at once

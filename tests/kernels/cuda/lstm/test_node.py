@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from emulator import COMPILER, emulated
+from gradients import grad_of
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, Site
@@ -47,7 +48,7 @@ def by_node(leaves: dict[str, Tensor], norms: tuple[str, ...]) -> Tensor:
     sites: dict[str, Any] = {
         name: Site(leaves[f"{name} gamma"], leaves[f"{name} beta"]) for name in norms
     }
-    plain = {name: leaves[name] for name in ("x", "h0", "c0", "W", "b", "U")}
+    plain: dict[str, Any] = {name: leaves[name] for name in ("x", "h0", "c0", "W", "b", "U")}
     call = LstmCall(**plain, **sites, window=WINDOW if norms else 1)
     states, references = node.lstm_node(call, leaves["c"], operator)
     assert [reference is None for reference in references] == [not norms] * 3
@@ -58,7 +59,7 @@ def by_loop(leaves: dict[str, Tensor], norms: tuple[str, ...]) -> Tensor:
     sites: dict[str, Any] = {
         name: NormSite(leaves[f"{name} gamma"], leaves[f"{name} beta"]) for name in norms
     }
-    plain = {name: leaves[name] for name in ("x", "h0", "c0", "W", "b", "U", "c")}
+    plain: dict[str, Any] = {name: leaves[name] for name in ("x", "h0", "c0", "W", "b", "U", "c")}
     return lstm_loop(**plain, **sites, window=WINDOW if norms else 1).h
 
 
@@ -117,4 +118,4 @@ def test_compiled_autograd_sees_one_operator(norms: tuple[str, ...]) -> None:
         by_node(leaves, norms).square().sum().backward()
     # with or without the overload, as torch's version has it
     assert [name.removesuffix(".default") for name in seen] == ["cayley.lstm_backward"]
-    compare(tuple(leaf.grad for leaf in leaves.values()), theirs, 1e-4)
+    compare(tuple(grad_of(leaf) for leaf in leaves.values()), theirs, 1e-4)

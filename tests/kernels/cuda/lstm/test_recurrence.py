@@ -198,7 +198,7 @@ def test_derives_references(window: int, norms: str, packed: bool) -> None:
     near = references(x, b if of_h else None, 3, case.batch_sizes, of_input=of_x)
 
     def call(given: Sequence[Tensor | None]) -> LstmCall:
-        sites = [
+        sites: list[Any] = [
             Site(point[f"gamma {name}"], point[f"beta {name}"], reference)
             if name in norms
             else None

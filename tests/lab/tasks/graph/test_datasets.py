@@ -1,6 +1,7 @@
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ class FakeDataset:
 
 @pytest.fixture
 def ogb(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("ogb.nodeproppred")
+    module: Any = ModuleType("ogb.nodeproppred")
     module.NodePropPredDataset = FakeDataset
     monkeypatch.setitem(sys.modules, "ogb", ModuleType("ogb"))
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", module)

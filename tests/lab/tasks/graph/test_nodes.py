@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,18 +9,19 @@ from cayley.lab.errors import DataError
 from cayley.lab.tasks import Position
 from cayley.lab.tasks.graph import Nodes
 from cayley.lab.tasks.graph.datasets import invent_nodes
-from cayley.lab.tasks.graph.nodes import DATASETS
+from cayley.lab.tasks.graph.nodes import DATASETS, Dataset
 from cayley.lab.tasks.sources import Source
 
 
 def test_normalized_features_sum_to_1() -> None:
-    x = Nodes(invented=True, normalize=True).batch("train", 1, Position()).input.x
+    batch: Any = Nodes(invented=True, normalize=True).batch("train", 1, Position())
+    x = batch.input.x
     torch.testing.assert_close(x.sum(1), torch.ones(60))
 
 
 @pytest.mark.parametrize("dataset", ["cora", "ogbn-proteins"])
-def test_a_sampled_batch_wants_answers_at_its_nodes_only(dataset: str) -> None:
-    task = Nodes(dataset, neighbours=(2, 2), invented=True)
+def test_a_sampled_batch_wants_answers_at_its_nodes_only(dataset: Dataset) -> None:
+    task: Any = Nodes(dataset, neighbours=(2, 2), invented=True)
     whole = replace(task, neighbours=())
     x, edges = whole.batch("train", 1, Position()).input
     true = {tuple(edge) for edge in edges.t().tolist()}
@@ -46,13 +48,13 @@ def test_wrong_files_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="expected 745 features and 8 outputs of photo, got 5"):
         Nodes("photo").size("train")
     with pytest.raises(ValueError, match="expected a dataset of"):
-        Nodes("karate")
+        Nodes("karate")  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.mark.parametrize("dataset", ["cora", "photo", "tolokers"])
-def test_the_real_graphs_have_the_known_sizes(source: Source, dataset: str) -> None:
+def test_the_real_graphs_have_the_known_sizes(source: Source, dataset: Dataset) -> None:
     task = Nodes(dataset, source=source)
-    batch = task.batch("train", 1, Position(), dtype=torch.float32)
+    batch: Any = task.batch("train", 1, Position(), dtype=torch.float32)
     assert batch.input.x.shape[1] == DATASETS[dataset].features
     assert task.loss(torch.zeros(len(batch.input.x), task.output_size), batch).item() == (
         pytest.approx(math.log(max(task.output_size, 2)), rel=1e-5)

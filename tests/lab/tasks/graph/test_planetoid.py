@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cayley.lab.errors import DataError
-from cayley.lab.tasks.graph.planetoid import read_planetoid
+from cayley.lab.tasks.graph.planetoid import Division, read_planetoid
 from cayley.lab.tasks.sources import Source
 
 
@@ -24,7 +24,7 @@ def test_what_else_a_pickle_contains_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("division", ["public", "full", "fastgcn"])
-def test_the_real_cora(source: Source, division: str) -> None:
+def test_the_real_cora(source: Source, division: Division) -> None:
     data = read_planetoid(source, "cora", division)
     assert data.x.shape == (2708, 1433)
     assert set(data.x.unique().tolist()) == {0.0, 1.0}
@@ -43,6 +43,7 @@ def test_the_real_cora(source: Source, division: str) -> None:
 def test_the_real_cora_is_that_of_pyg(source: Source) -> None:
     io = pytest.importorskip("torch_geometric.io")
     pytest.importorskip("scipy")
+    assert source.folder is not None
     theirs = io.read_planetoid_data(str(source.folder / "cora"), "cora")
     ours = read_planetoid(source, "cora", "public")
     assert torch.equal(ours.x, theirs.x.to(ours.x.dtype))

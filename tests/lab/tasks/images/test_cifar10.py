@@ -2,6 +2,7 @@ import io
 import lzma
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +56,8 @@ def test_unpacked_files_and_the_archive_are_the_same(
         batch = task.batch("train", 10, Position())
         assert batch.target.tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
         assert task.size("test") == 1
-    assert torch.equal(*(task.batch("train", 10, Position()).input for task in tasks))
+    one, other = (task.batch("train", 10, Position()) for task in tasks)
+    torch.testing.assert_close(one.input, other.input, rtol=0, atol=0)
     with pytest.raises(DataError, match=r"expected 5000 images of each class.*--unchecked"):
         CIFAR10(source=Source(packed)).size("train")
 
@@ -69,6 +71,7 @@ def test_an_incomplete_archive_is_named(tmp_path: Path) -> None:
 
 def test_real_images(source: Source, tmp_path: Path) -> None:
     """The first thousand of the training images, standing in for all."""
+    assert source.folder is not None
     subset = source.folder / "cifar10_subset"
     train = lzma.decompress((subset / "train_first1000.bin.xz").read_bytes())
     for number in range(5):
@@ -78,7 +81,8 @@ def test_real_images(source: Source, tmp_path: Path) -> None:
     (tmp_path / "test_batch.bin.xz").write_bytes(test)
     task = CIFAR10(source=Source(tmp_path, check=False), shuffle=False)
     assert (task.size("train"), task.size("test")) == (1000, 500)
-    images = task.batch("train", 1000, Position()).input.view(1000, 3, 1024)
+    batch: Any = task.batch("train", 1000, Position())
+    images = batch.input.view(1000, 3, 1024)
     # close to the published means of all images: 0.4914, 0.4822, 0.4465
     torch.testing.assert_close(
         images.mean((0, 2)), torch.tensor([0.4914, 0.4822, 0.4465]), rtol=0, atol=0.02

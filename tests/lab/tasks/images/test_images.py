@@ -1,5 +1,8 @@
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from cayley.lab.tasks import Position
 from cayley.lab.tasks.images import CIFAR10, MNIST
@@ -16,7 +19,7 @@ def test_validation_takes_the_first_of_the_training_images(kind: type) -> None:
 
 def test_too_much_validation_is_refused() -> None:
     class Few(MNIST):
-        def read(self):
+        def read(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             labels = torch.arange(3)
             return torch.zeros(3, 784), labels, torch.zeros(3, 784), labels
 
@@ -26,7 +29,7 @@ def test_too_much_validation_is_refused() -> None:
 
 def test_pixels_are_from_0_to_1() -> None:
     task = CIFAR10(invented=True)
-    batch = task.batch("test", 10, Position())
+    batch: Any = task.batch("test", 10, Position())
     raw = task.data.tensors["test images"]
     torch.testing.assert_close(batch.input, raw.double() / 255, rtol=0, atol=0)
     assert batch.input.max() <= 1

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -17,14 +18,15 @@ def test_permutation_is_the_published_one() -> None:
 
 
 def test_permuted_pixels_are_those_in_order() -> None:
-    plain = MNIST(invented=True).batch("test", 10, Position())
-    permuted = MNIST(invented=True, order="permuted").batch("test", 10, Position())
+    plain: Any = MNIST(invented=True).batch("test", 10, Position())
+    permuted: Any = MNIST(invented=True, order="permuted").batch("test", 10, Position())
     assert torch.equal(permuted.input, plain.input[published_permutation(49)])
     assert torch.equal(permuted.target, plain.target)
 
 
 def test_noise_has_the_variance_and_stays() -> None:
-    plain, noisy = MNIST(invented=True), MNIST(invented=True, noise=0.1)
+    plain: Any = MNIST(invented=True)
+    noisy: Any = MNIST(invented=True, noise=0.1)
     parts = []
     for number in range(3):
         position = Position(0, number)
@@ -47,7 +49,7 @@ def test_idx_files() -> None:
 
 
 def test_the_real_images(source: Source) -> None:
-    task = MNIST(source=source)
+    task: Any = MNIST(source=source)
     assert [task.size(split) for split in ("train", "valid", "test")] == [55_000, 5_000, 10_000]
     data = task.data.tensors
     images = torch.cat((data["valid images"], data["train images"])).double() / 255

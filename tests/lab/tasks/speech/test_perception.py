@@ -4,7 +4,13 @@ from typing import Any
 import pytest
 import torch
 
-from cayley.lab.tasks.speech.perception import SCORES, Unscored, audio_metric, score_recording
+from cayley.lab.tasks.speech.perception import (
+    SCORES,
+    Score,
+    Unscored,
+    audio_metric,
+    score_recording,
+)
 
 
 def speech() -> torch.Tensor:
@@ -14,7 +20,7 @@ def speech() -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("score", "best"), [("segsnr_db", 100.0), ("stoi", 1.0), ("pesq", 4.549)])
-def test_the_true_recording_is_best_and_noise_is_worse(score: str, best: float) -> None:
+def test_the_true_recording_is_best_and_noise_is_worse(score: Score, best: float) -> None:
     if score != "segsnr_db":
         pytest.importorskip("pystoi" if score == "stoi" else "pesq")
     x = speech()
@@ -27,7 +33,7 @@ def test_the_true_recording_is_best_and_noise_is_worse(score: str, best: float) 
 
 @pytest.mark.parametrize(("score", "package"), [("stoi", "pystoi"), ("pesq", "pesq")])
 def test_a_missing_package_is_named(
-    score: str, package: str, monkeypatch: pytest.MonkeyPatch
+    score: Score, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"takes the package {package}.*cayley\[speech\]"):
@@ -35,7 +41,7 @@ def test_a_missing_package_is_named(
 
 
 @pytest.mark.parametrize("score", ["stoi", "pesq"])
-def test_a_recording_without_a_score_does_not_lose_the_others(score: str) -> None:
+def test_a_recording_without_a_score_does_not_lose_the_others(score: Score) -> None:
     pytest.importorskip("pystoi" if score == "stoi" else "pesq")
     x, short = speech(), speech()[:1600]
     with pytest.raises(Unscored, match=f"^{score}: "):

@@ -7,7 +7,15 @@ import torch
 from cayley.lab.tasks.speech.segsnr import active_speech, segmental_snr
 
 
-def plain(r: np.ndarray, e: np.ndarray, length: int, step: int, w: np.ndarray, low, high) -> float:
+def plain(
+    r: np.ndarray,
+    e: np.ndarray,
+    length: int,
+    step: int,
+    w: np.ndarray,
+    low: float,
+    high: float,
+) -> float:
     """The formula of the book, frame by frame."""
     values = []
     for start in range(0, len(r) - length + 1, step):

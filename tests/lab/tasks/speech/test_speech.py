@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -5,11 +7,11 @@ from cayley.lab.tasks import Position, score_split
 from cayley.lab.tasks.sources import Source
 from cayley.lab.tasks.speech import Speech
 from cayley.lab.tasks.speech.audio import log_power, spectrum
-from cayley.lab.tasks.speech.speech import frame_error
+from cayley.lab.tasks.speech.speech import Reduction, frame_error
 
 
 @pytest.mark.parametrize("reduction", ["none", "padded", "valid"])
-def test_three_errors_entry_by_entry(reduction: str) -> None:
+def test_three_errors_entry_by_entry(reduction: Reduction) -> None:
     T, B, F = 5, 3, 2
     output, target, lengths = torch.randn(T, B, F), torch.randn(T, B, F), torch.tensor([5, 2, 4])
     total, count = 0.0, 0
@@ -26,7 +28,7 @@ def test_three_errors_entry_by_entry(reduction: str) -> None:
 
 def test_batches_are_frames_and_the_frames_after_them() -> None:
     task = Speech(invented=True)
-    batch = task.batch("train", 4, Position())
+    batch: Any = task.batch("train", 4, Position())
     waves = task.utterances("train").waves
     for b, number in enumerate(batch.index.tolist()):
         frames = log_power(spectrum(waves[number])).double()
@@ -52,7 +54,7 @@ def test_padding_to_the_split_or_the_batch() -> None:
 
 
 @pytest.mark.parametrize("reduction", ["none", "padded", "valid"])
-def test_loss_is_the_metric_of_a_whole_split(reduction: str) -> None:
+def test_loss_is_the_metric_of_a_whole_split(reduction: Reduction) -> None:
     task = Speech(invented=True, reduction=reduction)
     batch = task.batch("test", 6, Position())
     output = torch.randn_like(batch.target)

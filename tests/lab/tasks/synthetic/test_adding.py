@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from cayley.lab.tasks.synthetic import Adding
-from cayley.lab.tasks.synthetic.adding import adding
+from cayley.lab.tasks.synthetic.adding import Markers, adding
 
 
 @pytest.mark.parametrize("T", [4, 5, 20, 75])
 @pytest.mark.parametrize("markers", ["halves", "code"])
-def test_one_marker_in_each_half_and_the_sum_of_the_marked(T: int, markers: str) -> None:
+def test_one_marker_in_each_half_and_the_sum_of_the_marked(T: int, markers: Markers) -> None:
     B = 3000
     x, y = adding(torch.arange(B), T, markers=markers)
     u, m = x.unbind(-1)

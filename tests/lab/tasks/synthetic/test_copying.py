@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def test_baselines_of_the_papers(T: int, printed: float) -> None:
 
 
 def test_input_is_one_hot() -> None:
-    batch = next(Copying(T=3).batches("test", 7))
+    batch: Any = next(Copying(T=3).batches("test", 7))
     symbols, _ = copying(torch.arange(7), 3, stream=("copying", 0, "test"))
     assert torch.equal(batch.input.argmax(-1), symbols)
     assert torch.equal(batch.input.sum(-1), torch.ones(23, 7))

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from cayley.lab.tasks import SPLITS
@@ -10,7 +12,7 @@ def test_settings_say_how_many_and_how_long(name: str) -> None:
     assert issubclass(kind, GeneratedTask)
     task = kind(T=20, train=7, valid=5, test=3)
     assert [task.size(split) for split in SPLITS] == [7, 5, 3]
-    batch = next(task.batches("train", 1))
+    batch: Any = next(task.batches("train", 1))
     assert batch.input.numel() == task.example_size
     assert task.tiny().T <= 12
     assert kind(T=4).tiny().T == 4

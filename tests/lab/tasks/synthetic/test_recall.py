@@ -1,7 +1,8 @@
 import pytest
 import torch
+from torch import Tensor
 
-from cayley.lab.tasks import Position, score_split
+from cayley.lab.tasks import Batch, Position, score_split
 from cayley.lab.tasks.synthetic import Copying
 from cayley.lab.tasks.synthetic.recall import one_hot
 
@@ -15,7 +16,7 @@ def test_one_hot_is_that_of_torch() -> None:
 def test_accuracy_counts_the_last_ten_places_alone() -> None:
     task = Copying(T=4, test=30)
 
-    def predict(batch, state):
+    def predict(batch: Batch, state: None) -> tuple[Tensor, None]:
         """Right in eight of the ten last places, wrong in all before."""
         answers = batch.target.clone()
         answers[:-10] = 1

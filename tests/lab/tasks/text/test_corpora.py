@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cayley.lab.errors import DataError
+from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.sources import Source
 from cayley.lab.tasks.text.corpora import encode, read_own, read_ptb, tokenize
 
@@ -51,7 +52,11 @@ def test_characters_and_words() -> None:
 
 
 def test_encoding_can_be_undone() -> None:
-    tokens = {"train": list("abcabba"), "valid": list("cab"), "test": list("bb")}
+    tokens: dict[Split, list[str]] = {
+        "train": list("abcabba"),
+        "valid": list("cab"),
+        "test": list("bb"),
+    }
     vocabulary, numbers = encode(tokens)
     assert vocabulary == ["a", "b", "c"]
     for split, part in tokens.items():
@@ -59,7 +64,11 @@ def test_encoding_can_be_undone() -> None:
 
 
 def test_rare_and_unseen_tokens_become_unknown() -> None:
-    tokens = {"train": list("aaabbc"), "valid": list("ad"), "test": list("b")}
+    tokens: dict[Split, list[str]] = {
+        "train": list("aaabbc"),
+        "valid": list("ad"),
+        "test": list("b"),
+    }
     vocabulary, numbers = encode(tokens, limit=3)
     assert vocabulary == ["a", "b", "<unk>"]
     assert numbers["train"].tolist() == [0, 0, 0, 1, 1, 2]

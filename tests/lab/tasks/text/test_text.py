@@ -2,6 +2,7 @@ import itertools
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from cayley.lab.tasks import SPLITS, Position, score_split
 from cayley.lab.tasks.counter import key
 from cayley.lab.tasks.sources import Source
 from cayley.lab.tasks.text import Text
+from cayley.lab.tasks.text.corpora import Level
 from cayley.lab.tasks.text.text import segments, streams
 
 
@@ -50,9 +52,9 @@ def test_jitter_has_the_distribution_of_the_awd_lstm() -> None:
 
 def test_a_carried_state_sees_each_stream_without_a_gap() -> None:
     """The state is the stream so far: what comes next must follow it."""
-    task = Text("characters", K=7, invented=True)
+    task: Any = Text("characters", K=7, invented=True)
     text = task.encoded[1]["train"]
-    said = None
+    said: Any = None
     for batch in task.batches("train", 3):
         said = batch.input if batch.fresh else torch.cat((said, batch.input))
     assert said.t().flatten()[: len(text) - 1].tolist() == text[:-1].tolist()
@@ -90,7 +92,8 @@ def test_too_many_streams_are_refused() -> None:
 
 
 @pytest.mark.parametrize("level", ["characters", "words"])
-def test_the_real_treebank(source: Source, level: str) -> None:
+def test_the_real_treebank(source: Source, level: Level) -> None:
+    assert source.folder is not None
     task = Text(level, source=source)
     sizes = {
         "characters": {"train": 5_017_482, "valid": 393_042, "test": 442_423},

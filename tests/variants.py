@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ Make = Callable[..., Recurrent]
 
 # further arguments, under the network's name and what is special; each network is there without
 # any, too
-VARIANTS: dict[str, Mapping[str, object]] = {
+VARIANTS: dict[str, Mapping[str, Any]] = {
     "RNN-modrelu": {"nonlinearity": "modrelu"},
     "RNN-cayley-relu": {"recurrent": "cayley", "nonlinearity": "relu"},
     "ScoRNN-banded": {"bandwidth": 2},
@@ -29,7 +30,7 @@ VARIANTS: dict[str, Mapping[str, object]] = {
 }
 
 
-def lstm(*sizes: int, **options: object) -> Recurrent:
+def lstm(*sizes: int, **options: Any) -> Recurrent:
     """LSTMs; those over the batch in evaluation, where examples do not depend on one another."""
     layer = cayley.LSTM(*sizes, **options)
     layer.train("batch" not in (options.get("norm"), options.get("over")))
@@ -41,7 +42,7 @@ def lstm(*sizes: int, **options: object) -> Recurrent:
 
 
 # hidden sizes are 8 throughout, which every pattern can serve
-def enrnn(input_size: int, hidden_size: int, *rest: int, **options: object) -> Recurrent:
+def enrnn(input_size: int, hidden_size: int, *rest: int, **options: Any) -> Recurrent:
     """ENRNN with as many long-term as short-term units, if there is more than one."""
     short = hidden_size // 2 if isinstance(hidden_size, int) and hidden_size > 1 else 0
     return cayley.ENRNN(input_size, hidden_size - short, short, *rest, **options)
