@@ -1,4 +1,9 @@
-"""The C code, which is optional: without a compiler the package installs and runs without it."""
+"""The C code, which is optional: without a compiler the package installs and runs without it.
+
+For aarch64, ``native.c`` can be compiled by ``aarch64-linux-gnu-gcc`` with the flags below, and
+the tests run by an arm64 Python under ``qemu-aarch64-static``: emulation tells whether NEON
+computes the same, not how fast.
+"""
 
 from glob import glob
 

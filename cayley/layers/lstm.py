@@ -237,7 +237,7 @@ class LSTM(Recurrent):
             sites = {site: self._site(site, suffix, windows) for site in names}
             if b is not None:
                 hh = sites["hh"]
-                sites["hh"] = hh._replace(beta=hh.beta + b)
+                sites["hh"] = NormSite(hh.gamma, hh.beta + b, hh.past, hh.given)
             states = lstm(
                 x,
                 h0,
