@@ -3,13 +3,14 @@
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 __all__ = [
     "autocast_enabled",
     "computes_now",
     "has_tangent",
+    "is_wrapper",
     "needs_loop",
     "no_autocast",
     "traced",
@@ -85,11 +86,35 @@ def needs_loop(*tensors: Tensor | None) -> bool:
     return _forward_mode() and any(t is not None and has_tangent(t) for t in tensors)
 
 
-def traced(tensor: Tensor) -> bool:
+def is_wrapper(tensor: Tensor) -> bool:
+    """Whether a class of tensors of somebody else's, such as ``DTensor``, sees the operations.
+
+    Such a tensor may have no memory of its own.
+
+    Example:
+        >>> from torch._subclasses import FakeTensorMode
+        >>> with FakeTensorMode():
+        ...     fake = torch.zeros(1)
+        >>> is_wrapper(torch.zeros(1)), is_wrapper(fake)
+        (False, True)
+    """
+    # to ask for the type takes a tenth of the time
+    return type(tensor) not in (Tensor, nn.Parameter) and _has_dispatch(tensor)
+
+
+def _has_dispatch(tensor: Tensor) -> bool:
+    # compilers cannot ask, and see through such tensors themselves
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+
+
+def traced(*tensors: Tensor | None) -> bool:
     """Whether somebody else sees operations on a tensor, and may do something else with them.
 
     It is so under ``torch.compile`` and ``torch.export``, under ``torch.jit.trace``, on the meta
-    device, under :mod:`torch.func` and inside dispatch modes such as that of fake tensors.
+    device, under :mod:`torch.func`, inside dispatch modes such as that of fake tensors, and where
+    any of several tensors is of a class that has operations of its own.
 
     Example:
         >>> traced(torch.zeros(1)), traced(torch.zeros(1, device="meta"))
@@ -98,9 +123,9 @@ def traced(tensor: Tensor) -> bool:
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
-        or tensor.is_meta
         or transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
+        or any(t is not None and (t.is_meta or is_wrapper(t)) for t in tensors)
     )
 
 

@@ -103,9 +103,10 @@ class Operator(Generic[Call, States]):
         """The results of a call, by the back end that is in force."""
         x, flat, backend = call[0], self.fields.flatten(call), backend_in_force()
         # a rule for vmap would be registered with both operators, and asked for here
-        if needs_loop(*flat[: len(self.fields.tensors)]):
+        tensors = flat[: len(self.fields.tensors)]
+        if needs_loop(*tensors):
             return self.loop(call)
-        if not traced(x) and x.device.type in self.kernels:
+        if not traced(*tensors) and x.device.type in self.kernels:
             return self.states(*_Node.apply(self, backend, *flat))
         return self.states(*self.operator(*flat, backend))
 
@@ -189,7 +190,7 @@ class Operator(Generic[Call, States]):
         of_states = self.gradients(*gradients)
         if recorded:
             return self.gradient(of_states, states, call, needed)
-        if not traced(states[0]):
+        if not traced(states[0], *gradients):
             return self.backward(of_states, states, call, needed, backend)
         return self.traced_backward(of_states, states, call, needed, backend)
 

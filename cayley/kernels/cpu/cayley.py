@@ -6,6 +6,7 @@ from torch import Tensor
 
 from cayley.kernels.cpu import native
 from cayley.kernels.cpu.native import run
+from cayley.kernels.memory import readable, resolved
 
 __all__ = ["LARGEST", "cayley", "cayley_backward", "check_entries", "entries", "refusal"]
 
@@ -77,7 +78,7 @@ def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor]:
     """
     (n,) = D.shape
     check_entries(x, n, bandwidth)
-    x, D, W, X = x.contiguous(), D.contiguous(), x.new_empty(n, n), x.new_empty(n, n)
+    x, D, W, X = readable(x), readable(D), x.new_empty(n, n), x.new_empty(n, n)
     addresses = (x.data_ptr(), D.data_ptr(), W.data_ptr(), X.data_ptr())
     run("cayley_form", ctypes.byref(_Cayley(*addresses, n, bandwidth)), dtype=x.dtype)
     return W, X
@@ -95,7 +96,7 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
     Returns:
         The gradient with respect to x.
     """
-    (n,) = D.shape
+    (n,), G = D.shape, resolved(G)
     grad_x = X.new_empty(entries(n, bandwidth))
     arguments = _Cayley(
         *(None, D.data_ptr(), None, X.data_ptr(), n, bandwidth),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cayley.kernels.memory import memory_refusal, readable
 from cayley.kernels.steps import check_batch_sizes
 
 __all__ = [
@@ -59,13 +60,14 @@ class Input(ctypes.Structure):
 
 def contiguous(*tensors: Tensor | None) -> list[Any]:
     """The tensors as C reads them, from front to back."""
-    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+    return [readable(tensor) for tensor in tensors]
 
 
 def pointers(**tensors: Tensor | None) -> dict[str, int | None]:
     """Addresses, which do not keep a tensor alive; NULL for what is None or empty."""
     for name, tensor in tensors.items():
         assert tensor is None or tensor.is_contiguous(), f"C reads {name} from front to back"
+        assert tensor is None or not tensor.is_neg(), f"C reads {name} as it is in memory"
     return {name: None if x is None else x.data_ptr() or None for name, x in tensors.items()}
 
 
@@ -98,7 +100,7 @@ def refusal(x: Tensor, *others: Tensor | None) -> str | None:
         return f"it takes float32 and float64, not {x.dtype}"
     if any(tensor is not None and tensor.dtype != x.dtype for tensor in others):
         return "it takes tensors of one dtype"
-    return None
+    return memory_refusal(x, *others)
 
 
 def run_steps(

@@ -11,6 +11,7 @@ from torch import Tensor
 from cayley.kernels.cpu.cayley import check_entries, entries
 from cayley.kernels.cuda.runtime.chip import RESERVED, chip
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
+from cayley.kernels.memory import readable
 
 __all__ = ["cayley", "cayley_backward", "neumann", "pitch", "refusal", "renewed"]
 
@@ -78,7 +79,7 @@ def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor, Tensor
     check_entries(x, n, bandwidth)
     W, X, signs = x.new_empty(n, n), x.new_empty(n, n), torch.empty_like(D)
     kernel = _kernel("cayley_forward", x.device.index, n)
-    kernel(1, x.contiguous(), D, X, W, signs, bandwidth)
+    kernel(1, readable(x), D, X, W, signs, bandwidth)
     return W, X, signs
 
 
@@ -97,7 +98,7 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
     (n,) = D.shape
     grad_x = X.new_empty(entries(n, bandwidth))
     kernel = _kernel("cayley_backward", X.device.index, n)
-    kernel(1, G.contiguous(), X, D, grad_x, bandwidth)
+    kernel(1, readable(G), X, D, grad_x, bandwidth)
     return grad_x
 
 
@@ -147,7 +148,7 @@ def _follow(
     finite = min(float(tolerance), sys.float_info.max)
     (bits,) = struct.unpack("Q", struct.pack("d", finite))
     kernel = _kernel("neumann_forward", x.device.index, n)
-    kernel(1, x.contiguous(), D, *state, X, W, signs, order, refresh_every, bits)
+    kernel(1, readable(x), D, *state, X, W, signs, order, refresh_every, bits)
 
 
 def _matrix(n: int, width: int) -> int:

@@ -22,6 +22,7 @@ from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
+from cayley.kernels.memory import readable
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import outer_products
 
@@ -54,11 +55,11 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
 
 def elman(call: ElmanCall) -> ElmanStates:
     """The states of a call."""
-    x = project_on_cuda(call.x, call.U, call.c).contiguous()
-    h0, W = call.h0.contiguous(), call.W.contiguous()
+    x = readable(project_on_cuda(call.x, call.U, call.c))
+    h0, W = readable(call.h0), readable(call.W)
     h = torch.empty_like(x)
     z = torch.empty_like(x) if KNOWN[call.nonlinearity].needs_z else x.new_empty(0)
-    b = z if call.b is None else call.b.contiguous()
+    b = z if call.b is None else readable(call.b)
     if len(h0) > 0:
         _launch("forward", 1, call, x, h0, W, b, h, z)
     return ElmanStates(h, z)
@@ -70,11 +71,11 @@ def elman_backward(
     """Gradients of a call; of x, W, U and c those that are needed."""
     h, h0, b = states.h, call.h0, call.b
     saved = states.z if KNOWN[call.nonlinearity].needs_z else h
-    grad_h, saved, W = gradients.h.contiguous(), saved.contiguous(), call.W.contiguous()
+    grad_h, saved, W = readable(gradients.h), readable(saved), readable(call.W)
     delta, grad_h0 = torch.empty_like(saved), h0.new_empty(h0.shape)
     # summed over the rows afterwards, in an order that does not vary
     partial_b = h.new_empty(0 if b is None else (len(h0), len(b)))
-    bias = partial_b if b is None else b.contiguous()
+    bias = partial_b if b is None else readable(b)
     if len(h0) > 0:
         _launch("backward", 2, call, grad_h, saved, W, bias, delta, grad_h0, partial_b)
     return {

@@ -27,6 +27,7 @@ from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
+from cayley.kernels.memory import readable
 
 __all__ = ["BACKWARD", "FORWARD", "gru", "gru_backward", "refusal"]
 
@@ -52,10 +53,10 @@ def refusal(call: GruCall, gradients: GruGradients | None = None) -> str | None:
 def gru(call: GruCall) -> GruStates:
     """The states of a call."""
     B, H = call.h0.shape
-    x = project_on_cuda(call.x, call.U, call.c).contiguous()
-    h0, W = call.h0.contiguous(), call.W.contiguous()
+    x = readable(project_on_cuda(call.x, call.U, call.c))
+    h0, W = readable(call.h0), readable(call.W)
     h, gates = x.new_empty(*x.shape[:-1], H), torch.empty_like(x)
-    bias = None if call.b is None else call.b.contiguous()
+    bias = readable(call.b)
     if B > 0:
         table, T = step_table(call.batch_sizes, x, B)
         arrays, options = (x, h0, W, bias, h, gates), _options(call)
@@ -72,8 +73,8 @@ def gru_backward(
 ) -> dict[str, Tensor | None]:
     """Gradients of a call; of x, W, U and c those that are needed."""
     x, U, (B, H), device = call.x, call.U, call.h0.shape, call.h0.device.index
-    grad_h, h, gates = (v.contiguous() for v in (gradients.h, states.h, states.gates))
-    h0, W = call.h0.contiguous(), call.W.contiguous()
+    grad_h, h, gates = (readable(v) for v in (gradients.h, states.h, states.gates))
+    h0, W = readable(call.h0), readable(call.W)
     N = h.numel() // H  # rows of all steps
     of_x = "x" in needed
     room, factors, partial = parts(h, 0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H)
@@ -101,7 +102,7 @@ def gru_backward(
             products.append(RowProduct(*candidate, place, widths, (H, H)))
         if grad_U is not None:
             sizes = (3 * H, inputs)
-            products.append(RowProduct(delta, x.contiguous(), grad_U, sizes, sizes))
+            products.append(RowProduct(delta, readable(x), grad_U, sizes, sizes))
         row_products(device, N, products, partial, total, (B, 4 * H), 0)
     else:
         rows, columns = delta.view(N, 3 * H).mT, factors.view(N, 2 * H)

@@ -23,6 +23,7 @@ from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.parts import parts
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
+from cayley.kernels.memory import readable
 from cayley.kernels.steps import outer_products, product_of_rows
 
 __all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
@@ -184,7 +185,7 @@ def lstm_backward(
             products.append(RowProduct(delta, h, grad_W, (4 * H, H), (4 * H, H), h0))
         if grad_U is not None:
             sizes = (4 * H, input.shape[-1])
-            products.append(RowProduct(dx, input.contiguous(), grad_U, sizes, sizes))
+            products.append(RowProduct(dx, readable(input), grad_U, sizes, sizes))
         total = x.new_empty(shape[1])
         row_products(x.device.index, N, products, summed, total, shape, B)
     else:
@@ -227,7 +228,7 @@ def _window_steps(call: LstmCall) -> int:
 
 
 def _contiguous(*tensors: Tensor | None) -> list[Any]:
-    return [None if tensor is None else tensor.contiguous() for tensor in tensors]
+    return [readable(tensor) for tensor in tensors]
 
 
 def _normed(call: LstmCall) -> tuple[bool, ...]:

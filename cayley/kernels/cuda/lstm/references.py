@@ -8,6 +8,7 @@ from cayley.kernels.calls import LstmCall
 from cayley.kernels.cuda.runtime.blocks import option_lines
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.memory import readable
 
 __all__ = ["references", "refusal"]
 
@@ -37,8 +38,8 @@ def references(
     result = x.new_empty(3, B, 1)
     if B > 0:
         table, T = step_table(batch_sizes, x, B)
-        b = None if b is None else b.contiguous()
-        given = (x.contiguous() if of_input else None, b, table, result)
+        b = readable(b)
+        given = (readable(x) if of_input else None, b, table, result)
         _kernel(x.device.index, table is not None)(B, *given, T, x.shape[-1] // 4, B)
     return result.unbind()
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.cuda.runtime.cache import cache_folder, load, store
+from cayley.kernels.memory import memory_refusal
 from cayley.kernels.steps import check_devices
 
 __all__ = [
@@ -231,7 +232,7 @@ def tensor_refusal(x: Tensor, *others: Tensor | None) -> str | None:
         return "the CUDA kernels run on Linux, with GPUs of NVIDIA"
     if _capability(x.device) < (8, 0):
         return f"the CUDA kernels need compute capability 8.0, and {x.device} has less"
-    return None
+    return memory_refusal(x, *others)
 
 
 @functools.cache

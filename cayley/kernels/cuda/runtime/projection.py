@@ -5,6 +5,7 @@ import functools
 from torch import Tensor, nn
 
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
+from cayley.kernels.memory import readable
 
 __all__ = ["project_on_cuda"]
 
@@ -28,7 +29,7 @@ def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     result = x.new_empty(*x.shape[:-1], F)
     N = x.numel() // inputs
     if N > 0:
-        arguments = (x.contiguous(), U.contiguous(), None if c is None else c.contiguous())
+        arguments = (readable(x), readable(U), readable(c))
         _kernel(x.device.index, inputs)(-(-N // ROWS), *arguments, result, N, F)
     return result
 
