@@ -137,6 +137,20 @@ def make_parser() -> argparse.ArgumentParser:
         _complete(action, FILES)
     _add_json(sub)
 
+    sub = add("archive", commands.archive, "cayley archive runs -o results/runs")
+    folder = sub.add_argument("folder", type=Path, metavar="FOLDER", help="with runs below it")
+    output = sub.add_argument(
+        "-o", "--output", type=Path, required=True, help="where the copies go, by the same names"
+    )
+    for action in (folder, output):
+        _complete(action, FILES)
+    sub.add_argument(
+        "--points",
+        type=_several,
+        default=300,
+        help="how many points to keep of each curve (%(default)s)",
+    )
+
     sub = add("completion", completion, 'eval "$(cayley completion bash)"')
     sub.add_argument("shell", choices=("bash", "zsh"))
     return parser
@@ -172,6 +186,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
+    return number
+
+
+def _several(text: str) -> int:
+    number = int(text)
+    if number < 2:
+        raise argparse.ArgumentTypeError(f"expected at least 2, got {text}")
     return number
 
 

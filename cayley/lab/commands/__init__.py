@@ -4,13 +4,15 @@
 ``listing``     list, show
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
+``archive``     archive
 =============== ==============================================
 
 What takes long to import is imported where it is used: ``cayley --help`` needs none of it.
 """
 
+from cayley.lab.commands.archive import archive
 from cayley.lab.commands.listing import list_recipes, show
 from cayley.lab.commands.report import report
 from cayley.lab.commands.training import evaluate, reproduce, resume, train
 
-__all__ = ["evaluate", "list_recipes", "report", "reproduce", "resume", "show", "train"]
+__all__ = ["archive", "evaluate", "list_recipes", "report", "reproduce", "resume", "show", "train"]

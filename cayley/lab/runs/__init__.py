@@ -6,10 +6,12 @@
 ``result``      ``result.json``: the numbers
 ``reading``     folders read, with errors that name the file
 ``machine``     device, precision, threads; facts about them
+``archive``     runs as they are kept for good
 ``interrupts``  Ctrl-C and SIGTERM, noted until a loop can stop
 =============== ============================================================
 """
 
+from cayley.lab.runs.archive import archive_run, thin
 from cayley.lab.runs.description import FORMAT, DataPlace, MetricInfo, RunDescription
 from cayley.lab.runs.folders import Record, RunFolder
 from cayley.lab.runs.interrupts import Interrupts
@@ -48,6 +50,7 @@ __all__ = [
     "RunFolder",
     "RunResult",
     "SelectedScores",
+    "archive_run",
     "describe_machine",
     "explain_damage",
     "find_git_state",
@@ -58,4 +61,5 @@ __all__ = [
     "read_metrics",
     "read_result",
     "read_run",
+    "thin",
 ]

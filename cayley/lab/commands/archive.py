@@ -1,0 +1,29 @@
+"""The command ``cayley archive``."""
+
+from argparse import Namespace
+
+from cayley.lab.errors import RunError
+
+__all__ = ["archive"]
+
+
+def archive(options: Namespace) -> int:
+    """Copy finished runs without checkpoints and weights, and with fewer points of their curves.
+
+    What is copied is what the report reads: recipe, description, numbers and curves. Runs that are
+    not finished are named and left out.
+    """
+    from cayley.lab.runs import archive_run, find_runs
+
+    source, target = options.folder, options.output
+    folders = find_runs(source)
+    if not folders:
+        raise RunError(f"expected runs below {source}, got none: make some with cayley train")
+    finished = [folder for folder in folders if (folder / "result.json").exists()]
+    for folder in finished:
+        archive_run(folder, target / folder.relative_to(source), options.points)
+    print(f"{target}: {len(finished)} runs")
+    for folder in folders:
+        if folder not in finished:
+            print(f"not finished, left out: {folder.relative_to(source)}")
+    return 0

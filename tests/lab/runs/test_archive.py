@@ -1,0 +1,69 @@
+"""Archived runs say what the whole runs said."""
+
+from pathlib import Path
+
+import pytest
+
+from cayley.cli import main
+from cayley.lab.errors import RunError
+from cayley.lab.report import read_runs, summarize
+from cayley.lab.runs import archive_run, thin
+
+
+def records(kind: str, count: int) -> list[dict]:
+    return [{"kind": kind, "step": k, "epoch": k / 10, "loss": 1 / (k + 1)} for k in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1000])
+def test_curves_keep_their_ends(count: int) -> None:
+    event = {"kind": "event", "step": 3, "epoch": 0.3, "event": "resumed", "message": "here"}
+    whole = [*records("train", count), event, *records("eval", 5)]
+    kept = thin(whole, 8)
+    train = [record for record in kept if record["kind"] == "train"]
+    assert len(train) == min(count, 8)
+    assert train[:1] + train[-1:] == (whole[:1] + whole[count - 1 : count] if count else [])
+    assert train == [record for record in whole if record in train]
+    assert event in kept
+    assert sum(record["kind"] == "eval" for record in kept) == 5
+    notes = [record["message"] for record in kept if record.get("event") == "thinned"]
+    assert notes == ([f"8 of {count} train records"] if count > 8 else [])
+
+
+def test_the_report_of_an_archive_has_the_same_numbers(runs: Path, tmp_path: Path) -> None:
+    whole = [path.parent for path in (runs / "scornn").rglob("result.json")]
+    for folder in whole:
+        archive_run(folder, tmp_path / "archive" / folder.relative_to(runs), points=2)
+    ours = summarize(*read_runs([tmp_path / "archive"]))
+    theirs = summarize(*read_runs(whole))
+    assert ours.sentence == theirs.sentence
+    lines = [
+        [[line.values for line in row.lines] for section in report.sections for row in section.rows]
+        for report in (ours, theirs)
+    ]
+    assert lines[0] == lines[1]
+    files = {path.name for path in (tmp_path / "archive").rglob("*") if path.is_file()}
+    assert files == {"recipe.toml", "run.json", "result.json", "metrics.jsonl"}
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json"])
+def test_a_damaged_run_is_named(runs: Path, tmp_path: Path, name: str) -> None:
+    (folder, *_) = (path.parent for path in (runs / "scornn").rglob("result.json"))
+    (folder / name).write_text('{"kind": "ev\n')
+    with pytest.raises(RunError, match=name):
+        archive_run(folder, tmp_path / "archive")
+    assert not (tmp_path / "archive").exists()
+
+
+def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = runs / "scornn", tmp_path / "archive"
+    finished = {path.parent.relative_to(source) for path in source.rglob("result.json")}
+    (unfinished,) = {
+        path.parent.relative_to(source) for path in source.rglob("run.json")
+    } - finished
+    assert main(["archive", str(source), "-o", str(target)]) == 0
+    out = capsys.readouterr().out
+    assert f"{len(finished)} runs" in out
+    assert f"not finished, left out: {unfinished}" in out
+    assert {path.parent.relative_to(target) for path in target.rglob("result.json")} == finished
+    assert main(["archive", str(tmp_path / "nothing"), "-o", str(target)]) == 4
+    assert "expected runs below" in capsys.readouterr().err
