@@ -62,7 +62,23 @@ def stiefel_step(W: Tensor, G: Tensor, lr: float) -> Tensor:
         return W - 2 * torch.linalg.solve_ex(eye + B, B @ W).result
 
 
-class StiefelSGD(DenseOptimizer):
+class StiefelOptimizer(DenseOptimizer):
+    """What the optimizers along the Stiefel manifold share: the move, and old checkpoints."""
+
+    def move(self, W: Tensor, G: Tensor, group: dict[str, Any]) -> None:
+        """Move W by :func:`stiefel_step`, as a group says."""
+        if group["lr"] != 0:
+            moved = stiefel_step(W, G, group["lr"])
+            W.copy_(refine(moved) if group["refine"] else moved)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            # those that were saved before there was this option went on without it
+            group.setdefault("refine", False)
+
+
+class StiefelSGD(StiefelOptimizer):
     r"""Gradient descent along the Stiefel manifold.
 
     Groups with ``stiefel=True`` hold orthogonal (unitary) matrices, which move by
@@ -116,7 +132,7 @@ class StiefelSGD(DenseOptimizer):
     def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
         """Move ``p`` along the manifold or, in a group without ``stiefel``, straight."""
         if group["stiefel"]:
-            move_(p, g, group)
+            self.move(p, g, group)
             return
         if group["weight_decay"] != 0:
             g = g.add(p, alpha=group["weight_decay"])
@@ -146,7 +162,7 @@ def rms_normalize(g: Tensor, square: Tensor, *, alpha: float, eps: float) -> Ten
     return g / square.sqrt().add_(eps)
 
 
-class StiefelRMSprop(DenseOptimizer):
+class StiefelRMSprop(StiefelOptimizer):
     r"""RMSprop along the Stiefel manifold: the optimizer of the full-capacity uRNN.
 
     The gradient is normalised element by element, then the matrix moves by :func:`stiefel_step`:
@@ -240,16 +256,9 @@ class StiefelRMSprop(DenseOptimizer):
             state["square"] = torch.full_like(x, group["initial_square"])
         G = rms_normalize(g, state["square"], alpha=group["alpha"], eps=group["eps"])
         if group["stiefel"]:
-            move_(p, torch.view_as_complex(G) if p.is_complex() else G, group)
+            self.move(p, torch.view_as_complex(G) if p.is_complex() else G, group)
         else:
             x.add_(G, alpha=-group["lr"])
-
-
-def move_(W: Tensor, G: Tensor, group: dict[str, Any]) -> None:
-    """Move W by :func:`stiefel_step`, as a group says."""
-    if group["lr"] != 0:
-        moved = stiefel_step(W, G, group["lr"])
-        W.copy_(refine(moved) if group["refine"] else moved)
 
 
 def check_matrices(owner: object, group: dict[str, Any]) -> None:

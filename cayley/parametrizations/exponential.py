@@ -163,12 +163,13 @@ def _powers(K: Tensor) -> tuple[list[Tensor], float]:
 
     The eigenvalues of a skew-symmetric K are pairs ±iθ, so that ‖K‖₂⁴ ≤ ‖K²‖²_F / 2.
     """
-    # the squares of large entries have no room in float32
-    largest = float(K.abs().max())
-    norm = 0.0  # where some entry is no number, nor will be any of W
-    if 0 < largest < math.inf:
-        scaled = K / largest
-        norm = largest * (float(torch.linalg.matrix_norm(scaled @ scaled)) ** 0.5 / 2**0.25)
+    # scaled: the squares of large entries have no room in float32
+    size = K.abs().max()
+    scaled = K / size
+    # one question, since a GPU is waited for
+    largest, square = torch.stack((size, torch.linalg.matrix_norm(scaled @ scaled))).tolist()
+    # 0 where K is, and where some entry is no number, nor will be any of W
+    norm = largest * (square**0.5 / 2**0.25) if 0 < largest < math.inf else 0.0
     m = max(0, math.ceil(math.log2(norm))) if norm > 0 else 0
     powers = [_series(K / 2.0**m, norm / 2.0**m)]
     for k in range(1, m + 1):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cayley.tracing import computes_now
+from cayley.tracing import computes_now, no_autocast
 
 __all__ = ["polar", "refine"]
 
@@ -54,13 +54,13 @@ def refine(W: Tensor) -> Tensor:
         >>> float((refine(W) - torch.eye(2)).abs().max()) < 2e-6
         True
     """
-    with torch.no_grad():
-        defect = _defect(W)
-        far = W.is_cpu and computes_now(W) and _size(defect) > _one_step(W)
-        nearby = _nearby(W, defect) if far else None
-    if nearby is None:
-        return torch.addmm(W, W.detach(), defect, alpha=0.5)
-    return nearby + (W - W.detach())
+    # of a constant: neither backward nor forward derivatives go through the correction
+    V = W.detach()
+    with no_autocast(W.device):
+        defect = _defect(V)
+        if V.is_cpu and computes_now(V) and _size(defect) > _one_step(V):
+            return _nearby(V, defect) + (W - V)
+        return torch.addmm(W, V, defect, alpha=0.5)
 
 
 def _nearby(W: Tensor, defect: Tensor) -> Tensor:

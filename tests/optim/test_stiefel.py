@@ -276,6 +276,27 @@ def test_optimizers_do_not_let_rounding_errors_add_up(make: type, dtype: torch.d
     assert found[True] <= 1e-6 * n**0.5 < found[False]
 
 
+@optimizers
+def test_checkpoints_from_before_rounding_errors_were_taken_out(make: Callable[..., Any]) -> None:
+    W = torch.nn.Parameter(unitary(8, torch.float32))
+    state = make([W], lr=0.1).state_dict()
+    del state["param_groups"][0]["refine"]
+    optimizer = make([W], lr=0.1)
+    optimizer.load_state_dict(state)
+    W.grad = torch.randn(8, 8, dtype=torch.float32)
+    optimizer.step()
+    assert not optimizer.param_groups[0]["refine"]
+
+
+@optimizers
+def test_autocast_does_not_reach_the_optimizers(make: Callable[..., Any]) -> None:
+    W = torch.nn.Parameter(unitary(8, torch.float32))
+    W.grad = torch.randn(8, 8, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        make([W], lr=0.1).step()
+    assert defect(W.detach()) <= 1e-5
+
+
 def test_autocast_does_not_reach_the_step() -> None:
     W, G = unitary(8, torch.float32), torch.randn(8, 8, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from cayley.parametrizations import polar, refine
 
@@ -43,3 +44,12 @@ def test_refine_does_not_hide_what_is_no_number(value: float) -> None:
     W = torch.eye(4)
     W[0, 0] = value
     assert not refine(W).isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_refine_is_the_identity_for_forward_derivatives(scale: float) -> None:
+    tangent = torch.randn(4, 4)
+    with forward_ad.dual_level():
+        W = forward_ad.make_dual(torch.eye(4) * scale, tangent)
+        found = forward_ad.unpack_dual(refine(W)).tangent
+    torch.testing.assert_close(found, tangent)
