@@ -34,7 +34,8 @@ def backend(name: str) -> Iterator[None]:
     Every back end computes the same; they differ in speed, and in the last bits. It is chosen for
     the recurrences, for the matrices of a scaled Cayley transform, and for the following of
     eigenvalues. A gradient is computed by the back end of its forward pass. The choice is that of
-    the thread that makes it.
+    the thread that makes it; in others, such as that in which autograd computes anew what a
+    checkpoint on a GPU has left out, it is ``"auto"``.
 
     Arguments:
         name: ``"auto"`` for the kernel of the tensors' device, and torch's operations where the

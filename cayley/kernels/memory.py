@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cayley.tracing import is_wrapper
 
-__all__ = ["memory_refusal", "readable", "resolved"]
+__all__ = ["memory_refusal", "readable", "readable_gradient"]
 
 
 def memory_refusal(*tensors: Tensor | None) -> str | None:
@@ -17,35 +17,36 @@ def memory_refusal(*tensors: Tensor | None) -> str | None:
     return None
 
 
-def resolved(tensor: Tensor) -> Tensor:
-    """The tensor with the numbers that it stands for in memory.
-
-    Torch negates and conjugates some tensors only when they are read, and some zeros have no
-    memory at all; ``contiguous`` leaves all of them as they are.
-
-    Example:
-        >>> import torch
-        >>> x = torch.tensor([1.0 + 2.0j]).conj().imag
-        >>> x.is_neg(), resolved(x).is_neg(), resolved(x)
-        (True, False, tensor([-2.]))
-    """
-    if reason := memory_refusal(tensor):
-        raise NotImplementedError(f"{reason}: use a plain tensor")
-    if tensor.is_neg() or tensor.is_conj():
-        tensor = tensor.resolve_conj().resolve_neg()
-    return tensor.clone() if tensor._is_zerotensor() else tensor
-
-
 @overload
 def readable(tensor: Tensor) -> Tensor: ...
 @overload
 def readable(tensor: None) -> None: ...
 def readable(tensor: Tensor | None) -> Tensor | None:
-    """The tensor as kernels read it, from front to back.
+    """A real tensor as kernels read it, from front to back, where :func:`memory_refusal` is None.
+
+    Torch negates some tensors only when they are read, and some zeros have no memory at all;
+    ``contiguous`` leaves both as they are.
 
     Example:
         >>> import torch
-        >>> readable(torch.ones(2, 3).mT).stride()
-        (2, 1)
+        >>> x = torch.tensor([1.0 + 2.0j]).conj().imag
+        >>> x.is_neg(), readable(x).is_neg(), readable(x)
+        (True, False, tensor([-2.]))
     """
-    return None if tensor is None else resolved(tensor).contiguous()
+    if tensor is None:
+        return None
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    # a copy of such zeros has memory
+    return tensor.clone() if tensor._is_zerotensor() else tensor.contiguous()
+
+
+def readable_gradient(G: Tensor) -> Tensor:
+    """The same for a gradient, which nobody has asked about, with any strides.
+
+    Raises:
+        NotImplementedError: The gradient has no memory of its own.
+    """
+    if reason := memory_refusal(G):
+        raise NotImplementedError(f"{reason}: use a plain tensor")
+    return readable(G) if G.is_neg() or G._is_zerotensor() else G

@@ -118,7 +118,7 @@ class PopulationStatistics(nn.Module):
         """
         T, last = mean.shape[0], len(self.batches) - 1
         if isinstance(sequences, Tensor):
-            n = sequences.to(self.batches)
+            n = sequences.to(self.batches, non_blocking=True)
             few = computes_now(sequences) and bool((sequences < 2).any())
         else:
             n = self.batches.new_full((T,), sequences)

@@ -174,7 +174,7 @@ def _reference_of_input(call: LstmCall) -> Tensor:
         return reference_of(x[:, :1].sum(1, keepdim=True) if call.over_batch else x[..., :1])
     if call.over_batch:
         first_row = batch_sizes.cumsum(0) - batch_sizes
-        return reference_of(x[first_row.to(x.device), None])
+        return reference_of(x[first_row.to(x.device, non_blocking=True), None])
     rows = step_mask(batch_sizes, x.device)
     return reference_of(padded(x[:, :1], rows), rows[..., None])
 

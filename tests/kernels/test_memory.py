@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
-from cayley.kernels.memory import memory_refusal, readable, resolved
+from cayley.kernels.memory import memory_refusal, readable, readable_gradient
 from cayley.parametrizations import ScaledCayley, scaled_cayley
 from cayley.recurrences import elman, elman_loop, gru, gru_loop, lstm, lstm_loop
 
@@ -109,6 +109,9 @@ def test_what_the_gate_says() -> None:
         "kernels read memory, and a TwoTensor has none of its own"
     )
     with pytest.raises(NotImplementedError, match="TwoTensor has none of its own"):
-        readable(wrapped)
-    assert resolved(x) is x
-    assert torch.equal(resolved(lazy(x)), x)
+        readable_gradient(wrapped)
+    for made in (readable, readable_gradient):
+        assert made(x) is x
+        assert torch.equal(made(lazy(x)), x)
+    assert readable_gradient(x.mT).stride() == x.mT.stride()
+    assert readable(x.mT).is_contiguous()

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cayley.kernels.cpu import native
 from cayley.kernels.cpu.native import run
-from cayley.kernels.memory import readable, resolved
+from cayley.kernels.memory import readable, readable_gradient
 
 __all__ = ["LARGEST", "cayley", "cayley_backward", "check_entries", "entries", "refusal"]
 
@@ -96,7 +96,7 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
     Returns:
         The gradient with respect to x.
     """
-    (n,), G = D.shape, resolved(G)
+    (n,), G = D.shape, readable_gradient(G)
     grad_x = X.new_empty(entries(n, bandwidth))
     arguments = _Cayley(
         *(None, D.data_ptr(), None, X.data_ptr(), n, bandwidth),

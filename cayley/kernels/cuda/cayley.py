@@ -11,7 +11,7 @@ from torch import Tensor
 from cayley.kernels.cpu.cayley import check_entries, entries
 from cayley.kernels.cuda.runtime.chip import RESERVED, chip
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
-from cayley.kernels.memory import readable
+from cayley.kernels.memory import readable, readable_gradient
 
 __all__ = ["cayley", "cayley_backward", "neumann", "pitch", "refusal", "renewed"]
 
@@ -98,7 +98,7 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
     (n,) = D.shape
     grad_x = X.new_empty(entries(n, bandwidth))
     kernel = _kernel("cayley_backward", X.device.index, n)
-    kernel(1, readable(G), X, D, grad_x, bandwidth)
+    kernel(1, readable_gradient(G).contiguous(), X, D, grad_x, bandwidth)
     return grad_x
 
 

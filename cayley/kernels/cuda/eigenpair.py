@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 from cayley.kernels.dispatch import use_kernel
-from cayley.kernels.memory import readable, resolved
+from cayley.kernels.memory import readable, readable_gradient
 
 __all__ = [
     "InverseIteration",
@@ -114,7 +114,8 @@ def normalized_gradient(G: Tensor, W: Tensor, answer: Tensor) -> Tensor:
             gives them, (4s + 1).
     """
     s, device = len(W), W.device.index
-    G, W = resolved(G) if G.stride(1) == 1 else readable(G), readable(W)
+    G, W = readable_gradient(G), readable(W)
+    G = G if G.stride(1) == 1 else G.contiguous()
     parts, result = W.new_empty(GRADIENT_BLOCKS), W.new_empty(s, s)
     _gradient_kernel("inner", device)(GRADIENT_BLOCKS, G, W, parts, s, G.stride(0))
     _gradient_kernel("rank_two", device)(GRADIENT_BLOCKS, G, parts, answer, result, s, G.stride(0))

@@ -230,3 +230,21 @@ def test_a_large_first_step_does_not_act_on_later_ones(window: int, bad: float) 
     }
     exact = lstm_loop(*(v.double() for v in (x, h0, c0, W, b)), **sites, window=window)
     torch.testing.assert_close(found.h[window:].double(), exact.h[window:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [None, torch.tensor([5] * 40 + [2] * 30)])
+def test_references_of_long_sequences_come_first(
+    sizes: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a launch of their own, with the same bits."""
+    B, H, N = 5, 3, 70 * 5 if sizes is None else int(sizes.sum())
+    x = (1000 + torch.randn(N, 4 * H)).float()
+    x = x.view(70, B, 4 * H) if sizes is None else x
+    h0, c0, W, b = (torch.randn(s).float() for s in ((B, H), (B, H), (4 * H, H), (4 * H,)))
+    N_x, N_h, N_c = (Site(*torch.rand(2, F).float()) for F in (4 * H, 4 * H, H))
+    call = LstmCall(x, h0, c0, W, b, N_x, N_h, N_c, batch_sizes=sizes, window=3)
+    together = lstm.contributed_lstm(call, x, derive=True)
+    monkeypatch.setattr(lstm, "FEW_CHUNKS", 0)
+    apart = lstm.contributed_lstm(call, x, derive=True)
+    for ours, theirs in zip((*together[0], *together[1]), (*apart[0], *apart[1]), strict=True):
+        assert torch.equal(ours, theirs)

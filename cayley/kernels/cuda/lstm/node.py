@@ -154,7 +154,7 @@ class _Node(torch.autograd.Function):
         with no_autocast(inputs.x.device):
             if torch.is_grad_enabled():
                 found = _recorded(ctx.run, inputs, references, of_states, needed)
-            elif traced(inputs.x):
+            elif traced(inputs.x, *gradients):
                 found = _by_operator(ctx.run, inputs, call, contribution, states, of_states, needed)
             else:
                 found = lstm_backward(of_states, states, call, needed, contribution)

@@ -9,7 +9,7 @@ What does not wait for the recurrence has kernels of its own, which take all ste
 it the statistics of the input, and after the gradient the input's own and those of the parameters.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cuda.lstm.kernels import has_room, lstm_kernels
+from cayley.kernels.cuda.lstm.references import references
 from cayley.kernels.cuda.runtime.chip import no_room
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
@@ -27,6 +28,9 @@ from cayley.kernels.memory import readable
 from cayley.kernels.steps import outer_products, product_of_rows
 
 __all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
+
+# parts of a sequence up to which each finds what means are measured from by itself
+FEW_CHUNKS = 8
 
 
 def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | None:
@@ -82,26 +86,30 @@ def contributed_lstm(
     rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
     of_x, of_h, of_c = (next(rows) if there else x.new_empty(0) for there in normed)
     # of a single step only x, which may be anything, needs a reference
-    derive_h = derive and normed[1] and call.window > 1 and b is not None
-    before = B > 0 and (normed[0] or derive_h)
-    derived = (x.new_empty if before else x.new_zeros)(3, B, 1) if derive else None
-    N_x, N_h, N_c = _read(call)
+    bias = b if derive and normed[1] and call.window > 1 else None
+    before = B > 0 and (normed[0] or bias is not None)
+    N_x, N_h, N_c = sites = _read(call)
+    chunks = -(-T // kernels.length) if normed[0] else 0
+    found: tuple[Tensor, ...] = ()
+    derived = None
+    if derive and before and chunks > FEW_CHUNKS:
+        # every chunk of a row would look at all of its steps
+        found = references(x, bias, B, call.batch_sizes, of_input=True)
+        N_x, N_h, N_c = _measured_from(sites, found)
+    elif derive:
+        derived = (x.new_empty if before else x.new_zeros)(3, B, 1)
     if before:
-        chunks = -(-T // kernels.length) if normed[0] else 0
         kernels.before(
-            *(B * (chunks + derive), x, b if derive_h else None, N_x.reference, N_x.past),
+            *(B * (chunks + (derived is not None)), x, bias, N_x.reference, N_x.past),
             *(weights, of_x, derived, table, T, B, K, kernels.length),
         )
-    references = () if derived is None else derived.unbind()
     if derived is not None:
-        N_x, N_h, N_c = (
-            site._replace(reference=reference)
-            for site, reference in zip((N_x, N_h, N_c), references, strict=True)
-        )
+        found = derived.unbind()
+        N_x, N_h, N_c = _measured_from(sites, found)
     if B > 0:
         given = (x, h0, c0, W, b, *_as_read(N_x, N_h, N_c), weights, of_x)
         kernels.forward(h0, (*given, h, c, kept, of_h, of_c), table, T, B, K)
-    return LstmStates(h, c, kept, of_x, of_h, of_c), references
+    return LstmStates(h, c, kept, of_x, of_h, of_c), found
 
 
 def lstm_backward(
@@ -240,6 +248,11 @@ def _read(call: LstmCall) -> list[Site]:
     """The normalisations as kernels read them; null pointers for what there is not."""
     nothing: Any = (None,) * len(Site._fields)
     return [Site(*(nothing if site is None else _contiguous(*site))) for site in call.sites()]
+
+
+def _measured_from(sites: Sequence[Site], references: Sequence[Tensor]) -> list[Site]:
+    pairs = zip(sites, references, strict=True)
+    return [site._replace(reference=reference) for site, reference in pairs]
 
 
 def _as_read(N_x: Site, N_h: Site, N_c: Site) -> list[Tensor | None]:
