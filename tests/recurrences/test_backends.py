@@ -261,7 +261,8 @@ def test_a_nan_stays_in_its_sequence(case: str) -> None:
     tensors["x"][1, 2, 0] = torch.nan
     h = CASES[case].operator(*tensors.values())[0]
     assert torch.equal(h[:, :2], clean[:, :2])
-    assert torch.equal(h[0], clean[0])
+    # what means are measured from is found among all steps, and its choice rounds
+    torch.testing.assert_close(h[0], clean[0], rtol=0, atol=1e-14)
     assert h[1:, 2].isnan().any(-1).all()
 
 

@@ -13,6 +13,7 @@ from emulator import H200, replacing
 from torch import Tensor
 from torch._subclasses import FakeTensor, FakeTensorMode
 
+from cayley.kernels import memory
 from cayley.kernels.calls import (
     ElmanCall,
     ElmanGradients,
@@ -83,6 +84,8 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Devices]:
     devices = Devices()
     monkeypatch.setattr(FakeTensor, "data_ptr", lambda _: 0)
     values = {"Kernel": devices.kernel, "on": devices.on, "chip": CHIPS.__getitem__}
+    # fake tensors stand for those of a GPU
+    monkeypatch.setattr(memory, "is_wrapper", lambda _: False)
     with FakeTensorMode(), replacing(**values, tensor_refusal=lambda *_: None):
         yield devices
 
