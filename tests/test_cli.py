@@ -69,6 +69,7 @@ def test_what_show_prints_can_be_trained(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", ["", 'paper = "mine"'])
 def test_a_recipe_needs_no_listed_paper(
     paper: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -378,6 +379,7 @@ def test_completion_is_a_script(shell: str, capsys: pytest.CaptureFixture[str]) 
         assert "quickstart" in done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_command_with_a_checkpoint(
     number: signal.Signals, code: int, tmp_path: Path

@@ -295,6 +295,7 @@ def test_dropout_acts_between_layers_while_training(make: Make) -> None:
     torch.testing.assert_close(layer(x)[0], top(silent)[0])
 
 
+@pytest.mark.slow
 def test_training_resumes_bit_for_bit_in_a_new_process(tmp_path: Path) -> None:
     """Save in the middle, load where nothing is shared, go on: the same numbers."""
     results = {}

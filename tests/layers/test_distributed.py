@@ -56,6 +56,7 @@ def work(rank: int, port: str, folder: str, device: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:a recurrence runs as a loop")
 @pytest.mark.parametrize("device", DTYPES)
 def test_data_parallel_training_is_training_on_the_whole_batch(device: str, tmp_path: Path) -> None:

@@ -196,6 +196,7 @@ def work(rank: int, port: str, folder: str, broadcast: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broadcast", [True, False])
 def test_latch_closes_in_every_process_at_the_same_step(tmp_path: Path, broadcast: bool) -> None:
     layer, x = layer_and_input()

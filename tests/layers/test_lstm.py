@@ -370,6 +370,7 @@ def work(rank: int, port: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_processes_may_have_sequences_of_different_lengths(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -393,6 +394,7 @@ def test_processes_may_have_sequences_of_different_lengths(tmp_path: Path) -> No
     assert y.isfinite().all()
 
 
+@pytest.mark.slow
 @over_batch
 def test_training_over_the_batch_compiles_and_has_gradients(norm: dict) -> None:
     layer = layer_of(num_layers=2, bidirectional=True, **norm)

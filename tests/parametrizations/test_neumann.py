@@ -96,6 +96,7 @@ def test_learning_rate_times_gradient_is_not_the_step() -> None:
     assert matrix.map.defect(matrix(update=True)) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "order", "steps"), [(118, 2, 2000), (118, 1, 300), (118, 3, 300), (435, 2, 200)]
 )

@@ -78,6 +78,7 @@ def work(rank: int, port: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_processes_step_as_one_and_stay_identical(tmp_path: Path) -> None:
     expected = model()
     bnp = BNP(expected, eps=0.1, momentum=0.9)

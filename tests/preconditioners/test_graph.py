@@ -554,6 +554,7 @@ def test_importing_cayley_does_not_import_torch_geometric() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CORA.is_dir(), reason="Cora is not there: CAYLEY_DATA may say where")
 @pytest.mark.filterwarnings("ignore:.*scipy.sparse.csr:DeprecationWarning")
 def test_cora_is_learned_in_few_epochs() -> None:

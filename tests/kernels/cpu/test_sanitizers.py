@@ -44,6 +44,7 @@ def run_sanitized(
     )
 
 
+@pytest.mark.slow
 @gcc
 def test_no_bad_access_and_nothing_undefined(tmp_path: Path) -> None:
     done = run_sanitized(tmp_path, "address,undefined", "libasan.so")
@@ -51,6 +52,7 @@ def test_no_bad_access_and_nothing_undefined(tmp_path: Path) -> None:
     assert "runs" in done.stdout
 
 
+@pytest.mark.slow
 @gcc
 @pytest.mark.skipif(not shutil.which("setarch"), reason="no setarch, which thread sanitizers need")
 def test_no_data_race(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from cayley.parametrizations.neumann import update_inverse_
 from cayley.parametrizations.polar import refine
 from cayley.parametrizations.skew import diagonal_entries, last_diagonal
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture(autouse=True)

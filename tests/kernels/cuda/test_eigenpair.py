@@ -53,6 +53,7 @@ def test_only_float32_on_a_gpu_is_followed() -> None:
             assert not can_follow(T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("real", [True, False])
 @pytest.mark.parametrize("terms", [1, 5])
 def test_inverse_iteration(device: str, real: bool, terms: int) -> None:
@@ -63,6 +64,7 @@ def test_inverse_iteration(device: str, real: bool, terms: int) -> None:
         assert (ours.cpu() - theirs).norm() <= 1e-7 * theirs.norm(), name
 
 
+@pytest.mark.slow
 def test_dependent_columns_are_not_sound(device: str) -> None:
     gram, lead = problem(real=False)
     gram[K + 5] = 0
@@ -106,6 +108,7 @@ def test_answer(device: str, kind: str, latched: bool, eps: float) -> None:
     assert Status(*ours[0].tolist()).streak == 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("s", [1, 7, 130, 301])
 @pytest.mark.parametrize("layout", ["whole", "block", "transposed"])
 def test_gradient(device: str, s: int, layout: str) -> None:

@@ -28,7 +28,10 @@ from cayley.norms.layouts import padded, step_mask
 from cayley.norms.windows import coarse, reference_of
 from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
+    pytest.mark.slow,
+]
 
 PACKED = torch.tensor([5, 4, 2, 1])
 # one block, and clusters of blocks with several rows and passes

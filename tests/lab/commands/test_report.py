@@ -14,6 +14,7 @@ def options(runs: Path, folder: Path, **more: Any) -> Namespace:
     return Namespace(folders=[runs], **(files | more))
 
 
+@pytest.mark.slow
 def test_everything_is_written(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,6 +29,7 @@ def test_everything_is_written(
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_json_has_all_digits(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

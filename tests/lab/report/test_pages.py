@@ -96,6 +96,7 @@ def check_numbers(page: str, runs: Path) -> None:
     assert bodies["scornn/pmnist-170"]["Ours"] is None
 
 
+@pytest.mark.slow
 def test_tables_need_no_scripts(runs: Path) -> None:
     page = make_page(runs)
     check_numbers(page, runs)
@@ -130,6 +131,7 @@ def test_nothing_comes_from_outside(runs: Path) -> None:
     assert "://" not in rest
 
 
+@pytest.mark.slow
 def test_words_of_others_are_only_words(tmp_path: Path) -> None:
     recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8})
     write_run(

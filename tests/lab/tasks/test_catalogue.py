@@ -76,6 +76,7 @@ def test_wrong_names_are_told_with_the_nearest() -> None:
         make_task("adding", shufle=False)
 
 
+@pytest.mark.slow
 def test_import_brings_numpy_and_nothing_else() -> None:
     script = (
         "import sys, numpy, cayley; before = set(sys.modules)\n"

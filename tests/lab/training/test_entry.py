@@ -65,6 +65,7 @@ SPEECH = ADDING | {
 }
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_the_numbers_are_the_same(tmp_path: Path) -> None:
     contents = json.dumps([ADDING, CHARACTERS, GRAPH])
     done = subprocess.run(

@@ -18,6 +18,7 @@ from cayley.recurrences import NormSite, lstm_loop
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, autograd asks it"),
+    pytest.mark.slow,
 ]
 
 T, B, H, WINDOW = 4, 3, 5, 3
