@@ -243,7 +243,8 @@ def _differentiate(ctx: Any, grad_rho: Tensor | None, *_: None) -> tuple[Tensor 
 
 def _gradient(rho: Tensor, eigenvalue: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """∂ρ/∂T = Re(λ̄ S) / ρ = (α Re S + β Im S) / ρ with S = v̄uᵀ / v*u, λ = α + iβ."""
-    factor = eigenvalue.conj() / (rho * torch.vdot(v, u))
+    # not torch.vdot, which is wrong in torch 2.8 on aarch64
+    factor = eigenvalue.conj() / (rho * (v.conj() * u).sum())
     left, right = v.conj() * factor, u
     return torch.outer(left.real, right.real) - torch.outer(left.imag, right.imag)
 

@@ -299,8 +299,9 @@ def _quotient(A: Tensor, u: Tensor, w: Tensor) -> Eigenpair:
     u, Au, w, wA = (torch.complex(*rows) for rows in (u, u @ A.mT, w, w @ A))
     # the products may be rounded to fewer digits, but not the sums
     double = torch.complex128
-    c = w.to(double) @ u.to(double)
-    eigenvalue = w.to(double) @ Au.to(double) / c
+    # sums, since torch 2.8 has wrong products of complex vectors on aarch64
+    c = (w.to(double) * u.to(double)).sum()
+    eigenvalue = (w.to(double) * Au.to(double)).sum() / c
     theta = eigenvalue.to(u.dtype)
     norms = [torch.linalg.vector_norm(R) for R in (Au - theta * u, wA - theta * w)]
     a, b, *quality = torch.stack((eigenvalue.real, eigenvalue.imag, *norms, c.abs())).tolist()

@@ -418,7 +418,7 @@ class Tracker:
         lead.copy_(torch.stack([_coordinates(X, Y) for X, Y in sides]))
         self._posted = None
         denominator = torch.where(latched & (rho != 0), rho + eps, 1.0)
-        factor = eigenvalue.conj() / (rho * (w @ u) * denominator)
+        factor = eigenvalue.conj() / (rho * (w * u).sum() * denominator)
         f = torch.where(latched & ~multiple, -(factor * w), 0)
         return torch.cat((f.real, -f.imag, u.real, u.imag, denominator[None]))
 
