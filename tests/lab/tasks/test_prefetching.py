@@ -31,15 +31,15 @@ def test_the_next_chunk_is_made_in_another_thread(monkeypatch: pytest.MonkeyPatc
         return chunk(*arguments, **options)
 
     monkeypatch.setattr(Adding, "chunk", watched)
+    # an evaluation ends with its split: nothing is made ahead
+    Prefetcher(task, "test", 50).batch(Position())
+    assert threads == [True]
+    threads.clear()
     batches = Prefetcher(task, "train", 50)
     position = Position()
     for _ in range(chunk_length(task.example_size, 50, None) + 1):
         position = batches.batch(position).next
     assert threads[:2] == [True, False]
-    # an evaluation ends with its split: nothing is made ahead
-    threads.clear()
-    Prefetcher(task, "test", 50).batch(Position())
-    assert threads == [True]
 
 
 @pytest.mark.parametrize("task", [Adding(T=8, train=30), Text(invented=True)])
