@@ -12,7 +12,7 @@ demo: $(READY)  ## train ScoRNN on the adding problem, a minute; then the report
 test: $(READY)  ## tests and doctests
 	$(BIN)/python -m pytest
 
-test-fast: $(READY)  ## one case of every test, in a minute
+test-fast: $(READY)  ## one case of every test, a minute or two
 	$(BIN)/python -m pytest --fast
 
 lint: $(READY)  ## format, lint, types
