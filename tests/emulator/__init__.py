@@ -1,8 +1,8 @@
 """CUDA kernels on the CPU: their logic is tested also where there is no GPU.
 
 Every source file is compiled as C++, with ``cuda.h`` in place of CUDA. Blocks of a cluster or team
-take turns at random, and threads of a block in either order. Speed, registers and the order in which
-memory becomes visible are not a GPU's.
+take turns at random, and threads of a block in either order. Speed, registers and the order in
+which memory becomes visible are not a GPU's.
 """
 
 import ctypes
