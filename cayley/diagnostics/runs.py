@@ -53,10 +53,10 @@ def join(prefix: str, name: str) -> str:
     """The name in a model of what has a name in a module of it.
 
     Example:
-        >>> join("", "l0"), join("rnn", "l0")
-        ('l0', 'rnn.l0')
+        >>> join("", "l0"), join("rnn", "l0"), join("rnn", "")
+        ('l0', 'rnn.l0', 'rnn')
     """
-    return f"{prefix}.{name}" if prefix else name
+    return ".".join(part for part in (prefix, name) if part)
 
 
 def recurrent_layers(model: nn.Module) -> dict[str, Recurrent]:
