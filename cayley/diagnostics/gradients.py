@@ -1,4 +1,4 @@
-r"""The total derivative of a loss with respect to every state, and Jacobians of states.
+r"""The total derivative of a loss with respect to every state.
 
 The backward pass of a recurrence goes from the last step to the first in one kernel, which leaves
 :math:`\delta_t`, the gradient of what the input contributes to step t. All else about the step is
@@ -8,27 +8,21 @@ LSTM, a linear recurrence is left, which takes log₂ T passes over all steps.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cayley.checks import check_integer
-from cayley.diagnostics.runs import LayerRun, single, watched
-from cayley.kernels.calls import ElmanCall, GruCall, LstmCall, Site
-from cayley.kernels.steps import previous_states
-from cayley.norms.atn import assorted_time_norm, normalize
-from cayley.norms.layouts import packed_table, padded, reversed_sequences, step_mask
-from cayley.norms.windows import TimeWindow
+from cayley.diagnostics.normalisations import apply_site, pull_back, recurrent_products
+from cayley.diagnostics.runs import LayerRun, previous_rows, single, watched
+from cayley.kernels.calls import ElmanCall, GruCall, LstmCall
+from cayley.norms.layouts import padded, reversed_sequences, step_mask
 from cayley.tracing import no_autocast
 
 __all__ = [
     "StateGradients",
     "gradient_norms",
-    "jacobian_heatmap",
-    "jacobians",
     "linear_scan",
     "run_gradients",
     "state_gradients",
@@ -182,20 +176,18 @@ def _gru(run: LayerRun, call: GruCall) -> StateGradients:
 def _lstm(run: LayerRun, call: LstmCall) -> StateGradients:
     states, gradients, W = run.states, run.gradients, call.W
     # as if x were what remains after its normalisation, whose gradient is δ
-    x = states.kept if call.U is not None else _normalised(call.input, call.x, states.input, call)
+    x = states.kept if call.U is not None else apply_site(call.input, call.x, states.input, call)
     delta = _deltas(
         run,
         call._replace(x=x, U=None, input=None),
         states._replace(input=call.x.new_empty(0)),
         gradients._replace(input=None),
     )
-    steps = _Steps(run)
-    before = torch.cat((call.h0, _rows(states.h)))[steps.before].view_as(states.h)
-    a = before @ W.mT if call.b is None else torch.addmm(call.b, _rows(before), W.mT)
-    a = a.view(*before.shape[:-1], -1)
-    da = _pulled_back(call.recurrent, a, delta, gradients.recurrent, call)
+    steps, da = _Steps(run), delta
+    if call.recurrent is not None:
+        a = recurrent_products(run)
+        da = pull_back(call.recurrent, a, delta, gradients.recurrent, call)
     g = steps.with_initial(_external(run, "h")).index_add(0, steps.before, _rows(da) @ W)
-    found = steps.gradients(g)
     # of the cell: by h, and by the cell of the next step
     if call.recurrent is None:
         _, f, _, o = states.kept.chunk(4, -1)
@@ -203,28 +195,20 @@ def _lstm(run: LayerRun, call: LstmCall) -> StateGradients:
         y_h = torch.addcmul(call.recurrent.beta, states.kept, call.recurrent.gamma)
         _, f, _, o = (x + y_h).chunk(4, -1)
         f, o = f.sigmoid(), o.sigmoid()
-    tanh_c = _normalised(call.cell, states.c, states.cell, call).tanh()
+    tanh_c = apply_site(call.cell, states.c, states.cell, call).tanh()
     own = g[len(call.h0) :].view_as(states.h)
-    by_h = _pulled_back(call.cell, states.c, own * o * (1 - tanh_c * tanh_c), gradients.cell, call)
-    external = torch.zeros_like(states.c) if gradients.c is None else gradients.c
-    c = steps.scan(steps.with_initial(external + by_h), _rows(f))
-    of_c = steps.gradients(c)
-    return found._replace(c=of_c.h, c0=of_c.h0)
+    by_h = pull_back(call.cell, states.c, own * o * (1 - tanh_c * tanh_c), gradients.cell, call)
+    of_c = steps.scan(steps.with_initial(_external(run, "c") + by_h), _rows(f))
+    found = steps.gradients(of_c)
+    return steps.gradients(g)._replace(c=found.h, c0=found.h0)
 
 
 class _Steps:
     """The rows of a run, initial states first, and which of them each step starts from."""
 
     def __init__(self, run: LayerRun) -> None:
-        call = run.call
-        h, h0 = run.states.h, call.h0
-        self.run, self.shape, self.B = run, h.shape, len(h0)
-        self.N = h.numel() // max(h.shape[-1], 1)
-        ids = torch.arange(self.B + self.N, device=h.device)
-        of_h = ids[self.B :].view(*h.shape[:-1], 1)
-        backwards = False if isinstance(call, LstmCall) else call.reverse
-        before = previous_states(of_h, ids[: self.B, None], call.batch_sizes, backwards)
-        self.before = before.reshape(-1)
+        self.run, self.B = run, len(run.call.h0)
+        self.before = previous_rows(run)
 
     def with_initial(self, values: Tensor) -> Tensor:
         """Values of all steps with zeros for the initial states before them, (B + N, ·)."""
@@ -232,22 +216,18 @@ class _Steps:
 
     def scan(self, values: Tensor, factors: Tensor) -> Tensor:
         """Every row plus what the step that starts from it hands back, times its factor."""
+        sizes, h = self.run.call.batch_sizes, self.run.states.h
         coefficients = torch.zeros_like(values).index_copy(0, self.before, factors)
         following = torch.full((len(values),), -1, device=values.device)
-        steps = torch.arange(self.B, self.B + self.N, device=values.device)
-        following[self.before] = steps
-        sizes = self.run.call.batch_sizes
-        return linear_scan(
-            values, coefficients, following, self.shape[0] if sizes is None else len(sizes)
-        )
+        following[self.before] = torch.arange(self.B, len(values), device=values.device)
+        return linear_scan(values, coefficients, following, len(h if sizes is None else sizes))
 
     def gradients(self, rows: Tensor) -> StateGradients:
         """The result, in the order of the layer's input."""
-        sizes = self.run.call.batch_sizes
-        h0, h = rows[: self.B], rows[self.B :].view(*self.shape[:-1], -1)
+        sizes, h = self.run.call.batch_sizes, rows[self.B :].view_as(self.run.states.h)
         if self.run.is_turned:
             h = reversed_sequences(h, sizes)
-        return StateGradients(h, h0, batch_sizes=sizes, reverse=self.run.reverse)
+        return StateGradients(h, rows[: self.B], batch_sizes=sizes, reverse=self.run.reverse)
 
 
 def linear_scan(values: Tensor, factors: Tensor, following: Tensor, longest: int) -> Tensor:
@@ -298,176 +278,3 @@ def _deltas(run: LayerRun, call: Any, states: Any = None, gradients: Any = None)
 
 def _rows(values: Tensor) -> Tensor:
     return values.reshape(-1, values.shape[-1])
-
-
-def _normalised(site: Site | None, a: Tensor, statistics: Tensor, call: LstmCall) -> Tensor:
-    """What a normalisation makes of its values, by the statistics that it has found."""
-    if site is None:
-        return a
-    if site.given is not None:
-        mean, var = (packed_table(table, call.batch_sizes) for table in site.given)
-        return normalize(a, mean, var, site.gamma, site.beta, call.eps)
-    _, _, mean, scale = statistics
-    if site.reference is not None:
-        mean = mean + site.reference
-    mean, scale = (packed_table(table, call.batch_sizes) for table in (mean, scale))
-    return torch.addcmul(site.beta, (a - mean) * scale, site.gamma)
-
-
-def _pulled_back(
-    site: Site | None, a: Tensor, dy: Tensor, external: Tensor | None, call: LstmCall
-) -> Tensor:
-    """The gradient of the values of a normalisation, those of all steps at once."""
-    if site is None:
-        return dy
-    dy = dy.view_as(a)
-    if site.given is not None:
-        var = packed_table(site.given[1], call.batch_sizes)
-        return dy * site.gamma * (var + call.eps).rsqrt()
-    past = None
-    if site.past is not None and site.reference is not None and call.weights is not None:
-        past = TimeWindow(site.reference, *site.past, call.weights)
-    with torch.enable_grad():
-        a = a.detach().requires_grad_()
-        y, found = assorted_time_norm(
-            *(a, site.gamma, site.beta),
-            window=call.window,
-            over="batch" if call.over_batch else "layer",
-            eps=call.eps,
-            batch_sizes=call.batch_sizes,
-            past=past,
-            reference=a.new_zeros(()) if site.reference is None else site.reference,
-        )
-        outputs, grads = [y], [dy]
-        if external is not None:
-            outputs += [found.m, found.v]
-            grads += [*external[:2]]
-        (result,) = torch.autograd.grad(outputs, a, grads)
-    return result
-
-
-def jacobians(
-    layer: nn.Module,
-    x: Tensor,
-    *,
-    units: slice | Sequence[int] | None = None,
-    steps: Sequence[int] | None = None,
-    rows: int = 4096,
-) -> Tensor:
-    r"""Jacobians :math:`\partial h_\tau / \partial x_t` of a sequence layer, for all t.
-
-    Every row of a Jacobian is a vector–Jacobian product; as many as ``rows`` allows are the
-    batch of one backward pass, since examples do not depend on one another.
-
-    Arguments:
-        layer: A module whose output comes first, such as every layer of this package and of
-            ``torch.nn``. It is run in evaluation mode, without dropout.
-        x: The input, (T, B, I), (B, T, I) with ``batch_first``, or (T, I).
-        units: Which features of the output; None for all.
-        steps: The τ, counted from 0; None for all.
-        rows: How many sequences a pass may have.
-
-    Returns:
-        (S, T, B, U, I) for S steps and U units.
-
-    Example:
-        >>> import cayley
-        >>> J = jacobians(cayley.ScoRNN(2, 8), torch.randn(5, 3, 2), steps=[4])
-        >>> J.shape
-        torch.Size([1, 5, 3, 8, 2])
-    """
-    return torch.cat([*_jacobians(layer, x, units, steps, rows)])
-
-
-def jacobian_heatmap(
-    layer: nn.Module,
-    x: Tensor,
-    *,
-    units: slice | Sequence[int] | None = None,
-    steps: Sequence[int] | None = None,
-    rows: int = 4096,
-) -> Tensor:
-    r"""Norms :math:`\|\partial h_\tau / \partial x_t\|_2`, the mean over the batch.
-
-    Arguments are those of :func:`jacobians`, which are not all kept at once.
-
-    References:
-        Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
-        (dissertation), Helfrich, 2020, section 2.7.
-
-    Returns:
-        (S, T): a row for each τ, a column for each t.
-
-    Example:
-        A state does not depend on what comes later.
-
-        >>> import cayley
-        >>> norms = jacobian_heatmap(cayley.ENRNN(2, 6, 4), torch.randn(5, 3, 2), units=slice(6))
-        >>> bool(norms.triu(1).any()), bool((norms.tril() > 0).any())
-        (False, True)
-    """
-    found = _jacobians(layer, x, units, steps, rows)
-    return torch.cat([torch.linalg.matrix_norm(J, 2).mean(-1) for J in found])
-
-
-def _jacobians(
-    layer: nn.Module,
-    x: Tensor,
-    units: slice | Sequence[int] | None,
-    steps: Sequence[int] | None,
-    rows: int,
-) -> Iterator[Tensor]:
-    """Jacobians of one step after another, (1, T, B, U, I)."""
-    check_integer("rows", rows)
-    if not isinstance(x, Tensor) or x.dim() not in (2, 3):
-        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(
-            f"expected sequences of one length, (T, B, I) or (T, I), got {got}: give packed "
-            "sequences one by one"
-        )
-    batch_first = x.dim() == 3 and bool(getattr(layer, "batch_first", False))
-    x = x.unsqueeze(1) if x.dim() == 2 else x.transpose(0, 1) if batch_first else x
-    T, B, _ = x.shape
-    with _evaluation(layer):
-        with torch.no_grad():
-            features = _output(layer, x[:, :1], batch_first).shape[-1]
-        chosen = torch.arange(features)[units if isinstance(units, slice) else slice(None)]
-        chosen = chosen if units is None or isinstance(units, slice) else torch.tensor(units)
-        count = max(1, rows // B)
-        parts = [part.tolist() for part in chosen.split(count)]
-        repeated = x.detach().repeat(1, min(count, len(chosen)), 1)
-        for tau in range(T) if steps is None else steps:
-            found = []
-            for part in parts:
-                with torch.enable_grad():
-                    leaf = repeated[:, : B * len(part)].clone().requires_grad_()
-                    h = _output(layer, leaf, batch_first)[tau].view(len(part), B, features)
-                    picked = h[torch.arange(len(part)), :, part]
-                    (J,) = torch.autograd.grad(picked.sum(), leaf)
-                found.append(J.view(T, len(part), B, -1).transpose(1, 2))
-            yield torch.cat(found, 2)[None]
-
-
-def _output(layer: nn.Module, x: Tensor, batch_first: bool) -> Tensor:
-    output = layer(x.transpose(0, 1) if batch_first else x)
-    output = output[0] if isinstance(output, tuple) else output
-    if not isinstance(output, Tensor) or output.dim() != 3:
-        raise TypeError(
-            "expected a layer that maps (T, B, I) to (T, B, H), such as every recurrent layer of "
-            f"cayley and torch.nn, got {type(layer).__name__}"
-        )
-    return output.transpose(0, 1) if batch_first else output
-
-
-@contextmanager
-def _evaluation(module: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode, and afterwards in its own again."""
-    modes: Mapping[nn.Module, bool] = {one: one.training for one in module.modules()}
-    module.eval()
-    try:
-        # cuDNN has no gradient for its recurrences in evaluation
-        with torch.backends.cudnn.flags(enabled=False):
-            yield
-    finally:
-        for one, mode in modes.items():
-            one.training = mode

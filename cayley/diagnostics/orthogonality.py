@@ -91,9 +91,9 @@ def spectrum(W: Tensor) -> Spectrum:
         W: Square matrices, real or complex, (..., n, n).
 
     Example:
-        >>> found = spectrum(torch.tensor([[0.0, 4.0], [1.0, 0.0]]))
-        >>> found.eigenvalues.real.sort().values, found.singular_values
-        (tensor([-2.,  2.], dtype=torch.float64), tensor([4., 1.], dtype=torch.float64))
+        >>> found = spectrum(torch.diag(torch.tensor([1.0, -3.0])))
+        >>> found.eigenvalues.real, found.singular_values
+        (tensor([-3.,  1.], dtype=torch.float64), tensor([3., 1.], dtype=torch.float64))
     """
     if W.dim() < 2 or W.shape[-1] != W.shape[-2]:
         raise ValueError(f"expected square matrices (..., n, n), got {tuple(W.shape)}")

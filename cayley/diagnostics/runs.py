@@ -11,9 +11,18 @@ from torch import Tensor, nn
 from cayley.kernels import observation
 from cayley.kernels.calls import LstmCall
 from cayley.kernels.observation import observed
+from cayley.kernels.steps import previous_states
 from cayley.layers import NETWORKS, Recurrent
 
-__all__ = ["LayerRun", "Runs", "join", "recurrent_layers", "single", "watched"]
+__all__ = [
+    "LayerRun",
+    "Runs",
+    "join",
+    "previous_rows",
+    "recurrent_layers",
+    "single",
+    "watched",
+]
 
 
 @dataclass
@@ -47,6 +56,19 @@ class LayerRun:
 
 
 Runs = list[LayerRun]
+
+
+def previous_rows(run: LayerRun) -> Tensor:
+    """The row that each step starts from, among the initial states and all states, (N).
+
+    Of B sequences row b < B is the initial state of sequence b, and row B + i the i-th row of h.
+    """
+    call, h = run.call, run.states.h
+    B, N = len(call.h0), h.shape[:-1].numel()
+    ids = torch.arange(B + N, device=h.device)
+    of_h = ids[B:].view(*h.shape[:-1], 1)
+    backwards = False if isinstance(call, LstmCall) else call.reverse
+    return previous_states(of_h, ids[:B, None], call.batch_sizes, backwards).reshape(-1)
 
 
 def join(prefix: str, name: str) -> str:
