@@ -65,7 +65,8 @@ def pull_back(
         return dy * site.gamma * (var + call.eps).rsqrt()
     past = None
     if site.past is not None and site.reference is not None and call.weights is not None:
-        past = TimeWindow(site.reference, *site.past, call.weights)
+        means, variances = site.past
+        past = TimeWindow(site.reference, means, variances, call.weights)
     with torch.enable_grad():
         a = a.detach().requires_grad_()
         y, found = assorted_time_norm(

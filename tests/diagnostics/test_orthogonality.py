@@ -95,7 +95,7 @@ def test_angles() -> None:
     torch.testing.assert_close(angles, torch.tensor([0.0] * 5 + [math.pi] * 3))
     unitary = cayley.ScuRNN(3, 8)
     with torch.no_grad():
-        unitary.structured["weight_hh_l0"].theta.copy_(torch.linspace(-7, 7, 8))
+        unitary.get_parameter("structured.weight_hh_l0.theta").copy_(torch.linspace(-7, 7, 8))
     angles = scaling_angles(unitary)["weight_hh_l0"]
     assert angles.min() >= 0
     assert angles.max() < 2 * math.pi
@@ -112,7 +112,8 @@ def test_angles() -> None:
 def test_latch_and_events() -> None:
     layer = cayley.ENRNN(3, 4, 2)
     with torch.no_grad():
-        layer.structured["weight_hh_l0"].T.copy_(torch.tensor([[0.0, -2.0], [2.0, 0.0]]))
+        T = layer.get_parameter("structured.weight_hh_l0.T")
+        T.copy_(torch.tensor([[0.0, -2.0], [2.0, 0.0]]))
     before = eigenvalue_normalisation(layer)["weight_hh_l0"]
     torch.testing.assert_close(before.radius, torch.tensor(2.0))
     assert not before.latched
