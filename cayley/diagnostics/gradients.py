@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cayley.diagnostics.normalisations import apply_site, pull_back, recurrent_products
-from cayley.diagnostics.runs import LayerRun, previous_rows, single, watched
+from cayley.diagnostics.runs import LayerRun, check_seen, previous_rows, single, watched
 from cayley.kernels.calls import ElmanCall, GruCall, LstmCall
 from cayley.norms.layouts import padded, reversed_sequences, step_mask
 from cayley.tracing import no_autocast
@@ -107,6 +107,7 @@ def state_gradients(
                 "way from it to the loss, must require one"
             )
         torch.autograd.grad(loss, parameters, allow_unused=True)
+    check_seen(runs)
     found = {name: run for name, run in single(runs).items() if run.gradients is not None}
     if not found:
         raise ValueError(

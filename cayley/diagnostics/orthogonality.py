@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from cayley.diagnostics.runs import join, recurrent_layers
-from cayley.layers import NCGRU, Recurrent
+from cayley.layers import NCGRU
 from cayley.layers.lstm import LSTM
+from cayley.layers.recurrent import Recurrent
 from cayley.parametrizations import (
     ComplexScaledCayley,
     EigenvalueNormalization,

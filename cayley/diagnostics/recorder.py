@@ -19,6 +19,7 @@ from cayley.diagnostics.orthogonality import (
 )
 from cayley.diagnostics.runs import LayerRun, Runs, join, recurrent_layers, watched
 from cayley.diagnostics.states import nonfinite_counts, run_statistics
+from cayley.notices import warn_once
 
 __all__ = ["DIAGNOSTICS", "Diagnostic", "Record", "Recorder"]
 
@@ -186,6 +187,14 @@ class Recorder:
         elif any(diagnostic.needs_runs for diagnostic in self.diagnostics.values()):
             with watched(self.model) as runs:
                 yield
+            if not runs:
+                warn_once(
+                    f"Recorder: no run of a recurrent layer was seen in step {self.count}: call "
+                    "the model itself in steps that are recorded, without torch.compile, whose "
+                    "code passes hooks by",
+                    key="no run",
+                    owner=self,
+                )
             self._record(runs)
         else:
             yield

@@ -12,11 +12,13 @@ from cayley.kernels import observation
 from cayley.kernels.calls import LstmCall
 from cayley.kernels.observation import observed
 from cayley.kernels.steps import previous_states
-from cayley.layers import NETWORKS, Recurrent
+from cayley.layers import NETWORKS
+from cayley.layers.recurrent import Recurrent
 
 __all__ = [
     "LayerRun",
     "Runs",
+    "check_seen",
     "join",
     "previous_rows",
     "recurrent_layers",
@@ -188,6 +190,16 @@ def _mapped(record: Any, function: Callable[[Tensor], Tensor] | None = None) -> 
         return _mapped(value, function) if isinstance(value, tuple) else value
 
     return type(record)(*(apply(value) for value in record))
+
+
+def check_seen(runs: Runs) -> None:
+    """Raise unless there were runs."""
+    if not runs:
+        raise ValueError(
+            "expected a function that runs the recurrent layers of the model, got one in which "
+            "none was seen to run: call the model itself, without torch.compile, whose code passes "
+            "hooks by"
+        )
 
 
 def single(runs: Runs) -> Mapping[str, LayerRun]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from cayley.diagnostics.normalisations import recurrent_products, standardize
-from cayley.diagnostics.runs import LayerRun, join, single, watched
+from cayley.diagnostics.runs import LayerRun, check_seen, join, single, watched
 from cayley.kernels.calls import LstmCall
 from cayley.norms.layouts import padded, reversed_sequences, step_mask
 
@@ -85,13 +85,10 @@ def hidden_statistics(model: nn.Module, forward: Callable[[], object]) -> dict[s
     """
     with watched(model) as runs, torch.no_grad():
         forward()
+    check_seen(runs)
     found = {}
     for name, run in single(runs).items():
         found |= {join(name, key): value for key, value in run_statistics(run).items()}
-    if not found:
-        raise ValueError(
-            "expected a function that runs the recurrent layers of the model, got one that does not"
-        )
     return found
 
 

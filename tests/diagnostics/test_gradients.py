@@ -82,6 +82,35 @@ def test_equals_the_hooks_of_a_loop(make: Make) -> None:
     torch.testing.assert_close(norms[1:], expected.norm(dim=-1))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.filterwarnings("ignore:a recurrence runs as a loop")
+@every
+def test_a_gpu_gives_the_numbers_of_the_cpu(make: Make) -> None:
+    layer = layer_of(make, num_layers=2, bidirectional=True)
+    if getattr(layer, "is_complex", False):
+        # for b > 0 the gain of modReLU at 0 is so large that float32 cannot follow float64
+        with torch.no_grad():
+            for name, parameter in layer.named_parameters():
+                if name.startswith("bias"):
+                    parameter.copy_(-parameter.abs())
+    x = torch.randn(T, B, I)
+    packed = pack_padded_sequence(x, torch.tensor(LENGTHS))
+
+    def losses(x: Tensor, packed: PackedSequence) -> list[Any]:
+        of_dense = state_gradients(layer, lambda: layer(x)[0].square().sum())
+        of_packed = state_gradients(layer, lambda: layer(packed)[0].data.square().sum())
+        return [*of_dense.values(), *of_packed.values()]
+
+    expected = losses(x, packed)
+    layer.to("cuda", torch.float32)
+    found = losses(x.to("cuda", torch.float32), packed.to("cuda", torch.float32))
+    for ours, theirs in zip(found, expected, strict=True):
+        for a, b in ((ours.h, theirs.h), (ours.h0, theirs.h0), (ours.c, theirs.c)):
+            if b is not None:
+                assert a.is_cuda
+                assert (a.cpu().double() - b).norm() <= 1e-3 * max(b.norm(), 1)
+
+
 def one_direction(layer: Recurrent, make: Make, suffix: str) -> Recurrent:
     """A layer of the weights of one recurrence of another."""
     single = make(I, N)
@@ -301,6 +330,8 @@ def test_what_cannot_be_served_is_said() -> None:
     with pytest.raises(TypeError, match=r"ScoRNN.*got none, but LSTM; cayley.RNN and cayley.LSTM"):
         state_gradients(nn.LSTM(I, N), lambda: torch.zeros(()))
     layer, x = cayley.ScoRNN(I, N), torch.randn(T, B, I)
+    with pytest.raises(ValueError, match="call the model itself"):
+        state_gradients(layer, lambda: layer.weight_ih_l0.sum())
     with pytest.raises(ValueError, match="a loss with a gradient"):
         state_gradients(layer, lambda: layer(x)[0].sum().detach())
     with pytest.raises(ValueError, match="one forward pass of each layer, got 2 of 'l0'"):

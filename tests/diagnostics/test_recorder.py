@@ -108,6 +108,16 @@ def test_a_step_that_raises_is_not_recorded() -> None:
     assert not recorder.records()
 
 
+def test_a_step_without_a_run_is_said_once() -> None:
+    recorder = Recorder(cayley.ScoRNN(I, N), ["gradient_norms"], every=1)
+    said = pytest.warns(UserWarning, match="no run of a recurrent layer was seen in step 0")
+    with said, recorder.step():
+        pass
+    with recorder.step():
+        pass
+    assert recorder.count == 2
+
+
 def test_sequences_of_several_lengths_and_several_passes() -> None:
     layer = cayley.LSTM(I, N)
     recorder = Recorder(layer, ["gradient_norms"], every=1)
