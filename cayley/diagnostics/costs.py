@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from statistics import median
 from typing import NamedTuple
 
@@ -63,13 +64,15 @@ def _formation(
     dtype: torch.dtype | None,
 ) -> Callable[[], Tensor]:
     map = map.to(device=device, dtype=dtype)
-    X = [x.requires_grad_(backward) for x in map.sample(device=device, dtype=dtype)]
+    X = map.sample(device=device, dtype=dtype)
+    # two points in turn: a map that follows its free tensors has to take a step each time
+    points = cycle((X, [x + 1e-5 * torch.randn_like(x) for x in X]))
 
     @torch.no_grad()
     def form() -> Tensor:
         if not backward:
-            return map(*X)
-        W, pullback = map.with_pullback(*X)
+            return map.advance(*next(points))
+        W, pullback = map.with_pullback(*next(points), update=map.stateful)
         return pullback(W)[0]
 
     return form

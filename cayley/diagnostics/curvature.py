@@ -72,11 +72,10 @@ def lanczos(
     M = (lambda u: u) if metric is None else metric
     alphas: list[Tensor] = []
     betas: list[Tensor] = []
-    us: list[Tensor] = []
-    vs: list[Tensor] = []
+    us, vs = (start.new_empty(min(steps, n), n) for _ in range(2))
     w, scale = start, start.new_zeros(())
     tolerance = n * torch.finfo(start.dtype).eps
-    for _ in range(min(steps, n)):
+    for k in range(min(steps, n)):
         z = M(w)
         beta = (w @ z).clamp_min(0).sqrt()
         # nothing is left, or only what rounding has made
@@ -84,13 +83,11 @@ def lanczos(
             break
         if alphas:
             betas.append(beta)
-        us.append(w / beta)
-        vs.append(z / beta)
-        w = product(vs[-1])
-        alphas.append(w @ vs[-1])
-        U, V = torch.stack(us), torch.stack(vs)
+        us[k], vs[k] = w / beta, z / beta
+        w = product(vs[k])
+        alphas.append(w @ vs[k])
         for _ in range(2):
-            w = w - (V @ w) @ U
+            w = w - (vs[: k + 1] @ w) @ us[: k + 1]
         scale = torch.stack((scale, alphas[-1].abs(), *betas[-1:])).max()
     if not alphas:
         raise ValueError(

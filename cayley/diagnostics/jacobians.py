@@ -21,8 +21,8 @@ def jacobians(
 ) -> Tensor:
     r"""Jacobians :math:`\partial h_\tau / \partial x_t` of a sequence layer, for all t.
 
-    Every row of a Jacobian is a vector–Jacobian product; as many as ``rows`` allows are the
-    batch of one backward pass, since examples do not depend on one another.
+    Every row of a Jacobian is a vector–Jacobian product; as many of them as ``rows`` allows, of
+    several τ too, are the batch of one backward pass, since examples do not depend on one another.
 
     Arguments:
         layer: A module whose output comes first, such as every layer of this package and of
@@ -82,7 +82,7 @@ def _jacobians(
     steps: Sequence[int] | None,
     rows: int,
 ) -> Iterator[Tensor]:
-    """Jacobians of one step after another, (1, T, B, U, I)."""
+    """Jacobians of some steps after others, (·, T, B, U, I)."""
     check_integer("rows", rows)
     if not isinstance(x, Tensor) or x.dim() not in (2, 3):
         got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
@@ -92,25 +92,24 @@ def _jacobians(
         )
     batch_first = x.dim() == 3 and bool(getattr(layer, "batch_first", False))
     x = x.unsqueeze(1) if x.dim() == 2 else x.transpose(0, 1) if batch_first else x
-    T, B, _ = x.shape
+    T, B, I = x.shape  # noqa: E741
     with _evaluation(layer):
         with torch.no_grad():
-            features = _output(layer, x[:, :1], batch_first).shape[-1]
-        chosen = torch.arange(features)[units if isinstance(units, slice) else slice(None)]
-        chosen = chosen if units is None or isinstance(units, slice) else torch.tensor(units)
-        count = max(1, rows // B)
-        parts = [part.tolist() for part in chosen.split(count)]
-        repeated = x.detach().repeat(1, min(count, len(chosen)), 1)
-        for tau in range(T) if steps is None else steps:
-            found = []
-            for part in parts:
-                with torch.enable_grad():
-                    leaf = repeated[:, : B * len(part)].clone().requires_grad_()
-                    h = _output(layer, leaf, batch_first)[tau].view(len(part), B, features)
-                    picked = h[torch.arange(len(part)), :, part]
-                    (J,) = torch.autograd.grad(picked.sum(), leaf)
-                found.append(J.view(T, len(part), B, -1).transpose(1, 2))
-            yield torch.cat(found, 2)[None]
+            F = _output(layer, x[:, :1], batch_first).shape[-1]
+        chosen = torch.arange(F)[slice(None) if units is None else units]
+        taus = torch.arange(T)[slice(None) if steps is None else [*steps]]
+        pairs, U, waiting = torch.cartesian_prod(taus, chosen), len(chosen), x.new_empty(0, T, B, I)
+        for part in pairs.split(max(1, rows // max(B, 1))):
+            P = len(part)
+            with torch.enable_grad():
+                leaf = x.detach().repeat(1, P, 1).requires_grad_()
+                h = _output(layer, leaf, batch_first).view(T, P, B, F)
+                picked = h[part[:, 0], torch.arange(P), :, part[:, 1]]
+                (J,) = torch.autograd.grad(picked.sum(), leaf)
+            waiting = torch.cat((waiting, J.view(T, P, B, I).transpose(0, 1)))
+            whole = len(waiting) // U
+            ready, waiting = waiting.tensor_split([whole * U])
+            yield ready.view(whole, U, T, B, I).permute(0, 2, 3, 1, 4)
 
 
 def _output(layer: nn.Module, x: Tensor, batch_first: bool) -> Tensor:
