@@ -108,7 +108,8 @@ def state_gradients(
             )
         torch.autograd.grad(loss, parameters, allow_unused=True)
     check_seen(runs)
-    found = {name: run for name, run in single(runs).items() if run.gradients is not None}
+    # without the runs that a checkpoint makes again
+    found = single([run for run in runs if run.gradients is not None])
     if not found:
         raise ValueError(
             "expected a loss that depends on a recurrent layer of the model with a parameter that "

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 from variants import NETWORKS, Make
 
 import cayley
@@ -314,6 +315,22 @@ def test_an_optimizer_that_steps_before_the_reading_changes_nothing() -> None:
         layer(x)[0].square().sum().backward()
     torch.optim.SGD(layer.parameters(), lr=1.0).step()
     torch.testing.assert_close(run_gradients(runs[0]).h, expected)
+
+
+@pytest.mark.parametrize("name", ["ScoRNN", "NCGRU", "LSTM-atn"])
+def test_activation_checkpointing_and_autocast(name: str) -> None:
+    layer, x = layer_of(NETWORKS[name]), torch.randn(T, B, I)
+    expected = state_gradients(layer, lambda: layer(x)[0].square().sum())["l0"].h
+
+    def again() -> Tensor:
+        return checkpoint(lambda x: layer(x)[0], x, use_reentrant=False).square().sum()
+
+    torch.testing.assert_close(state_gradients(layer, again)["l0"].h, expected)
+    layer.float()
+    with torch.autocast("cpu"):
+        found = state_gradients(layer, lambda: layer(x.float())[0].square().sum())["l0"].h
+    assert found.dtype == torch.float32
+    assert (found.double() - expected).norm() < 0.1 * expected.norm()
 
 
 def test_scan_equals_its_loop() -> None:
