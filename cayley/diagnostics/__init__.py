@@ -8,12 +8,9 @@ from cayley.diagnostics.costs import NeumannStudy, formation_seconds, neumann_er
 from cayley.diagnostics.curvature import (
     Conditioning,
     LayerConditioning,
-    Ritz,
-    condition_number,
     condition_numbers,
     gauss_newton_product,
     hessian_product,
-    lanczos,
 )
 from cayley.diagnostics.gradients import (
     StateGradients,
@@ -21,7 +18,8 @@ from cayley.diagnostics.gradients import (
     run_gradients,
     state_gradients,
 )
-from cayley.diagnostics.jacobians import jacobian_heatmap, jacobians
+from cayley.diagnostics.jacobian import jacobian_heatmap, jacobians
+from cayley.diagnostics.krylov import Ritz, condition_number, lanczos
 from cayley.diagnostics.orthogonality import (
     Normalisation,
     Spectrum,

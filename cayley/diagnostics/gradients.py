@@ -7,7 +7,6 @@ where a state is also carried over unit by unit, as by the gates of a GRU and by
 LSTM, a linear recurrence is left, which takes log₂ T passes over all steps.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from cayley.diagnostics.normalisations import apply_site, pull_back, recurrent_products
 from cayley.diagnostics.runs import LayerRun, check_seen, previous_rows, single, watched
+from cayley.diagnostics.scans import linear_scan
 from cayley.kernels.calls import ElmanCall, GruCall, LstmCall
 from cayley.norms.layouts import padded, reversed_sequences, step_mask
 from cayley.tracing import no_autocast
@@ -23,7 +23,6 @@ from cayley.tracing import no_autocast
 __all__ = [
     "StateGradients",
     "gradient_norms",
-    "linear_scan",
     "run_gradients",
     "state_gradients",
 ]
@@ -230,37 +229,6 @@ class _Steps:
         if self.run.is_turned:
             h = reversed_sequences(h, sizes)
         return StateGradients(h, rows[: self.B], batch_sizes=sizes, reverse=self.run.reverse)
-
-
-def linear_scan(values: Tensor, factors: Tensor, following: Tensor, longest: int) -> Tensor:
-    r"""Linear recurrences :math:`y_p = v_p + a_p \odot y_{f(p)}` along chains of rows.
-
-    All rows take a step at once, and the length of a step doubles: log₂ of the longest chain
-    passes in place of as many steps.
-
-    Arguments:
-        values: v, (R, F).
-        factors: a, (R, F); at most 1 in modulus, lest products overflow.
-        following: f, the row after each in its chain, −1 after the last, (R).
-        longest: How many steps the longest chain has, at least.
-
-    Returns:
-        y, (R, F).
-
-    Example:
-        >>> half = torch.full((3, 1), 0.5)
-        >>> linear_scan(torch.ones(3, 1), half, torch.tensor([1, 2, -1]), 2).flatten()
-        tensor([1.7500, 1.5000, 1.0000])
-    """
-    # a row of zeros stands for what there is not
-    values = torch.cat((values, values.new_zeros(1, values.shape[1])))
-    factors = torch.cat((factors, factors.new_zeros(1, factors.shape[1])))
-    following = torch.cat((following, following.new_tensor([-1])))
-    for _ in range(max(1, math.ceil(math.log2(longest + 1)))):
-        values = values + factors * values[following]
-        factors = factors * factors[following]
-        following = following[following]
-    return values[:-1]
 
 
 def _external(run: LayerRun, name: str) -> Tensor:

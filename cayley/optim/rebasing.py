@@ -27,6 +27,7 @@ Moments = Literal["carry", "reset"]
 GRADIENTS = ("exp_avg", "grad_avg", "mean")
 SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "square", "accumulator")
 STEPS = ("velocity",)
+STEPS_TAKEN = "rebase_steps"
 
 
 class _Place(NamedTuple):
@@ -117,7 +118,8 @@ def attach_rebase(
     """Let an optimizer choose D again as the training goes on, by :func:`rebase_`.
 
     D is chosen for the first time now, for the W that the model starts with: which entries of D
-    are −1 at the start, the papers' ρ, then matters for that W only.
+    are −1 at the start, the papers' ρ, then matters for that W only. The steps are counted in the
+    first group of the optimizer, with whose ``state_dict`` a training resumes exactly.
 
     Arguments:
         model: A model with scaled Cayley transforms.
@@ -141,23 +143,34 @@ def attach_rebase(
         raise ValueError(f'expected rebase="auto" or a number of steps, got {rebase!r}')
     every = 100 if rebase == "auto" else rebase
     check_integer("rebase", every)
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, _, A in _places(model):
-        if A.requires_grad and id(A) not in held:
+        if A.requires_grad and _group(optimizer, A) is None:
             raise ValueError(
                 f"expected an optimizer of all scaled Cayley transforms of the model, but that of "
                 f"{name} is not among those of this {type(optimizer).__name__}"
             )
-    rebase_(model, optimizer, limit=limit, moments=moments)
-    count = 0
+    # an optimizer whose state was loaded has begun before
+    if STEPS_TAKEN not in _first_group(optimizer):
+        rebase_(model, optimizer, limit=limit, moments=moments)
+        _first_group(optimizer)[STEPS_TAKEN] = 0
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal count
-        count += 1
-        if count % every == 0:
+        group = _first_group(optimizer)
+        group[STEPS_TAKEN] += 1
+        if group[STEPS_TAKEN] % every == 0:
             rebase_(model, optimizer, limit=limit, moments=moments)
 
     return optimizer.register_step_post_hook(after)
+
+
+def _first_group(optimizer: Optimizer) -> dict[str, Any]:
+    """Where the steps are counted: groups are saved with the state, and loaded."""
+    return optimizer.param_groups[0]
+
+
+def _group(optimizer: Optimizer, A: Tensor) -> dict[str, Any] | None:
+    groups = optimizer.param_groups
+    return next((group for group in groups if any(p is A for p in group["params"])), None)
 
 
 def _places(model: nn.Module) -> list[_Place]:
@@ -227,7 +240,8 @@ def _reset(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
     """Have an optimizer begin anew with the free entries."""
     if isinstance(optimizer, Adagrad):
         # which makes its state when it is made itself
-        group = next(g for g in optimizer.param_groups if any(p is A for p in g["params"]))
+        group = _group(optimizer, A)
+        assert group is not None
         optimizer.state[A]["sum"].fill_(group["initial_accumulator_value"])
         optimizer.state[A]["step"].zero_()
     else:

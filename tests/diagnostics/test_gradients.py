@@ -12,7 +12,6 @@ from variants import NETWORKS, Make
 import cayley
 from cayley.diagnostics.gradients import (
     gradient_norms,
-    linear_scan,
     run_gradients,
     state_gradients,
 )
@@ -331,16 +330,6 @@ def test_activation_checkpointing_and_autocast(name: str) -> None:
         found = state_gradients(layer, lambda: layer(x.float())[0].square().sum())["l0"].h
     assert found.dtype == torch.float32
     assert (found.double() - expected).norm() < 0.1 * expected.norm()
-
-
-def test_scan_equals_its_loop() -> None:
-    values, factors = torch.randn(13, 2), torch.rand(13, 2)
-    following = torch.tensor([*range(1, 13), -1])
-    found = linear_scan(values, factors, following, 12)
-    y = torch.zeros(2)
-    for t in reversed(range(13)):
-        y = values[t] + factors[t] * y
-        torch.testing.assert_close(found[t], y)
 
 
 def test_what_cannot_be_served_is_said() -> None:

@@ -218,6 +218,33 @@ def test_auto_looks_every_hundred_steps_and_at_the_start() -> None:
     assert matrix.free[0].abs().max() > 1
 
 
+def test_resumes_exactly() -> None:
+    def made() -> tuple[StructuredMatrix, Optimizer]:
+        torch.manual_seed(0)
+        matrix = StructuredMatrix(ScaledCayley(4, negative_ones=0))
+        optimizer = Adam(matrix.parameters(), lr=0.2)
+        return matrix, optimizer
+
+    def train(matrix: StructuredMatrix, optimizer: Optimizer, steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (matrix() + torch.eye(4)).square().sum().backward()
+            optimizer.step()
+
+    whole = made()
+    attach_rebase(*whole, 7)
+    train(*whole, 30)
+    killed, resumed = made(), made()
+    attach_rebase(*killed, 7)
+    train(*killed, 12)
+    for new, old in zip(resumed, killed, strict=True):
+        new.load_state_dict(old.state_dict())
+    attach_rebase(*resumed, 7)
+    train(*resumed, 18)
+    assert torch.equal(resumed[0].free[0], whole[0].free[0])
+    assert (whole[0].get_buffer("map.D") < 0).any()
+
+
 def test_a_checkpoint_holds_d() -> None:
     layer = cayley.ScoRNN(I, N)
     grow(layer)

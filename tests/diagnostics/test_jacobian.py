@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import cayley
-from cayley.diagnostics.jacobians import jacobian_heatmap, jacobians
+from cayley.diagnostics.jacobian import jacobian_heatmap, jacobians
 
 T, B, I, N = 6, 4, 3, 8  # noqa: E741
 
