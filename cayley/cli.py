@@ -137,6 +137,22 @@ def make_parser() -> argparse.ArgumentParser:
         _complete(action, FILES)
     _add_json(sub)
 
+    sub = add("verdicts", commands.verdicts, "cayley verdicts runs --outcome holds")
+    folders = sub.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs below them"
+    )
+    sub.add_argument("--paper", default="", help="only claims of papers whose name contains this")
+    sub.add_argument(
+        "--outcome",
+        choices=("holds", "does not hold", "undecided", "cannot be run"),
+        default="",
+        help="only claims with this verdict",
+    )
+    markdown = sub.add_argument("--markdown", type=Path, help="a file for all of it as Markdown")
+    for action in (folders, markdown):
+        _complete(action, FILES)
+    _add_json(sub)
+
     sub = add("archive", commands.archive, "cayley archive runs -o results/runs")
     folder = sub.add_argument("folder", type=Path, metavar="FOLDER", help="with runs below it")
     output = sub.add_argument(

@@ -4,6 +4,7 @@
 ``listing``     list, show
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
+``verdicts``    verdicts
 ``archive``     archive
 =============== ==============================================
 
@@ -14,5 +15,16 @@ from cayley.lab.commands.archive import archive
 from cayley.lab.commands.listing import list_recipes, show
 from cayley.lab.commands.report import report
 from cayley.lab.commands.training import evaluate, reproduce, resume, train
+from cayley.lab.commands.verdicts import verdicts
 
-__all__ = ["archive", "evaluate", "list_recipes", "report", "reproduce", "resume", "show", "train"]
+__all__ = [
+    "archive",
+    "evaluate",
+    "list_recipes",
+    "report",
+    "reproduce",
+    "resume",
+    "show",
+    "train",
+    "verdicts",
+]

@@ -1,0 +1,114 @@
+"""The command ``cayley verdicts``."""
+
+import json
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cayley.lab.errors import RunError
+
+if TYPE_CHECKING:
+    from cayley.lab.verdicts import Verdict
+
+__all__ = ["verdicts", "write_verdicts"]
+
+
+def verdicts(options: Namespace) -> int:
+    """Judge every claim of the documents by runs.
+
+    A claim holds, does not hold, is undecided (then the runs that are missing are named), or cannot
+    be run. Only finished runs with a recipe's own settings count, and only from three seeds on.
+    """
+    from cayley.lab.report import read_runs
+    from cayley.lab.verdicts import Evidence, judge_claims
+
+    runs, _ = read_runs(options.folders)
+    found = [
+        one
+        for one in judge_claims(Evidence(runs))
+        if options.paper.lower() in one.claim.paper and one.words.startswith(options.outcome)
+    ]
+    if options.markdown is not None:
+        try:
+            options.markdown.parent.mkdir(parents=True, exist_ok=True)
+            options.markdown.write_text(write_verdicts(found, options.folders), encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"could not write {options.markdown}: {error.strerror}") from error
+    if options.json:
+        for one in found:
+            print(json.dumps(_record(one)))
+        return 0
+    for one in found:
+        print(f"{one.claim.id}: {one.words}\n  {one.claim.text}")
+        print(*(f"    {words}" for words in one.finding.words), sep="\n")
+        if command := missing_command(one):
+            print(f"    missing: {command}")
+    print(sentence(found))
+    return 0
+
+
+def sentence(found: Sequence["Verdict"]) -> str:
+    """How many claims met which fate."""
+    counts = Counter(one.finding.outcome.value for one in found)
+    fates = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    return f"{len(found)} claims: {fates}."
+
+
+def missing_command(verdict: "Verdict") -> str:
+    """The command that makes the runs which a verdict lacks; empty if it lacks none."""
+    names = verdict.finding.missing
+    if not names:
+        return ""
+    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"cayley train {names[0]} --seeds 3{more}"
+
+
+def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
+    """A page in Markdown: a table of outcomes, then the reasons of each."""
+    where = " ".join(folder.as_posix() for folder in folders)
+    lines = [
+        "# Verdicts",
+        "",
+        f"Written by `cayley verdicts {where}`; {sentence(found)}",
+        "",
+        "A claim holds if all statements of its judge (`cayley/lab/verdicts/judges.toml`) do: by "
+        "Welch's test for numbers, Mann and Whitney's for times, at 5 %, from three seeds on. "
+        "Theorems are held by tests.",
+        "",
+    ]
+    for paper in dict.fromkeys(one.claim.paper for one in found):
+        lines += [f"## {paper}", "", "| claim | where | verdict |", "| --- | --- | --- |"]
+        own = [one for one in found if one.claim.paper == paper]
+        lines += [
+            f"| [{one.claim.id}](#{one.claim.id}) | {one.claim.location} | {one.words} |"
+            for one in own
+        ]
+        lines.append("")
+        for one in own:
+            lines += [f"### {one.claim.id}", "", f"{_plain(one.claim.text)} **{one.words}**", ""]
+            lines += [f"- {_plain(words)}" for words in one.finding.words]
+            if command := missing_command(one):
+                lines.append(f"- missing: `{command}`")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _record(verdict: "Verdict") -> dict[str, object]:
+    claim, finding = verdict.claim, verdict.finding
+    return {
+        "claim": claim.id,
+        "paper": claim.paper,
+        "location": claim.location,
+        "text": claim.text,
+        "outcome": finding.outcome.value,
+        "leaning": finding.leaning.value,
+        "words": list(finding.words),
+        "missing": list(finding.missing),
+    }
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown takes as it is."""
+    return "".join(f"\\{c}" if c in "\\`*_[]|<>" else c for c in text)

@@ -1,0 +1,90 @@
+"""What judges look at: finished runs with a recipe's own settings, their curves and numbers."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better, measure
+from cayley.lab.report.reading import MeasuredRun
+from cayley.lab.report.summary import find_changes
+
+__all__ = ["Evidence", "Moment", "Point", "Trial"]
+
+Moment = Literal["selected", "last", "best"]
+LOSSES = ("cross_entropy", "mse")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of a curve."""
+
+    epoch: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run as judges see it."""
+
+    run: MeasuredRun
+
+    def baseline(self, quantity: Quantity) -> float | None:
+        """What the naive predictor gets."""
+        return find_baseline(self.run, quantity)
+
+    def higher(self, quantity: Quantity) -> bool:
+        """Whether higher values are better."""
+        return is_higher_better(self.run, quantity)
+
+    def curve(self, quantity: Quantity) -> tuple[Point, ...]:
+        """The values of all evaluations after the first step.
+
+        The loss of the training is that of the steps before an evaluation, unless the training set
+        was evaluated too.
+        """
+        points = []
+        for record in self.run.evaluations:
+            value = record["scores"].get(quantity.split, {}).get(quantity.metric)
+            if value is None and quantity.split == "train" and quantity.metric in LOSSES:
+                value = record.get("train_loss")
+            if value is not None and record["step"] > 0:
+                points.append(Point(record["epoch"], quantity.scale * value))
+        return tuple(points)
+
+    def value(self, quantity: Quantity, at: Moment) -> float | None:
+        """The number that tables show, or that of the last or the best evaluation."""
+        if at == "selected":
+            return measure(self.run, quantity)
+        values = [point.value for point in self.curve(quantity)]
+        if not values:
+            return None
+        best = max if self.higher(quantity) else min
+        return values[-1] if at == "last" else best(values)
+
+    def first(self, quantity: Quantity, passed: Callable[[float], bool]) -> float:
+        """The epoch at which a value first passes; infinity where none does."""
+        return next(
+            (point.epoch for point in self.curve(quantity) if passed(point.value)), math.inf
+        )
+
+
+class Evidence:
+    """Runs by recipe; those with other settings, variants or data prove nothing about a claim.
+
+    Arguments:
+        runs: As :func:`cayley.lab.report.read_runs` returns them.
+    """
+
+    def __init__(self, runs: Iterable[MeasuredRun]) -> None:
+        self._trials: dict[str, dict[int, Trial]] = {}
+        for run in runs:
+            if run.result is None or run.recipe.variant != "paper" or find_changes(run):
+                continue
+            # one of several runs with the same seed: what they differ in is not what seeds do
+            seeds = self._trials.setdefault(run.recipe.name, {})
+            seeds.setdefault(run.description.seed, Trial(run))
+
+    def trials(self, recipe: str) -> tuple[Trial, ...]:
+        """The runs of a recipe, one a seed."""
+        return tuple(self._trials.get(recipe, {}).values())

@@ -1,0 +1,98 @@
+"""What a judge found, and how findings make up a verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cayley.lab.verdicts.statistics import ALPHA, SEEDS
+
+__all__ = ["Finding", "Outcome", "by_count", "by_guess", "by_test", "combine", "missing"]
+
+
+class Outcome(StrEnum):
+    """Of a claim or a part of it."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    UNDECIDED = "undecided"
+    CANNOT = "cannot be run"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An outcome with its reasons.
+
+    Attributes:
+        outcome: What was found.
+        words: The numbers.
+        leaning: Where an undecided one tends to; undecided itself if nowhere.
+        missing: Recipes that have not enough runs.
+    """
+
+    outcome: Outcome
+    words: tuple[str, ...] = ()
+    leaning: Outcome = Outcome.UNDECIDED
+    missing: tuple[str, ...] = ()
+
+
+def missing(recipe: str, count: int) -> Finding:
+    """Too few runs to say anything."""
+    words = f"{recipe}: no runs" if count == 0 else f"{recipe}: {count} of {SEEDS} seeds"
+    return Finding(Outcome.UNDECIDED, (words,), missing=(recipe,))
+
+
+def by_test(words: str, p_for: float, p_against: float, short: Sequence[str] = ()) -> Finding:
+    """From p-values of a statement and of its opposite.
+
+    Arguments:
+        words: The numbers.
+        p_for: Of the data if the statement were just not true.
+        p_against: Likewise for its opposite.
+        short: Recipes with fewer seeds than a verdict needs.
+    """
+    leaning = Outcome.HOLDS if p_for < p_against else Outcome.FAILS
+    words = f"{words}, p = {min(p_for, p_against):.2g}"
+    if not short and min(p_for, p_against) <= ALPHA:
+        return Finding(leaning, (words,), leaning)
+    return Finding(Outcome.UNDECIDED, (words,), leaning, tuple(short))
+
+
+def by_guess(words: str, holds: bool, short: Sequence[str]) -> Finding:
+    """From too few numbers for a test."""
+    leaning = Outcome.HOLDS if holds else Outcome.FAILS
+    return Finding(Outcome.UNDECIDED, (words,), leaning, tuple(short))
+
+
+def by_count(recipe: str, statement: str, flags: Sequence[bool]) -> Finding:
+    """From what was seen in each seed: undecided where seeds differ, or are few."""
+    words = (f"{recipe} {statement}: {sum(flags)} of {len(flags)} seeds",)
+    leaning = Outcome.HOLDS if 2 * sum(flags) > len(flags) else Outcome.FAILS
+    if len(flags) < SEEDS:
+        return Finding(Outcome.UNDECIDED, words, leaning, (recipe,))
+    if len(set(flags)) > 1:
+        return Finding(Outcome.UNDECIDED, words, leaning)
+    return Finding(leaning, words, leaning)
+
+
+def combine(findings: Sequence[Finding]) -> Finding:
+    """All parts have to hold; one that does not decides.
+
+    Example:
+        >>> holds, open = Finding(Outcome.HOLDS, ("a",)), Finding(Outcome.UNDECIDED, ("b",))
+        >>> combine([holds, open]).outcome.value, combine([holds, holds]).outcome.value
+        ('undecided', 'holds')
+    """
+    outcomes = [one.outcome for one in findings]
+    words = tuple(words for one in findings for words in one.words)
+    lacking = tuple(dict.fromkeys(name for one in findings for name in one.missing))
+    if Outcome.FAILS in outcomes:
+        return Finding(Outcome.FAILS, words, Outcome.FAILS, lacking)
+    if set(outcomes) == {Outcome.HOLDS}:
+        return Finding(Outcome.HOLDS, words, Outcome.HOLDS)
+    leanings = {one.outcome if one.outcome == Outcome.HOLDS else one.leaning for one in findings}
+    leaning = Outcome.UNDECIDED
+    if Outcome.FAILS in leanings:
+        leaning = Outcome.FAILS
+    elif leanings == {Outcome.HOLDS}:
+        leaning = Outcome.HOLDS
+    return Finding(Outcome.UNDECIDED, words, leaning, lacking)

@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+from lab.verdicts.made_up import make_run
+
+from cayley.lab.recipes import find_recipe, published, tables
+from cayley.lab.verdicts import Evidence, Judge, Outcome, judge_claims, judges
+
+NAMES = {entry.name for table in tables().values() for entry in table.entries}
+AUDIO = ("segsnr_db", "stoi", "pesq")
+
+
+def test_every_claim_has_one_judge_or_one_reason() -> None:
+    for name, claim in published.claims().items():
+        gaps = sum(name in gap.claims for gap in published.gaps())
+        own = (name in judges()) + (claim.same_as is not None)
+        # a claim that repeats another may be named as a gap beside it
+        assert own + (gaps if claim.same_as is None else 0) == 1, name
+    assert set(judges()) <= set(published.claims())
+
+
+@pytest.mark.parametrize("judge", judges().values(), ids=judges())
+def test_judges_ask_for_what_recipes_measure(judge: Judge) -> None:
+    for statement in judge.statements:
+        assert set(statement.recipes) <= NAMES
+        quantity = statement.quantity
+        if quantity.split and quantity.metric not in AUDIO:
+            for name in statement.recipes:
+                splits = find_recipe(name).recipe().evaluation.splits
+                assert quantity.split in splits or statement.metric == "train_loss"
+
+
+def test_without_runs_nothing_holds_but_theorems() -> None:
+    for verdict in judge_claims(Evidence([])):
+        if verdict.finding.outcome == Outcome.HOLDS:
+            assert all(words.startswith("tested by tests/") for words in verdict.finding.words)
+        assert verdict.finding.outcome != Outcome.FAILS
+
+
+def test_theorems_name_tests_that_exist() -> None:
+    root = Path(__file__).parents[3]
+    for gap in published.gaps():
+        for test in gap.tests:
+            path, _, name = test.partition("::")
+            assert f"def {name.partition('[')[0]}(" in (root / path).read_text()
+
+
+def test_same_claims_have_the_same_verdict() -> None:
+    found = {one.claim.id: one for one in judge_claims(Evidence([]))}
+    for name, one in found.items():
+        if one.claim.same_as:
+            assert one.finding == found[one.claim.same_as].finding, name
+
+
+def test_runs_with_other_settings_count_for_nothing() -> None:
+    run = make_run("quickstart", 1, [0.1])
+    assert len(Evidence([run]).trials("quickstart")) == 1
+    changed = find_recipe("quickstart").recipe(overrides=["optim.lr=1.0"])
+    other = type(run)(run.folder, changed, run.description, run.evaluations, 1, run.result)
+    assert not Evidence([other]).trials("quickstart")

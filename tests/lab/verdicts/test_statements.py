@@ -1,0 +1,128 @@
+"""Every form of statement, with runs for which it holds, does not hold, and is undecided."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from lab.verdicts.made_up import make_evidence, make_run
+
+from cayley.lab.verdicts import Evidence, Outcome
+from cayley.lab.verdicts.statements import FORMS
+
+ONE, OTHER = "scornn/adding-200", "lstm/adding-200"
+LOW = [[0.9, 0.5, 0.10], [0.9, 0.5, 0.11], [0.9, 0.4, 0.09]]
+HIGH = [[1.0, 0.9, 0.80], [1.0, 0.9, 0.82], [1.0, 0.8, 0.79]]
+BACK = [[0.9, 0.4, 0.95], [0.9, 0.4, 0.95], [0.9, 0.4, 0.99]]
+MIXED = [LOW[0], HIGH[0], HIGH[1]]
+Curves = list[list[float]]
+
+
+@dataclass(frozen=True)
+class Case:
+    form: str
+    settings: dict[str, Any]
+    holds: tuple[Curves, Curves]
+    fails: tuple[Curves, Curves]
+    undecided: tuple[Curves, Curves]
+
+
+CASES = {
+    "starts": Case("starts", {"within": 0.05}, (HIGH, []), (LOW, []), (MIXED, [])),
+    "reaches": Case("reaches", {"line": 0.3}, (LOW, []), (HIGH, []), (MIXED, [])),
+    "never": Case("reaches", {"line": 0.3, "ever": False}, (HIGH, []), (LOW, []), (MIXED, [])),
+    "within": Case("reaches", {"line": 0.6, "until": 2}, (LOW, []), (HIGH, []), (MIXED, [])),
+    "returns": Case(
+        "returns",
+        {"line": 0.5, "back": 0.9, "of": "baseline"},
+        (BACK, []),
+        (LOW, []),
+        ([*BACK[:2], LOW[2]], []),
+    ),
+    "drops": Case(
+        "drops", {"start": 0.9, "line": 0.2, "within": 2}, (LOW, []), (HIGH, []), (MIXED, [])
+    ),
+    "ends": Case("ends", {"line": 0.2}, (LOW, []), (HIGH, []), (MIXED, [])),
+    "does not pass": Case(
+        "ends", {"line": 0.2, "passes": False}, (HIGH, []), (LOW, []), (MIXED, [])
+    ),
+    "better": Case("better", {}, (LOW, HIGH), (HIGH, LOW), (MIXED, HIGH)),
+    "not much worse": Case(
+        "better",
+        {"by": -0.9},
+        (HIGH, LOW),
+        ([[3.0], [3.1], [3.2]], LOW),
+        (MIXED, [[0.0], [0.1], [-0.9]]),
+    ),
+    "equal": Case("equal", {"by": 0.05}, (LOW, LOW), (LOW, HIGH), (MIXED, LOW)),
+    "earlier": Case("earlier", {"line": 0.6}, (LOW, HIGH), (HIGH, LOW), (LOW, LOW)),
+    "leads": Case("leads", {"after": 2}, (LOW, HIGH), (HIGH, LOW), (MIXED, HIGH)),
+}
+
+
+def outcome(form: str, settings: dict[str, Any], evidence: Evidence) -> Outcome:
+    paired = {"than": (OTHER,)} if "than" in FORMS[form].__dataclass_fields__ else {}
+    statement = FORMS[form](runs=(ONE,), metric="test_mse", **paired, **settings)
+    return statement.judge(evidence).outcome
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_outcomes(case: Case) -> None:
+    for expected, (ours, theirs) in {
+        Outcome.HOLDS: case.holds,
+        Outcome.FAILS: case.fails,
+        Outcome.UNDECIDED: case.undecided,
+    }.items():
+        evidence = make_evidence({ONE: ours, OTHER: theirs})
+        assert outcome(case.form, case.settings, evidence) == expected
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("seeds", [0, 1, 2])
+def test_too_few_seeds_decide_nothing_but_lean(case: Case, seeds: int) -> None:
+    ours, theirs = case.holds
+    evidence = make_evidence({ONE: ours[:seeds], OTHER: theirs[:seeds]})
+    paired = {"than": (OTHER,)} if theirs else {}
+    found = FORMS[case.form](runs=(ONE,), metric="test_mse", **paired, **case.settings).judge(
+        evidence
+    )
+    assert found.outcome == Outcome.UNDECIDED
+    assert ONE in found.missing
+    assert found.leaning == (Outcome.HOLDS if seeds else Outcome.UNDECIDED)
+
+
+def test_every_form_is_here() -> None:
+    assert {case.form for case in CASES.values()} | {"ratio"} == set(FORMS)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "expected"),
+    [
+        ([2.0, 2.1, 1.9], Outcome.HOLDS),
+        ([4.0, 4.1, 4.2], Outcome.FAILS),
+        ([2.0, 4.0, 6.0], Outcome.UNDECIDED),
+        ([2.0], Outcome.UNDECIDED),
+    ],
+)
+def test_ratio_of_times(minutes: list[float], expected: Outcome) -> None:
+    def runs(recipe: str, times: list[float]) -> list[Any]:
+        return [make_run(recipe, k, [0.1], minutes=time) for k, time in enumerate(times)]
+
+    evidence = Evidence([*runs(ONE, minutes), *runs(OTHER, [1.0, 1.01, 0.99])])
+    statement = FORMS["ratio"](
+        runs=(ONE,), than=(OTHER,), metric="minutes_per_epoch", low=1.5, high=2.5
+    )
+    assert statement.judge(evidence).outcome == expected
+
+
+def test_accuracies_are_better_when_they_are_higher() -> None:
+    evidence = make_evidence({ONE: HIGH, OTHER: LOW}, "accuracy")
+    for form, settings in (("better", {"than": (OTHER,)}), ("ends", {"line": 0.7})):
+        statement = FORMS[form](runs=(ONE,), metric="test_accuracy", **settings)
+        assert statement.judge(evidence).outcome == Outcome.HOLDS
+
+
+def test_every_recipe_has_to_hold() -> None:
+    statement = FORMS["ends"](runs=(ONE, OTHER), metric="test_mse", line=0.2)
+    assert statement.judge(make_evidence({ONE: LOW, OTHER: HIGH})).outcome == Outcome.FAILS
+    found = statement.judge(make_evidence({ONE: LOW}))
+    assert (found.outcome, found.missing) == (Outcome.UNDECIDED, (OTHER,))

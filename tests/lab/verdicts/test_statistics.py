@@ -1,0 +1,40 @@
+import itertools
+import math
+
+import pytest
+
+from cayley.lab.verdicts.statistics import p_below, p_earlier, p_less
+
+
+def test_student_of_two_values() -> None:
+    # with one degree of freedom t is Cauchy: P(t < x) = 1/2 + arctan(x)/π
+    values, line = [1.0, 2.0], 3.0
+    t = (1.5 - line) / (math.sqrt(0.5) / math.sqrt(2))
+    assert p_below(values, line) == pytest.approx(0.5 + math.atan(t) / math.pi)
+
+
+def test_welch_of_equal_samples_is_one_half() -> None:
+    assert p_less([1.0, 2.0, 3.0], [3.0, 1.0, 2.0]) == pytest.approx(0.5)
+
+
+def test_values_without_spread() -> None:
+    assert p_below([1.0, 1.0], 2.0) == 0.0
+    assert p_below([2.0, 2.0], 2.0) == 1.0
+    assert p_less([1.0, 1.0], [2.0, 2.0]) == 0.0
+    assert p_less([2.0, 2.0], [2.0, 2.0]) == 1.0
+
+
+def test_order_of_times_by_counting_all_orders() -> None:
+    first, second = [1.0, 2.0, 5.0], [3.0, 4.0, math.inf]
+
+    def wins(chosen: tuple[float, ...]) -> int:
+        rest = [time for time in (*first, *second) if time not in chosen]
+        return sum(a < b for a in chosen for b in rest)
+
+    orders = list(itertools.combinations((*first, *second), 3))
+    as_good = sum(wins(order) >= wins(tuple(first)) for order in orders)
+    assert p_earlier(first, second) == pytest.approx(as_good / len(orders))
+
+
+def test_what_never_comes_on_either_side_tells_nothing() -> None:
+    assert p_earlier([math.inf, math.inf], [math.inf]) == 1.0
