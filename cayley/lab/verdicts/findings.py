@@ -83,7 +83,7 @@ def combine(findings: Sequence[Finding]) -> Finding:
         ('undecided', 'holds')
     """
     outcomes = [one.outcome for one in findings]
-    words = tuple(words for one in findings for words in one.words)
+    words = tuple(dict.fromkeys(words for one in findings for words in one.words))
     lacking = tuple(dict.fromkeys(name for one in findings for name in one.missing))
     if Outcome.FAILS in outcomes:
         return Finding(Outcome.FAILS, words, Outcome.FAILS, lacking)

@@ -27,7 +27,20 @@ from cayley.lab.verdicts.findings import (
 from cayley.lab.verdicts.statistics import SEEDS, p_below, p_earlier, p_less
 from cayley.lab.wording import counted
 
-__all__ = ["FORMS", "Statement"]
+__all__ = [
+    "FORMS",
+    "Better",
+    "Drops",
+    "Earlier",
+    "Ends",
+    "Equal",
+    "Leads",
+    "Ratio",
+    "Reaches",
+    "Returns",
+    "Starts",
+    "Statement",
+]
 
 Scale = Literal["", "baseline"]
 
@@ -56,10 +69,10 @@ class Statement(ABC):
 
     def judge(self, evidence: Evidence) -> Finding:
         """What runs say about it."""
-        return combine([self.judge_one(recipe, evidence) for recipe in self.runs])
+        return combine([self._judge_one(recipe, evidence) for recipe in self.runs])
 
     @abstractmethod
-    def judge_one(self, recipe: str, evidence: Evidence) -> Finding:
+    def _judge_one(self, recipe: str, evidence: Evidence) -> Finding:
         """What runs say about it for one recipe."""
 
 
@@ -67,19 +80,19 @@ class Statement(ABC):
 class _Seen(Statement):
     """What is seen, or is not, in the curve of each seed."""
 
-    def judge_one(self, recipe: str, evidence: Evidence) -> Finding:
+    def _judge_one(self, recipe: str, evidence: Evidence) -> Finding:
         trials = [one for one in evidence.trials(recipe) if one.curve(self.quantity)]
         if not trials:
             return missing(recipe, 0)
-        return by_count(recipe, self.words, [self.seen(trial) for trial in trials])
+        return by_count(recipe, self._phrase, [self._seen(trial) for trial in trials])
 
     @property
     @abstractmethod
-    def words(self) -> str:
+    def _phrase(self) -> str:
         """What is looked for."""
 
     @abstractmethod
-    def seen(self, trial: Trial) -> bool:
+    def _seen(self, trial: Trial) -> bool:
         """Whether it is in the curve of a run."""
 
 
@@ -94,10 +107,10 @@ class Starts(_Seen):
     within: float
 
     @property
-    def words(self) -> str:
+    def _phrase(self) -> str:
         return f"starts within {self.within:.0%} of the baseline"
 
-    def seen(self, trial: Trial) -> bool:
+    def _seen(self, trial: Trial) -> bool:
         line = _line(trial, self.quantity, 1.0, "baseline")
         return abs(trial.curve(self.quantity)[0].value - line) <= self.within * line
 
@@ -119,12 +132,12 @@ class Reaches(_Seen):
     until: float = math.inf
 
     @property
-    def words(self) -> str:
+    def _phrase(self) -> str:
         words = "passes" if self.ever else "never passes"
         until = f" within {self.until:g} epochs" if math.isfinite(self.until) else ""
         return f"{words} {_line_words(self.line, self.of)}{until}"
 
-    def seen(self, trial: Trial) -> bool:
+    def _seen(self, trial: Trial) -> bool:
         epoch = _crossing(trial, self.quantity, self.line, self.of)
         return (epoch <= self.until and math.isfinite(epoch)) == self.ever
 
@@ -146,11 +159,11 @@ class Returns(_Seen):
     ever: bool = True
 
     @property
-    def words(self) -> str:
+    def _phrase(self) -> str:
         words = "comes back to" if self.ever else "does not come back to"
         return f"{words} {_line_words(self.back, self.of)}"
 
-    def seen(self, trial: Trial) -> bool:
+    def _seen(self, trial: Trial) -> bool:
         quantity = self.quantity
         start = _crossing(trial, quantity, self.line, self.of)
         back = _line(trial, quantity, self.back, self.of)
@@ -176,11 +189,11 @@ class Drops(_Seen):
     of: Scale = ""
 
     @property
-    def words(self) -> str:
+    def _phrase(self) -> str:
         lines = f"{_line_words(self.start, self.of)} to {_line_words(self.line, self.of)}"
         return f"goes from {lines} within {self.within:g} epochs"
 
-    def seen(self, trial: Trial) -> bool:
+    def _seen(self, trial: Trial) -> bool:
         quantity = self.quantity
         end = _crossing(trial, quantity, self.line, self.of)
         start = _line(trial, quantity, self.start, self.of)
@@ -209,7 +222,7 @@ class Ends(Statement):
     at: Moment = "last"
     passes: bool = True
 
-    def judge_one(self, recipe: str, evidence: Evidence) -> Finding:
+    def _judge_one(self, recipe: str, evidence: Evidence) -> Finding:
         trials = evidence.trials(recipe)
         values = _values(trials, self.quantity, self.at)
         if not values:
@@ -238,27 +251,28 @@ class _Pairs(Statement):
 
     @property
     def recipes(self) -> tuple[str, ...]:
+        """All that are looked at."""
         return (*self.runs, *self.than)
 
-    def judge_one(self, recipe: str, evidence: Evidence) -> Finding:
-        return combine([self.judge_pair(recipe, other, evidence) for other in self.than])
+    def _judge_one(self, recipe: str, evidence: Evidence) -> Finding:
+        return combine([self._judge_pair(recipe, other, evidence) for other in self.than])
 
-    def judge_pair(self, recipe: str, other: str, evidence: Evidence) -> Finding:
+    def _judge_pair(self, recipe: str, other: str, evidence: Evidence) -> Finding:
         """What runs say about it for a pair."""
         names = (recipe, other)
-        both = [[one for one in evidence.trials(name) if self.serves(one)] for name in names]
+        both = [[one for one in evidence.trials(name) if self._serves(one)] for name in names]
         counted = list(zip(names, both, strict=True))
         if not all(both):
             return combine([missing(name, 0) for name, trials in counted if not trials])
         short = tuple(name for name, trials in counted if len(trials) < SEEDS)
-        return self.judge_trials(names, both, short)
+        return self._judge_trials(names, both, short)
 
     @abstractmethod
-    def serves(self, trial: Trial) -> bool:
+    def _serves(self, trial: Trial) -> bool:
         """Whether a run has what is looked at."""
 
     @abstractmethod
-    def judge_trials(
+    def _judge_trials(
         self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
     ) -> Finding:
         """What two sets of runs say about it; ``short`` names recipes with too few seeds."""
@@ -274,10 +288,10 @@ class _Numbers(_Pairs):
 
     at: Moment = "selected"
 
-    def serves(self, trial: Trial) -> bool:
+    def _serves(self, trial: Trial) -> bool:
         return trial.value(self.quantity, self.at) is not None
 
-    def judge_trials(
+    def _judge_trials(
         self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
     ) -> Finding:
         values = [_values(trials, self.quantity, self.at) for trials in both]
@@ -287,16 +301,16 @@ class _Numbers(_Pairs):
         sign = -1.0 if both[0][0].higher(self.quantity) else 1.0
         first, second = ([sign * value for value in some] for some in values)
         if min(len(first), len(second)) > 1:
-            return by_test(words, *self.compare(first, second), short)
+            return by_test(words, *self._compare(first, second), short)
         # one number has no spread to test against
-        return by_guess(words, self.guess(mean(first), mean(second)), short)
+        return by_guess(words, self._guess(mean(first), mean(second)), short)
 
     @abstractmethod
-    def guess(self, first: float, second: float) -> bool:
+    def _guess(self, first: float, second: float) -> bool:
         """Whether two numbers, of which the lower is better, speak for it."""
 
     @abstractmethod
-    def compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    def _compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
         """The p-values of the statement and of its opposite, where the lower is better."""
 
 
@@ -310,10 +324,10 @@ class Better(_Numbers):
 
     by: float = 0.0
 
-    def guess(self, first: float, second: float) -> bool:
+    def _guess(self, first: float, second: float) -> bool:
         return first + self.by < second
 
-    def compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    def _compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
         return p_less(first, second, self.by), p_less(second, first, -self.by)
 
 
@@ -327,10 +341,10 @@ class Equal(_Numbers):
 
     by: float
 
-    def guess(self, first: float, second: float) -> bool:
+    def _guess(self, first: float, second: float) -> bool:
         return abs(first - second) <= self.by
 
-    def compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    def _compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
         inside = max(p_less(first, second, -self.by), p_less(second, first, -self.by))
         outside = 2 * min(p_less(first, second, self.by), p_less(second, first, self.by))
         return inside, min(outside, 1.0)
@@ -348,10 +362,10 @@ class Ratio(_Numbers):
     low: float
     high: float
 
-    def guess(self, first: float, second: float) -> bool:
+    def _guess(self, first: float, second: float) -> bool:
         return self.low <= first / second <= self.high
 
-    def compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    def _compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
         x, y = ([math.log(abs(value)) for value in values] for values in (first, second))
         low, high = math.log(self.low), math.log(self.high)
         inside = max(p_less(y, x, low), p_less(x, y, -high))
@@ -363,7 +377,7 @@ class Ratio(_Numbers):
 class _Curves(_Pairs):
     """About the curves of pairs."""
 
-    def serves(self, trial: Trial) -> bool:
+    def _serves(self, trial: Trial) -> bool:
         return bool(trial.curve(self.quantity))
 
 
@@ -379,7 +393,7 @@ class Earlier(_Curves):
     line: float
     of: Scale = ""
 
-    def judge_trials(
+    def _judge_trials(
         self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
     ) -> Finding:
         first, second = (
@@ -406,7 +420,7 @@ class Leads(_Curves):
     after: float
     share: float = 0.9
 
-    def judge_trials(
+    def _judge_trials(
         self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
     ) -> Finding:
         trials, others = both

@@ -7,7 +7,7 @@ import pytest
 from lab.verdicts.made_up import make_evidence, make_run
 
 from cayley.lab.verdicts import Evidence, Outcome
-from cayley.lab.verdicts.statements import FORMS
+from cayley.lab.verdicts.statements import FORMS, Ends, Ratio
 
 ONE, OTHER = "scornn/adding-200", "lstm/adding-200"
 LOW = [[0.9, 0.5, 0.10], [0.9, 0.5, 0.11], [0.9, 0.4, 0.09]]
@@ -108,9 +108,7 @@ def test_ratio_of_times(minutes: list[float], expected: Outcome) -> None:
         return [make_run(recipe, k, [0.1], minutes=time) for k, time in enumerate(times)]
 
     evidence = Evidence([*runs(ONE, minutes), *runs(OTHER, [1.0, 1.01, 0.99])])
-    statement = FORMS["ratio"](
-        runs=(ONE,), than=(OTHER,), metric="minutes_per_epoch", low=1.5, high=2.5
-    )
+    statement = Ratio(runs=(ONE,), than=(OTHER,), metric="minutes_per_epoch", low=1.5, high=2.5)
     assert statement.judge(evidence).outcome == expected
 
 
@@ -122,7 +120,7 @@ def test_accuracies_are_better_when_they_are_higher() -> None:
 
 
 def test_every_recipe_has_to_hold() -> None:
-    statement = FORMS["ends"](runs=(ONE, OTHER), metric="test_mse", line=0.2)
+    statement = Ends(runs=(ONE, OTHER), metric="test_mse", line=0.2)
     assert statement.judge(make_evidence({ONE: LOW, OTHER: HIGH})).outcome == Outcome.FAILS
     found = statement.judge(make_evidence({ONE: LOW}))
     assert (found.outcome, found.missing) == (Outcome.UNDECIDED, (OTHER,))
