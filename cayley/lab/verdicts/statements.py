@@ -261,10 +261,10 @@ class _Pairs(Statement):
         """What runs say about it for a pair."""
         names = (recipe, other)
         both = [[one for one in evidence.trials(name) if self._serves(one)] for name in names]
-        counted = list(zip(names, both, strict=True))
+        named = list(zip(names, both, strict=True))
         if not all(both):
-            return combine([missing(name, 0) for name, trials in counted if not trials])
-        short = tuple(name for name, trials in counted if len(trials) < SEEDS)
+            return combine([missing(name, 0) for name, trials in named if not trials])
+        short = tuple(name for name, trials in named if len(trials) < SEEDS)
         return self._judge_trials(names, both, short)
 
     @abstractmethod
