@@ -137,9 +137,34 @@ def make_parser() -> argparse.ArgumentParser:
         _complete(action, FILES)
     _add_json(sub)
 
+    sub = add("study", commands.study, "cayley study gradient-stability --seeds 3")
+    sub.add_argument("study", nargs="?", metavar="NAME", help="a name from --list")
+    sub.add_argument("--list", action="store_true", help="list the studies and their claims")
+    output = sub.add_argument(
+        "-o", "--output", type=Path, default=Path("studies"), help="where it goes (%(default)s)"
+    )
+    _complete(output, FILES)
+    sub.add_argument("--seeds", type=_positive, metavar="N", help="how many, in a row")
+    sub.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change settings, such as n=128; a verdict then leans at most",
+    )
+    sub.add_argument("--tiny", action="store_true", help="with tiny settings, to try it out")
+    _add_threads(sub)
+    _add_place(sub, "auto")
+    _add_json(sub)
+
     sub = add("verdicts", commands.verdicts, "cayley verdicts runs --outcome holds")
     folders = sub.add_argument(
-        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs below them"
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="folders with runs and studies below them",
     )
     sub.add_argument("--paper", default="", help="only claims of papers whose name contains this")
     sub.add_argument(
@@ -275,6 +300,13 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
         default="32-true",
         help="of the computation (%(default)s)",
     )
+    _add_threads(sub)
+    _add_place(sub, "auto")
+    _add_output_style(sub)
+    _add_checkpoints(sub)
+
+
+def _add_threads(sub: argparse.ArgumentParser) -> None:
     # more gain little on steps this small, lose much on a busy machine, and change last digits
     sub.add_argument(
         "--threads",
@@ -282,9 +314,6 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
         default=1,
         help="of torch; 0 for its own choice (%(default)s)",
     )
-    _add_place(sub, "auto")
-    _add_output_style(sub)
-    _add_checkpoints(sub)
 
 
 def _add_run(sub: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from cayley.checks import check_integer
 from cayley.parametrizations import MAPS, Parametrization, neumann_update
 from cayley.parametrizations.orthogonal import MapFactory, make_map
 
-__all__ = ["NeumannStudy", "formation_seconds", "neumann_errors"]
+__all__ = ["NeumannStudy", "formation_seconds", "median_seconds", "neumann_errors"]
 
 
 def formation_seconds(
@@ -48,7 +48,9 @@ def formation_seconds(
     return torch.tensor(
         [
             [
-                _seconds(_formation(make_map(map, n, device), backward, device, dtype), repeat)
+                median_seconds(
+                    _formation(make_map(map, n, device), backward, device, dtype), repeat
+                )
                 for n in sizes
             ]
             for map in names.values()
@@ -78,7 +80,7 @@ def _formation(
     return form
 
 
-def _seconds(run: Callable[[], Tensor], repeat: int) -> float:
+def median_seconds(run: Callable[[], Tensor], repeat: int) -> float:
     """The median time of a run, after one that does not count; a GPU is waited for."""
     result, found = run(), []
     for _ in range(repeat):
@@ -160,7 +162,7 @@ def neumann_errors(
     W = inverses @ (eye - path[1:])
     first, delta, M = exact[0], deltas[0], eye + path[0]
     times = [
-        _seconds(lambda order=order: neumann_update(first, delta, order), repeat)
+        median_seconds(lambda order=order: neumann_update(first, delta, order), repeat)
         for order in orders
     ]
     return NeumannStudy(
@@ -168,5 +170,5 @@ def neumann_errors(
         torch.linalg.matrix_norm(W.mT @ W - eye),
         torch.linalg.matrix_norm(exact[:-1] @ deltas, 2),
         torch.tensor(times, dtype=torch.float64),
-        torch.tensor(_seconds(lambda: torch.linalg.inv(M), repeat), dtype=torch.float64),
+        torch.tensor(median_seconds(lambda: torch.linalg.inv(M), repeat), dtype=torch.float64),
     )

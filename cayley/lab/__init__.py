@@ -2,10 +2,11 @@
 
 Imports run along these arrows only, from a room to those on its right::
 
-    cli → commands ─┬→ training ─┬→ models → tasks ──────┬→ errors, importing, wording
-                    │            │    └────────→ recipes ┤
-                    │            └→ runs ──────→ recipes ┘
-                    └→ report ────→ runs
+    cli → commands ─┬→ studies → training ─┬→ models → tasks ──────┬→ errors, importing, wording
+                    │                      │    └────────→ recipes ┤
+                    │                      └→ runs ──────→ recipes ┘
+                    ├→ report ───────────────→ runs
+                    └→ verdicts → report, studies
 
 ============= ==================================================================
 ``recipes``   what to train, and what was published about it
@@ -13,7 +14,9 @@ Imports run along these arrows only, from a room to those on its right::
 ``models``    the network of a recipe
 ``runs``      run folders, machines, interrupts
 ``training``  from a recipe to a finished run
+``studies``   what goes on inside of networks: numbers and pictures
 ``report``    runs beside the published numbers
+``verdicts``  what runs and studies say about every claim
 ``commands``  what :mod:`cayley.cli` calls
 ``errors``    errors that a user can do something about
 ``importing`` classes of the user's own

@@ -20,10 +20,12 @@ ROOMS: dict[str, set[str]] = {
     "runs": {"recipes", *SHARED},
     "training": {"recipes", "tasks", "models", "runs", *SHARED},
     "report": {"recipes", "runs", *SHARED},
-    "commands": {"recipes", "runs", "training", "report", *SHARED},
+    "studies": {"recipes", "tasks", "models", "runs", "training", *SHARED},
+    "verdicts": {"recipes", "runs", "report", "studies", *SHARED},
+    "commands": {"recipes", "runs", "training", "report", "studies", "verdicts", *SHARED},
 }
 # the rooms that compute import the core too
-COMPUTING = {"models", "runs", "training"}
+COMPUTING = {"models", "runs", "training", "studies"}
 TASK_ROOMS = {"synthetic", "images", "text", "speech", "graph"}
 
 

@@ -4,6 +4,7 @@
 ``listing``     list, show
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
+``studies``     study
 ``verdicts``    verdicts
 ``archive``     archive
 =============== ==============================================
@@ -14,6 +15,7 @@ What takes long to import is imported where it is used: ``cayley --help`` needs 
 from cayley.lab.commands.archive import archive
 from cayley.lab.commands.listing import list_recipes, show
 from cayley.lab.commands.report import report
+from cayley.lab.commands.studies import study
 from cayley.lab.commands.training import evaluate, reproduce, resume, train
 from cayley.lab.commands.verdicts import verdicts
 
@@ -25,6 +27,7 @@ __all__ = [
     "reproduce",
     "resume",
     "show",
+    "study",
     "train",
     "verdicts",
 ]

@@ -16,18 +16,20 @@ __all__ = ["verdicts", "write_verdicts"]
 
 
 def verdicts(options: Namespace) -> int:
-    """Judge every claim of the documents by runs.
+    """Judge every claim of the documents by runs and studies.
 
     A claim holds, does not hold, is undecided (then the runs that are missing are named), or cannot
     be run. Only finished runs with a recipe's own settings count, and only from three seeds on.
     """
     from cayley.lab.report import read_runs
+    from cayley.lab.studies import find_studies, read_study
     from cayley.lab.verdicts import Evidence, judge_claims
 
     runs, _ = read_runs(options.folders)
+    evidence = Evidence(runs, map(read_study, find_studies(options.folders)))
     found = [
         one
-        for one in judge_claims(Evidence(runs))
+        for one in judge_claims(evidence)
         if options.paper.lower() in one.claim.paper and one.words.startswith(options.outcome)
     ]
     if options.markdown is not None:
@@ -57,12 +59,13 @@ def sentence(found: Sequence["Verdict"]) -> str:
 
 
 def missing_command(verdict: "Verdict") -> str:
-    """The command that makes the runs which a verdict lacks; empty if it lacks none."""
+    """The command that makes what a verdict lacks, runs or a study; empty if it lacks none."""
     names = verdict.finding.missing
     if not names:
         return ""
     more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"cayley train {names[0]} --seeds 3{more}"
+    command = names[0] if names[0].startswith("study ") else f"train {names[0]}"
+    return f"cayley {command} --seeds 3{more}"
 
 
 def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:

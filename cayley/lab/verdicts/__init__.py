@@ -1,10 +1,11 @@
-"""Verdicts: what our own runs say about every claim of the documents.
+"""Verdicts: what our own runs and studies say about every claim of the documents.
 
 =============== ================================================================
 ``statistics``  how sure one can be from a few seeds
-``evidence``    the runs, as judges see them
+``evidence``    runs and studies, as judges see them
 ``findings``    outcomes with their reasons, and how they add up
-``statements``  the forms of statements; ``judges.toml`` has one judge a claim
+``statements``  the forms of statements about runs; ``judges.toml`` has one judge a claim
+``studied``     the form of statements about studies
 ``judging``     verdicts on all claims
 =============== ================================================================
 """

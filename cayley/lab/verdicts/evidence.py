@@ -1,4 +1,4 @@
-"""What judges look at: finished runs with a recipe's own settings, their curves and numbers."""
+"""What judges look at: finished runs with a recipe's own settings, and studies."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,6 +8,7 @@ from typing import Literal
 from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better, measure
 from cayley.lab.report.reading import MeasuredRun
 from cayley.lab.report.summary import find_changes
+from cayley.lab.studies import StudyRecord
 
 __all__ = ["Evidence", "Moment", "Point", "Trial"]
 
@@ -72,11 +73,18 @@ class Trial:
 class Evidence:
     """Runs by recipe; those with other settings, variants or data prove nothing about a claim.
 
+    Of several folders of one study that with the study's own settings counts, then that with the
+    most seeds.
+
     Arguments:
         runs: As :func:`cayley.lab.report.read_runs` returns them.
+        studies: As :func:`cayley.lab.studies.read_study` returns them.
     """
 
-    def __init__(self, runs: Iterable[MeasuredRun]) -> None:
+    def __init__(self, runs: Iterable[MeasuredRun], studies: Iterable[StudyRecord] = ()) -> None:
+        self.studies: dict[str, StudyRecord] = {}
+        for study in sorted(studies, key=lambda one: (not one.changed, len(one.seeds))):
+            self.studies[study.study] = study
         self._trials: dict[str, dict[int, Trial]] = {}
         for run in runs:
             if run.result is None or run.recipe.variant != "paper" or find_changes(run):

@@ -26,7 +26,7 @@ class Finding:
         outcome: What was found.
         words: The numbers.
         leaning: Where an undecided one tends to; undecided itself if nowhere.
-        missing: Recipes that have not enough runs.
+        missing: Recipes that have not enough runs; a study as ``study NAME``.
     """
 
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""A verdict on every claim, from recorded runs."""
+"""A verdict on every claim, from recorded runs and studies."""
 
 import tomllib
 from collections.abc import Mapping
@@ -12,10 +12,12 @@ from cayley.lab.recipes import from_table, published
 from cayley.lab.verdicts.evidence import Evidence
 from cayley.lab.verdicts.findings import Finding, Outcome, combine
 from cayley.lab.verdicts.statements import FORMS, Statement
+from cayley.lab.verdicts.studied import StudyNumber
 
 __all__ = ["Judge", "Verdict", "judge_claims", "judges"]
 
 STUDY = "Study to come"
+KINDS: dict[str, type[Statement | StudyNumber]] = {**FORMS, "study": StudyNumber}
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,11 @@ class Judge:
         data: Which data it needs that cannot be had freely; empty for none.
     """
 
-    statements: tuple[Statement, ...]
+    statements: tuple[Statement | StudyNumber, ...]
     data: str = ""
 
     def judge(self, evidence: Evidence) -> Finding:
-        """What runs say."""
+        """What runs and studies say."""
         found = combine([statement.judge(evidence) for statement in self.statements])
         names = {name for statement in self.statements for name in statement.recipes}
         if self.data and not any(evidence.trials(name) for name in names):
@@ -76,12 +78,12 @@ def _read(name: str, table: Mapping[str, Any]) -> Judge:
     statements = []
     for one in table["says"]:
         rest = {key: value for key, value in one.items() if key != "form"}
-        if one.get("form") not in FORMS:
+        if one.get("form") not in KINDS:
             raise RecipeError(
-                f"judges.toml: {name}: expected a form among {', '.join(FORMS)}, "
+                f"judges.toml: {name}: expected a form among {', '.join(KINDS)}, "
                 f"got {one.get('form')!r}"
             )
-        statements.append(from_table(FORMS[one["form"]], rest))
+        statements.append(from_table(KINDS[one["form"]], rest))
     return Judge(tuple(statements), table.get("data", ""))
 
 

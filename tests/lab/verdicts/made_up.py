@@ -7,8 +7,10 @@ from lab.descriptions import make_description
 
 from cayley.lab.recipes import find_recipe
 from cayley.lab.report import MeasuredRun
-from cayley.lab.runs import RunResult
+from cayley.lab.runs import MachineFacts, RunResult
 from cayley.lab.runs.result import SelectedScores
+from cayley.lab.studies import StudyRecord
+from cayley.lab.studies.folders import SeedRecord
 from cayley.lab.verdicts import Evidence
 
 BETTER = {"accuracy": "higher", "cross_entropy": "lower", "mse": "lower"}
@@ -60,4 +62,27 @@ def make_evidence(curves: Mapping[str, Sequence[Sequence[float]]], metric: str =
         make_run(recipe, seed, values, metric=metric)
         for recipe, several in curves.items()
         for seed, values in enumerate(several)
+    )
+
+
+def make_study(
+    study: str, values: Sequence[Mapping[str, float]], *, random: bool = True, **changed: int
+) -> StudyRecord:
+    """The numbers of one seed after another."""
+    machine = MachineFacts(accelerator="cpu", precision="32-true", threads=1)
+    seeds = {
+        str(seed): SeedRecord(
+            numbers=dict(numbers), seconds=1.0, finished="", machine=machine, versions={}
+        )
+        for seed, numbers in enumerate(values)
+    }
+    return StudyRecord(
+        format=1,
+        study=study,
+        title="",
+        claims=(),
+        random=random,
+        settings=changed,
+        changed=changed,
+        seeds=seeds,
     )

@@ -4,7 +4,9 @@ import pytest
 from lab.verdicts.made_up import make_run
 
 from cayley.lab.recipes import find_recipe, published, tables
+from cayley.lab.studies import STUDIES
 from cayley.lab.verdicts import Evidence, Judge, Outcome, judge_claims, judges
+from cayley.lab.verdicts.studied import StudyNumber
 
 NAMES = {entry.name for table in tables().values() for entry in table.entries}
 AUDIO = ("segsnr_db", "stoi", "pesq")
@@ -22,6 +24,8 @@ def test_every_claim_has_one_judge_or_one_reason() -> None:
 @pytest.mark.parametrize("judge", judges().values(), ids=judges())
 def test_judges_ask_for_what_recipes_measure(judge: Judge) -> None:
     for statement in judge.statements:
+        if isinstance(statement, StudyNumber):
+            continue
         assert set(statement.recipes) <= NAMES
         quantity = statement.quantity
         if quantity.split and quantity.metric not in AUDIO:
@@ -58,3 +62,14 @@ def test_runs_with_other_settings_count_for_nothing() -> None:
     changed = find_recipe("quickstart").recipe(overrides=["optim.lr=1.0"])
     other = type(run)(run.folder, changed, run.description, run.evaluations, 1, run.result)
     assert not Evidence([other]).trials("quickstart")
+
+
+def test_judges_of_studies_judge_the_claims_that_these_decide() -> None:
+    for name, judge in judges().items():
+        for statement in judge.statements:
+            if isinstance(statement, StudyNumber):
+                assert name in STUDIES[statement.study].claims
+    decided = {id for study in STUDIES.values() for id in study.claims}
+    own = {id for id in decided if published.claim(id).same_as is None}
+    assert own <= set(judges())
+    assert all(published.claim(id).same_as in decided for id in decided - own)

@@ -1,0 +1,50 @@
+"""The command ``cayley study``."""
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+
+from cayley.lab.errors import RecipeError
+
+__all__ = ["study"]
+
+
+def study(options: Namespace) -> int:
+    """Compute a study: numbers and a picture of what goes on inside of networks.
+
+    Its folder has study.json, with the numbers of every seed, and picture.png, that of the first
+    seed. Seeds that are there are not computed again. cayley verdicts reads both runs and studies.
+    """
+    from cayley.lab.runs import Machine
+    from cayley.lab.studies import STUDIES, find_study, run_study
+    from cayley.lab.training import RunSettings
+
+    if options.list:
+        for one in STUDIES.values():
+            if options.json:
+                known = {"study": one.name, "title": one.title, "claims": one.claims}
+                print(json.dumps(known | {"settings": one.settings}))
+            else:
+                print(f"{one.name}: {one.title}\n  decides {', '.join(one.claims)}")
+        return 0
+    if options.study is None:
+        raise RecipeError("expected the name of a study, got none: see cayley study --list")
+    record = run_study(
+        find_study(options.study),
+        options.output,
+        seeds=options.seeds or 1,
+        changes=options.set,
+        tiny=options.tiny,
+        settings=RunSettings(Machine(options.device, threads=options.threads), data=options.data),
+        tell=(lambda words: None) if options.json else print,
+    )
+    if options.json:
+        print(json.dumps(asdict(record)))
+        return 0
+    for seed, one in record.seeds.items():
+        print(f"seed {seed}")
+        for name, value in one.numbers.items():
+            if not isinstance(value, list):
+                print(f"  {name} {value:.4g}")
+    print(f"{options.output / record.study}: study.json and picture.png")
+    return 0

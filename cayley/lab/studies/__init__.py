@@ -1,0 +1,28 @@
+"""Studies: questions about the inside of networks, each answered by numbers and a picture.
+
+==================== ===========================================================
+``study``            what a study is
+``training``         networks of recipes, trained for some steps
+``activations``      the surface of modReLU
+``gradients``        gradients of states, Jacobians of states by inputs
+``normalisations``   what is left of states after normalisation
+``matrices``         orthogonality, eigenvalues, series and costs of matrices
+``catalogue``        all of them, by name
+``folders``          ``studies/NAME``: numbers of each seed, and the picture
+==================== ===========================================================
+"""
+
+from cayley.lab.studies.catalogue import STUDIES, find_study
+from cayley.lab.studies.folders import StudyRecord, find_studies, read_study, run_study
+from cayley.lab.studies.study import Measured, Study
+
+__all__ = [
+    "STUDIES",
+    "Measured",
+    "Study",
+    "StudyRecord",
+    "find_studies",
+    "find_study",
+    "read_study",
+    "run_study",
+]

@@ -1,0 +1,198 @@
+"""The folder of a study: ``study.json`` with the numbers of each seed, and ``picture.png``."""
+
+import io
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cayley.lab.errors import NotFinite, RecipeError, RunError
+from cayley.lab.recipes import from_table
+from cayley.lab.runs import (
+    GitState,
+    MachineFacts,
+    RunFolder,
+    describe_machine,
+    find_git_state,
+    find_versions,
+    parse_json,
+)
+from cayley.lab.studies.study import Number, Study
+from cayley.lab.training import RunSettings
+
+__all__ = ["SeedRecord", "StudyRecord", "find_studies", "read_study", "run_study"]
+
+NAME, PICTURE = "study.json", "picture.png"
+FORMAT = 1
+FIRST_SEED = 5544
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedRecord:
+    """The numbers of a seed, and what they were computed on.
+
+    Attributes:
+        numbers: By name.
+        seconds: How long it took.
+        finished: When.
+        machine, versions, git: On what, by what.
+    """
+
+    numbers: dict[str, Any]
+    seconds: float
+    finished: str
+    machine: MachineFacts
+    versions: dict[str, str]
+    git: GitState | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRecord:
+    """What ``study.json`` says; keys and attributes have the same names.
+
+    Attributes:
+        format: Of the file.
+        study: The name.
+        title: In a few words.
+        claims: Those that it decides.
+        random: Whether seeds differ.
+        settings: All of them.
+        changed: Those that are not the study's own.
+        seeds: What each seed gave; the picture is that of the first.
+    """
+
+    format: int
+    study: str
+    title: str
+    claims: tuple[str, ...]
+    random: bool
+    settings: dict[str, Any]
+    changed: dict[str, Any]
+    seeds: dict[str, SeedRecord] = field(default_factory=dict)
+
+    def values(self, number: str) -> list[float]:
+        """A number of each seed that has it."""
+        found = (one.numbers.get(number) for one in self.seeds.values())
+        return [float(value) for value in found if isinstance(value, (int, float))]
+
+
+def read_study(folder: Path) -> StudyRecord:
+    """The record in a folder.
+
+    Arguments:
+        folder: Of the study.
+    """
+    path = folder / NAME
+    try:
+        content = parse_json(path.read_bytes())
+        if content.get("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}, got {content.get('format')!r}")
+        return from_table(StudyRecord, content, strict=False)
+    except OSError as error:
+        raise RunError(f"expected {NAME} in {folder}, got none: {error.strerror}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RunError(
+            f"could not use {path}, which is damaged or of another version of cayley ({error}): "
+            "delete it, and run the study once more"
+        ) from error
+
+
+def find_studies(folders: Iterable[Path]) -> list[Path]:
+    """The folders of all studies below some folders, in order, each once."""
+    found = {path.parent.resolve(): path.parent for top in folders for path in top.rglob(NAME)}
+    return sorted(found.values())
+
+
+def run_study(
+    study: Study,
+    output: Path,
+    *,
+    seeds: int = 1,
+    changes: Sequence[str] = (),
+    tiny: bool = False,
+    settings: RunSettings | None = None,
+    tell: Callable[[str], None] = lambda words: None,
+) -> StudyRecord:
+    """Compute a study for some seeds; those that are there are not computed again.
+
+    Arguments:
+        study: Which one.
+        output: Its folder is in this one, by its name.
+        seeds: How many.
+        changes: Of its settings, each as ``key=value``.
+        tiny: Whether to try it out.
+        settings: Machine and data.
+        tell: Takes a line about each seed that is done.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from cayley.lab.studies import find_study
+        >>> with TemporaryDirectory() as folder:
+        ...     record = run_study(find_study("modrelu-surface"), Path(folder), tiny=True)
+        >>> round(record.seeds["5544"].numbers["peak"])
+        30
+    """
+    settings = RunSettings() if settings is None else settings
+    # before the first seed: files may change while it is computed
+    git = find_git_state()
+    chosen = study.choose(changes, tiny=tiny)
+    record = StudyRecord(
+        format=FORMAT,
+        study=study.name,
+        title=study.title,
+        claims=study.claims,
+        random=study.random,
+        settings=chosen,
+        changed=study.changed(chosen),
+    )
+    with RunFolder(output / study.name) as folder:
+        if folder.has(NAME):
+            before = read_study(folder.folder)
+            if before.settings != chosen:
+                differ = sorted(k for k in chosen if before.settings.get(k) != chosen[k])
+                raise RecipeError(
+                    f"expected {folder.folder} to hold the study with the same settings, got other "
+                    f"{', '.join(differ)}: choose another --output, or delete it"
+                )
+            record.seeds.update(before.seeds)
+        numbers = range(FIRST_SEED, FIRST_SEED + (seeds if study.random else 1))
+        for seed in numbers:
+            # the picture is that of the first seed
+            drawn = seed != FIRST_SEED or folder.has(PICTURE)
+            if str(seed) in record.seeds and drawn:
+                tell(f"{study.name}, seed {seed}: is there already")
+                continue
+            start = time.perf_counter()
+            machine = settings.machine
+            found = study.compute(chosen, seed, settings)
+            _check_finite(study.name, found.numbers)
+            if not drawn:
+                folder.write(PICTURE, _png(study.draw(found.picture, chosen)))
+            seconds = time.perf_counter() - start
+            record.seeds[str(seed)] = SeedRecord(
+                numbers=found.numbers,
+                seconds=round(seconds, 2),
+                finished=datetime.now(UTC).isoformat(timespec="seconds"),
+                machine=describe_machine(machine, machine.fabric().device),
+                versions=find_versions(),
+                git=git,
+            )
+            folder.write_json(NAME, asdict(record))
+            tell(f"{study.name}, seed {seed}: {seconds:.1f} s")
+    return record
+
+
+def _check_finite(name: str, numbers: dict[str, Number]) -> None:
+    for key, value in numbers.items():
+        if not torch.tensor(value).isfinite().all():
+            raise NotFinite(f"{name}: expected a finite {key}, got {value}")
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    return buffer.getvalue()

@@ -1,0 +1,97 @@
+"""What a study is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.recipes import parse_override
+from cayley.lab.training import RunSettings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Measured", "Number", "Settings", "Study", "make_panels"]
+
+Number = float | list[float]
+Settings = Mapping[str, Any]
+
+
+class Measured(NamedTuple):
+    """What one seed gives.
+
+    Attributes:
+        numbers: By name; a list for a curve.
+        picture: What the picture is drawn from.
+    """
+
+    numbers: dict[str, Number]
+    picture: Any
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question, and how its answer is computed.
+
+    Attributes:
+        name: Of the study, and of its folder.
+        title: In a few words.
+        claims: Those that it decides.
+        settings: Those of the document, or ours where it gives none.
+        tiny: What to change in them to try the study out in a second.
+        compute: From settings, a seed, and machine and data, to numbers.
+        draw: From the picture's tensors and the settings to a figure.
+        random: Whether seeds differ; otherwise one decides.
+    """
+
+    name: str
+    title: str
+    claims: tuple[str, ...]
+    compute: Callable[[Settings, int, RunSettings], Measured]
+    draw: Callable[[Any, Settings], "Figure"]
+    settings: Settings = field(default_factory=dict)
+    tiny: Settings = field(default_factory=dict)
+    random: bool = True
+
+    def choose(self, changes: Sequence[str] = (), *, tiny: bool = False) -> dict[str, Any]:
+        """The settings with changes.
+
+        Arguments:
+            changes: Each as ``key=value``.
+            tiny: Whether to take the tiny ones.
+        """
+        chosen = {**self.settings, **(self.tiny if tiny else {})}
+        for change in changes:
+            for key, value in parse_override(change).items():
+                if key not in chosen:
+                    known = ", ".join(chosen) or "none"
+                    raise RecipeError(f"{self.name}: expected a setting of {known}, got {key!r}")
+                if type(value) is not type(chosen[key]):
+                    kind = type(chosen[key]).__name__
+                    raise RecipeError(f"{self.name}: {key}: expected {kind}, got {value!r}")
+                chosen[key] = value
+        return chosen
+
+    def changed(self, settings: Settings) -> dict[str, Any]:
+        """Those of some settings that differ from the study's own."""
+        return {key: value for key, value in settings.items() if value != self.settings.get(key)}
+
+
+def make_panels(
+    count: int = 1, projection: str | None = None, *, share: bool = False
+) -> tuple["Figure", list["Axes"]]:
+    """A figure of so many panels side by side.
+
+    Arguments:
+        count: How many.
+        projection: ``"3d"`` for surfaces.
+        share: Whether they have one vertical axis.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6 if count == 1 else 4.2 * count, 3.6), layout="constrained")
+    axes = figure.subplots(
+        1, count, sharey=share, squeeze=False, subplot_kw={"projection": projection}
+    )
+    return figure, [*axes[0]]

@@ -1,0 +1,62 @@
+"""Networks of recipes, trained for some steps in memory, to be looked into on the way."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from cayley.lab.errors import NotFinite
+from cayley.lab.recipes import ModelSettings, find_recipe
+from cayley.lab.tasks import Batch
+from cayley.lab.training import RunSettings, build_task, initial_model
+from cayley.lab.training.learner import Learner
+
+__all__ = ["Subject"]
+
+
+class Subject:
+    """A network with its task and its optimizer, as a recipe has them.
+
+    Arguments:
+        recipe: The name of a recipe.
+        changes: What to change in it, each as ``key=value``.
+        seed: Of the network and of the examples.
+        settings: Machine and data.
+        model: Another network in the place of the recipe's.
+    """
+
+    def __init__(
+        self,
+        recipe: str,
+        changes: Sequence[str],
+        seed: int,
+        settings: RunSettings,
+        model: ModelSettings | None = None,
+    ) -> None:
+        self.recipe = find_recipe(recipe).recipe(overrides=changes)
+        if model is not None:
+            self.recipe = replace(self.recipe, model=model, parameters=0)
+        self.task = build_task(self.recipe.task, settings)
+        machine = settings.machine
+        self.model = initial_model(self.recipe, self.task, seed, machine)
+        self.learner = Learner(self.recipe, self.task, self.model, machine.fabric())
+        self.batches: Iterator[Batch] = self.task.batches(
+            "train",
+            self.recipe.training.batch,
+            seed=seed,
+            epochs=None,
+            device=self.learner.fabric.device,
+            dtype=machine.dtype,
+        )
+
+    def train(self, steps: int) -> list[float]:
+        """Take steps; their losses, which have to be finite."""
+        losses = [float(self.learner.learn(next(self.batches))) for _ in range(steps)]
+        if not self.learner.is_finite():
+            raise NotFinite(f"expected finite weights of {self.recipe.name}, got others")
+        return losses
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Of a batch, with the present weights."""
+        output, _ = self.model(batch.input)
+        return self.task.loss(output, batch)

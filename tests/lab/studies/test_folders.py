@@ -1,0 +1,113 @@
+"""Folders of studies, by one that costs nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cayley.lab.errors import NotFinite, RecipeError, RunError
+from cayley.lab.runs import Machine
+from cayley.lab.studies import Measured, Study, StudyRecord, find_studies, read_study, run_study
+from cayley.lab.studies.study import Settings, make_panels
+from cayley.lab.training import RunSettings
+
+
+class Counting:
+    """A study that counts how often it is computed."""
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+        self.study = Study(
+            "counting", "of seeds", ("neumann-order",), self.compute, self.draw, {"n": 3, "x": 0.5}
+        )
+
+    def compute(self, settings: Settings, seed: int, run: RunSettings) -> Measured:
+        self.seeds.append(seed)
+        return Measured({"n": settings["n"], "curve": [float(seed), settings["x"]]}, None)
+
+    def draw(self, picture: Any, settings: Settings) -> Any:
+        return make_panels()[0]
+
+    def run(self, output: Path, **options: Any) -> StudyRecord:
+        settings = RunSettings(Machine("cpu", threads=1))
+        return run_study(self.study, output, settings=settings, **options)
+
+
+@pytest.fixture
+def counting() -> Counting:
+    return Counting()
+
+
+def test_seeds_that_are_there_are_not_computed_again(counting: Counting, tmp_path: Path) -> None:
+    counting.run(tmp_path)
+    lines: list[str] = []
+    record = counting.run(tmp_path, seeds=3, tell=lines.append)
+    assert counting.seeds == [5544, 5545, 5546]
+    assert lines[0] == "counting, seed 5544: is there already"
+    assert read_study(tmp_path / "counting") == record
+    assert record.values("n") == [3.0] * 3
+    assert record.values("curve") == record.values("absent") == []
+    assert all(one.machine.cores and one.versions["torch"] for one in record.seeds.values())
+
+
+def test_a_picture_that_is_missing_is_drawn_again(counting: Counting, tmp_path: Path) -> None:
+    counting.run(tmp_path, seeds=2)
+    (tmp_path / "counting" / "picture.png").unlink()
+    counting.run(tmp_path, seeds=2)
+    assert counting.seeds == [5544, 5545, 5544]
+    assert (tmp_path / "counting" / "picture.png").exists()
+
+
+def test_other_settings_are_marked_and_do_not_mix(counting: Counting, tmp_path: Path) -> None:
+    assert counting.run(tmp_path, changes=["n=4"]).changed == {"n": 4}
+    with pytest.raises(RecipeError, match="got other n: choose another --output"):
+        counting.run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("m=4", "expected a setting of n, x, got 'm'"), ("n=0.5", "n: expected int, got 0.5")],
+)
+def test_settings_that_are_wrong(
+    change: str, message: str, counting: Counting, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        counting.run(tmp_path, changes=[change])
+    assert not counting.seeds
+
+
+def test_one_seed_is_all_where_nothing_is_random(tmp_path: Path) -> None:
+    counting = Counting()
+    object.__setattr__(counting.study, "random", False)
+    assert len(counting.run(tmp_path, seeds=3).seeds) == 1
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    counting = Counting()
+    compute = lambda *_: Measured({"n": float("nan")}, None)  # noqa: E731
+    object.__setattr__(counting.study, "compute", compute)
+    with pytest.raises(NotFinite, match="counting: expected a finite n, got nan"):
+        counting.run(tmp_path)
+    assert not (tmp_path / "counting" / "study.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 2}', '{"format": 1}', '{"format": NaN}'])
+def test_a_damaged_file_is_named(text: str, counting: Counting, tmp_path: Path) -> None:
+    counting.run(tmp_path)
+    (tmp_path / "counting" / "study.json").write_text(text)
+    for read in (lambda: read_study(tmp_path / "counting"), lambda: counting.run(tmp_path)):
+        with pytest.raises(RunError, match=r"could not use .*study.json, which is damaged"):
+            read()
+    with pytest.raises(RunError, match=r"expected study.json in .*, got none"):
+        read_study(tmp_path)
+
+
+def test_studies_are_found_below_folders(counting: Counting, tmp_path: Path) -> None:
+    counting.run(tmp_path / "a")
+    counting.run(tmp_path / "b" / "c")
+    assert find_studies([tmp_path, tmp_path / "a"]) == [
+        tmp_path / "a" / "counting",
+        tmp_path / "b" / "c" / "counting",
+    ]
+    assert json.loads((tmp_path / "a" / "counting" / "study.json").read_text())["format"] == 1
