@@ -50,7 +50,9 @@ def draw_surface(picture: Any, settings: Settings) -> "Figure":
     z, surface = picture
     figure, axes = make_panels(2, "3d")
     for one, of in zip(axes, ("value", "d_conj"), strict=True):
-        plot_surface(z, surface, one, of=of)
+        solid: Any = plot_surface(z, surface, one, of=of)
+        # room for the label on the right
+        solid.set_box_aspect(None, zoom=0.85)
     return figure
 
 

@@ -193,6 +193,10 @@ def _check_finite(name: str, numbers: dict[str, Number]) -> None:
 
 
 def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return buffer.getvalue()
+    """A figure in few colours, which take few bytes."""
+    from PIL import Image
+
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", dpi=100)
+    Image.open(full).convert("RGB").quantize(128).save(small, format="png", optimize=True)
+    return small.getvalue()
