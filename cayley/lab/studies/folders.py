@@ -149,6 +149,8 @@ def run_study(
         settings=chosen,
         changed=study.changed(chosen),
     )
+    # sets the threads, which times depend on
+    device = settings.machine.fabric().device
     with RunFolder(output / study.name) as folder:
         if folder.has(NAME):
             before = read_study(folder.folder)
@@ -167,7 +169,6 @@ def run_study(
                 tell(f"{study.name}, seed {seed}: is there already")
                 continue
             start = time.perf_counter()
-            machine = settings.machine
             found = study.compute(chosen, seed, settings)
             _check_finite(study.name, found.numbers)
             if not drawn:
@@ -177,7 +178,7 @@ def run_study(
                 numbers=found.numbers,
                 seconds=round(seconds, 2),
                 finished=datetime.now(UTC).isoformat(timespec="seconds"),
-                machine=describe_machine(machine, machine.fabric().device),
+                machine=describe_machine(settings.machine, device),
                 versions=find_versions(),
                 git=git,
             )
