@@ -213,9 +213,9 @@ NEUMANN_ORDER = Study(
     {
         "n": 118,
         "T": 100,
-        "batch": 128,
+        "batch": 32,
         "lr": 1e-3,
-        "steps": 300,
+        "steps": 200,
         "last": 50,
         "path": 49,
         "period": 49,
@@ -248,6 +248,6 @@ MULTIPLE_EIGENVALUES = Study(
     ("enrnn-no-multiple-eigenvalue",),
     measure_eigenvalues,
     draw_eigenvalues,
-    {"T": 100, "batch": 50, "steps": 2000, "parts": 40},
+    {"T": 50, "batch": 50, "steps": 1000, "parts": 40},
     {"T": 8, "batch": 2, "steps": 4, "parts": 2},
 )
