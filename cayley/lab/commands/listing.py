@@ -4,7 +4,6 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from shutil import get_terminal_size
 from typing import Any
 
 from cayley.lab.commands.presence import find_missing
@@ -157,6 +156,8 @@ def _row(recipe: Recipe) -> list[str]:
 
 def _width() -> int:
     """The columns of the terminal; without one there is no end, as other programs need it all."""
+    from shutil import get_terminal_size
+
     return get_terminal_size().columns - 2 if sys.stdout.isatty() else sys.maxsize
 
 

@@ -5,7 +5,6 @@ import sys
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 from cayley.lab.commands.listing import describe_recipe
@@ -273,6 +272,8 @@ def print_result(folder: Path, result: "RunResult") -> None:
 
 def describe_spread(results: list["RunResult"]) -> str:
     """Mean and standard deviation over runs, by split and metric."""
+    from statistics import mean, stdev
+
     parts = []
     for split, selected in results[0].selected.items():
         for metric in selected.scores:
