@@ -29,17 +29,13 @@ __all__ = ["describe_recipe", "list_recipes", "show"]
 def list_recipes(options: Namespace) -> int:
     """List the recipes: what is trained on what, the data that it needs, what was published.
 
-    Words are looked for in names, tables, networks, tasks, data sets, papers and claims; a recipe
-    is listed if it has them all. With --data, only those are that can be run with what is there.
+    Words are looked for in names, tables, networks, tasks, data sets and papers, and, where that
+    finds nothing, in claims; a recipe is listed if it has them all. With --data, only those are
+    that can be run with what is there.
     """
-    found = {
-        table.name: [
-            recipe
-            for recipe in (entry.recipe() for entry in table.entries)
-            if _chosen(recipe, options) and matches(recipe, options.words, table.title)
-        ]
-        for table in tables().values()
-    }
+    found = _find(options)
+    if not any(found.values()):
+        found = _find(options, claims=True)
     recipes = [recipe for several in found.values() for recipe in several]
     if not recipes:
         print(f"cayley: {_nothing(options)}", file=sys.stderr)
@@ -118,6 +114,19 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def _find(options: Namespace, *, claims: bool = False) -> dict[str, list[Recipe]]:
+    """The recipes that are asked for, by table."""
+    return {
+        table.name: [
+            recipe
+            for recipe in (entry.recipe() for entry in table.entries)
+            if _chosen(recipe, options)
+            and matches(recipe, options.words, table.title, claims=claims)
+        ]
+        for table in tables().values()
+    }
+
+
 def _chosen(recipe: Recipe, options: Namespace) -> bool:
     known = {
         "paper": (f"{recipe.paper} {recipe.table}",),
@@ -158,7 +167,7 @@ def _width() -> int:
     """The columns of the terminal; without one there is no end, as other programs need it all."""
     from shutil import get_terminal_size
 
-    return get_terminal_size().columns - 2 if sys.stdout.isatty() else sys.maxsize
+    return max(get_terminal_size().columns, 80) - 2 if sys.stdout.isatty() else sys.maxsize
 
 
 def _sizes(recipe: Recipe) -> str:

@@ -21,17 +21,19 @@ def plain(text: str) -> str:
     return re.sub(r"[^a-z0-9 ]", "", text.lower())
 
 
-def matches(recipe: Recipe, words: Sequence[str], title: str = "") -> bool:
+def matches(recipe: Recipe, words: Sequence[str], title: str = "", *, claims: bool = False) -> bool:
     """Whether each word is somewhere in what is known of a recipe.
 
     Arguments:
         recipe: The recipe.
         words: Such as ``["nc-gru", "ptb"]``.
         title: Of the recipe's table.
+        claims: Whether to look into statements about the recipe, which name others, too.
     """
     if not words:
         return True
-    known = [plain(text) for text in _texts(recipe, title)]
+    texts = [*_texts(recipe, title), *(_claims(recipe) if claims else ())]
+    known = [plain(text) for text in texts]
     return all(any(plain(word) in text for text in known) for word in words)
 
 
@@ -74,5 +76,8 @@ def _texts(recipe: Recipe, title: str) -> list[str]:
         recipe.paper,
         recipe.location,
         *(f"{one.id} {one.title} {' '.join(one.authors)} {one.year}" for one in papers),
-        *(f"{name} {published.claim(name).text}" for name in recipe.claims),
     ]
+
+
+def _claims(recipe: Recipe) -> list[str]:
+    return [f"{name} {published.claim(name).text}" for name in recipe.claims]

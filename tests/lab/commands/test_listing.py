@@ -41,6 +41,8 @@ def test_the_wording_of_claims_is_found(capsys: pytest.CaptureFixture[str]) -> N
     recipes = (entry.recipe() for table in tables().values() for entry in table.entries)
     recipe = next(recipe for recipe in recipes if recipe.claims)
     assert recipe.name in names(capsys, *published.claim(recipe.claims[0]).text.split())
+    # but not where names have the words: claims compare one network to others
+    assert all("lstm" in name for name in names(capsys, "lstm", "--task", "timit"))
 
 
 def test_nothing_found_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
