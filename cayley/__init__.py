@@ -1,18 +1,20 @@
 """Recurrent networks with orthogonal and unitary weights, as drop-in ``torch.nn`` layers.
 
-Where torch is imported already, so is everything here. Otherwise public names are imported at their
-first use, and torch with them: the command ``cayley`` answers before. What ``torch.export.load``
-reads needs the operators of this package, which are there after ``import cayley.layers``, in any
-order with torch.
+In the process of the command ``cayley`` public names are imported at their first use, and torch
+with them: the command answers before. Everywhere else ``import cayley`` imports all of them, and
+registers the operators that ``torch.export.load`` needs.
 """
 
 import sys
 from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cayley import (
         activations,
+        diagnostics,
         initializers,
         layers,
         norms,
@@ -62,6 +64,7 @@ __all__ = [
     "SpectralRNN",
     "activations",
     "backend",
+    "diagnostics",
     "initializers",
     "layers",
     "modrelu",
@@ -115,6 +118,12 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if "torch" in sys.modules:
+def _is_command() -> bool:
+    """Whether this is the process of ``cayley``, or of ``python -m cayley``."""
+    script = Path(sys.argv[0]).stem if getattr(sys, "argv", None) else ""
+    return script == "cayley" or ("-m", "cayley") in pairwise(sys.orig_argv)
+
+
+if not _is_command():
     for _name in __all__:
         __getattr__(_name)

@@ -376,7 +376,8 @@ def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -
 def test_help_and_lists_import_no_engine() -> None:
     """They take some 0.2 s, of which nothing may be for what only training needs."""
     script = (
-        "import sys; from cayley import cli\n"
+        "import sys; sys.argv[0] = 'cayley'\n"
+        "from cayley import cli\n"
         "commands = (['--help'], ['train', '--help'], ['list'], ['list', 'pmnist'],\n"
         "  ['show', 'quickstart', '--set', 'model.hidden=3'], ['completion', 'bash'])\n"
         "for command in commands:\n"
