@@ -3,6 +3,7 @@
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from cayley.lab.commands.listing import describe_recipe
 from cayley.lab.errors import Interrupted, LabError, RecipeError, RunError
-from cayley.lab.recipes import Recipe, differences, find_recipe, tables
+from cayley.lab.recipes import (
+    Curve,
+    Recipe,
+    differences,
+    find_recipe,
+    find_view,
+    tables,
+    views,
+)
 from cayley.lab.wording import duration, short_number
 
 if TYPE_CHECKING:
@@ -35,21 +44,30 @@ def train(options: Namespace) -> int:
 
 
 def reproduce(options: Namespace) -> int:
-    """Train all rows of a table, each with as many seeds as the paper; what is done is skipped."""
-    if options.table not in tables():
-        raise RecipeError(
-            f"expected a table of {', '.join(tables())}, got {options.table!r}: see cayley list"
-        )
+    """Train every curve of a figure, or every row of a table, that was published.
+
+    Each has as many seeds as in the paper; what is done is skipped. The names: cayley list --views.
+    """
     jobs = []
-    for entry in tables()[options.table].entries:
-        if options.variant in entry.variants:
-            recipe = entry.recipe(options.variant, options.set)
+    for curve in _curves(options.table):
+        entry = find_recipe(curve.recipe)
+        variant = curve.variant if options.variant == "paper" else options.variant
+        if variant in entry.variants:
+            overrides = (*curve.set, *options.set)
+            recipe = entry.recipe(variant, overrides)
             count = options.seeds or recipe.seeds
             seeds = range(recipe.seed, recipe.seed + count)
-            jobs += [_Job(recipe, seed, tuple(options.set)) for seed in seeds]
+            jobs += [_Job(recipe, seed, overrides) for seed in seeds]
     if not jobs:
         raise RecipeError(f"{options.table}: expected a row with the variant {options.variant}")
     return _work(jobs, options, again=True)
+
+
+def _curves(name: str) -> Iterable[Curve]:
+    """What a view shows or, where there is no such view, the rows of a table of recipes."""
+    if name in tables() and name not in views():
+        return [Curve(entry.name) for entry in tables()[name].entries]
+    return find_view(name).curves
 
 
 def resume(options: Namespace) -> int:

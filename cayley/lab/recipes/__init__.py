@@ -7,6 +7,7 @@
 ``differences`` which settings of two recipes differ
 ``published``   the printed numbers and statements, from ``published.toml``;
                 those that no recipe serves, with the reason: ``not-runnable.toml``
+``views``       figures and tables of the documents over recipes, from ``views.toml``
 ``tables/``     the recipes of the package
 =============== ===================================================================
 """
@@ -34,22 +35,27 @@ from cayley.lab.recipes.schema import (
     read_recipe,
     write_recipe,
 )
+from cayley.lab.recipes.views import Curve, Panel, View, find_view, views
 
 __all__ = [
+    "Curve",
     "Entry",
     "EvaluationSettings",
     "ModelSettings",
     "OptimSettings",
+    "Panel",
     "Recipe",
     "ScheduleSettings",
     "Table",
     "TaskSettings",
     "TrainingSettings",
     "Variant",
+    "View",
     "check_keys",
     "differences",
     "distinguish",
     "find_recipe",
+    "find_view",
     "flatten",
     "from_table",
     "parse_override",
@@ -58,5 +64,6 @@ __all__ = [
     "read_table",
     "tables",
     "to_table",
+    "views",
     "write_recipe",
 ]
