@@ -10,7 +10,7 @@ from typing import Any
 from cayley import __version__
 from cayley.lab import commands
 from cayley.lab.errors import LabError
-from cayley.lab.recipes import tables
+from cayley.lab.recipes import tables, views
 
 __all__ = ["main"]
 
@@ -88,6 +88,11 @@ def make_parser() -> argparse.ArgumentParser:
     sub = add("list", commands.list_recipes, "cayley list --model scornn --task mnist")
     for what in ("paper", "model", "task"):
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
+    sub.add_argument(
+        "--views",
+        action="store_true",
+        help="the figures and tables of the documents instead, as cayley reproduce takes them",
+    )
     _add_json(sub)
 
     sub = add("show", commands.show, "cayley show quickstart")
@@ -100,8 +105,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_seeds(sub)
     _add_work(sub)
 
-    sub = add("reproduce", commands.reproduce, "cayley reproduce quickstart --output runs")
-    table = sub.add_argument("table", help="the name of a table in cayley list")
+    sub = add("reproduce", commands.reproduce, "cayley reproduce helfrich2020-figure-2.12")
+    table = sub.add_argument("table", help="a figure or table, as cayley list --views names it")
     _complete(table, TABLES)
     _add_changes(sub)
     _add_seeds(sub)
@@ -161,7 +166,7 @@ def completion(options: argparse.Namespace) -> int:
     import shtab
 
     recipes = " ".join(entry.name for table in tables().values() for entry in table.entries)
-    names = " ".join(tables())
+    names = " ".join(dict.fromkeys((*views(), *tables())))
     if options.shell == "bash":
         functions = (
             f'_cayley_recipes() {{ compgen -W "{recipes}" -- "$1"; }}\n'

@@ -2,6 +2,7 @@
 
 =============== ==============================================
 ``listing``     list, show
+``views``       list --views
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
 ``archive``     archive

@@ -91,7 +91,13 @@ class View:
     @property
     def name(self) -> str:
         """Such as ``helfrich2020-figure-2.12``."""
-        return f"{self.paper}-{self.location}".lower().replace(" ", "-")
+        return make_name(self.paper, self.location)
+
+    @property
+    def source(self) -> str:
+        """Such as ``Helfrich 2020, Figure 2.12``."""
+        paper = published.papers()[self.paper]
+        return f"{', '.join(paper.authors)} {paper.year}, {self.location}"
 
     @property
     def curves(self) -> tuple[Curve, ...]:
@@ -142,9 +148,22 @@ def reasons() -> tuple[Reason, ...]:
     return tuple(from_table(Reason, one, "reason.") for one in content["reason"])
 
 
+def make_name(paper: str, location: str) -> str:
+    """The name of a figure or table.
+
+    Example:
+        >>> make_name("helfrich2020", "Figure 2.12")
+        'helfrich2020-figure-2.12'
+    """
+    return f"{paper}-{location}".lower().replace(" ", "-")
+
+
 def find_view(name: str) -> View:
     """A view of the package by its name."""
     if name not in views():
+        for one in reasons():
+            if name in (make_name(one.paper, location) for location in one.locations):
+                raise RecipeError(f"{name} has nothing to train. {one.reason}")
         near = difflib.get_close_matches(name, views(), 3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "see cayley list --views"
         raise RecipeError(f"expected a figure or table, got {name!r}: {hint}")
@@ -193,7 +212,9 @@ def _check(panel: Panel) -> None:
         if curve.recipe not in known:
             find_recipe(curve.recipe)
         if curve.variant not in known[curve.recipe].variants:
-            raise RecipeError(f"{curve.recipe}: expected a variant that it has, got {curve.variant}")
+            raise RecipeError(
+                f"{curve.recipe}: expected a variant that it has, got {curve.variant}"
+            )
     for name in panel.y:
         if name.partition("_")[0] not in ("train", "valid", "test"):
             raise RecipeError(f"y: expected a split and a metric, such as test_mse, got {name!r}")
