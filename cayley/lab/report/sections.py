@@ -52,11 +52,11 @@ def _is_figure(section: Section) -> bool:
 
 
 def _find(curve: Curve, rows: Iterable[Row]) -> tuple[Row, ...]:
-    """The rows that train what a curve shows, in any variant."""
+    """The rows that train what a curve shows, in its own variant first."""
     entry = find_recipe(curve.recipe)
     return tuple(
         row
-        for row in rows
+        for row in sorted(rows, key=lambda row: row.recipe.variant != curve.variant)
         if row.recipe.variant in entry.variants
         and not any(run.description.tiny for run in row.runs)
         and all(run.description.machine.precision == "32-true" for run in row.runs)
