@@ -3,8 +3,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from cayley.lab.errors import RecipeError
+from cayley.lab.models import build_model
 from cayley.lab.recipes import Curve, find_view, published, tables, views
 from cayley.lab.recipes.views import make_name, read_views, reasons
 from cayley.lab.report.quantities import Quantity
@@ -109,6 +111,17 @@ def test_recipes_have_what_a_view_shows(name: str) -> None:
             assert panel.x != "epoch" or recipe.training.epochs
             length = {"epoch": recipe.training.epochs, "step": recipe.training.steps}
             assert panel.end <= length[panel.x]
+
+
+CHANGED = {curve for view in views().values() for curve in view.curves if curve.set}
+
+
+@pytest.mark.parametrize("curve", sorted(CHANGED, key=str))
+def test_changed_settings_can_be_built(curve: Curve) -> None:
+    recipe = curve.resolve()
+    model = build_model(recipe.model, build_task(recipe.task, RunSettings()))
+    output, _ = model(torch.zeros(3, 2, 2))
+    assert output.shape[-2:] == (2, 1)
 
 
 @pytest.mark.parametrize("name", [view.name for view in views().values() if view.same_as])
