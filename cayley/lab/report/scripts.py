@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from importlib.metadata import version
 
 from cayley.disk_cache import cache_folder, load, store
 from cayley.lab.report.figures import VEGALITE
@@ -19,7 +20,7 @@ def load_scripts() -> str:
     """
     import vl_convert
 
-    everything = (vl_convert.__version__, VEGALITE, SNIPPET)
+    everything = (version("vl-convert-python"), VEGALITE, SNIPPET)
     key = hashlib.sha256(repr(everything).encode()).hexdigest()[:32]
     path = cache_folder() / f"charts-{key}.js"
     if (kept := load(path)) is not None:
