@@ -3,7 +3,6 @@
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -11,15 +10,7 @@ from typing import TYPE_CHECKING
 
 from cayley.lab.commands.listing import describe_recipe
 from cayley.lab.errors import Interrupted, LabError, RecipeError, RunError
-from cayley.lab.recipes import (
-    Curve,
-    Recipe,
-    differences,
-    find_recipe,
-    find_view,
-    tables,
-    views,
-)
+from cayley.lab.recipes import Recipe, differences, find_curves, find_recipe
 from cayley.lab.wording import duration, short_number
 
 if TYPE_CHECKING:
@@ -49,7 +40,7 @@ def reproduce(options: Namespace) -> int:
     Each has as many seeds as in the paper; what is done is skipped. The names: cayley list --views.
     """
     jobs = []
-    for curve in _curves(options.table):
+    for curve in find_curves(options.table):
         entry = find_recipe(curve.recipe)
         variant = curve.variant if options.variant == "paper" else options.variant
         if variant in entry.variants:
@@ -61,13 +52,6 @@ def reproduce(options: Namespace) -> int:
     if not jobs:
         raise RecipeError(f"{options.table}: expected a row with the variant {options.variant}")
     return _work(jobs, options, again=True)
-
-
-def _curves(name: str) -> Iterable[Curve]:
-    """What a view shows or, where there is no such view, the rows of a table of recipes."""
-    if name in tables() and name not in views():
-        return [Curve(entry.name) for entry in tables()[name].entries]
-    return find_view(name).curves
 
 
 def resume(options: Namespace) -> int:

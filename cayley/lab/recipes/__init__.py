@@ -35,7 +35,7 @@ from cayley.lab.recipes.schema import (
     read_recipe,
     write_recipe,
 )
-from cayley.lab.recipes.views import Curve, Panel, View, find_view, views
+from cayley.lab.recipes.views import Curve, Panel, View, find_curves, find_view, views
 
 __all__ = [
     "Curve",
@@ -54,6 +54,7 @@ __all__ = [
     "check_keys",
     "differences",
     "distinguish",
+    "find_curves",
     "find_recipe",
     "find_view",
     "flatten",

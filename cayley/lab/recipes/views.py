@@ -14,7 +14,18 @@ from cayley.lab.recipes.catalogue import find_recipe, tables
 from cayley.lab.recipes.reading import check_keys, from_table
 from cayley.lab.recipes.schema import Recipe, Variant
 
-__all__ = ["Curve", "Panel", "Reason", "View", "find_view", "read_views", "reasons", "views"]
+__all__ = [
+    "Curve",
+    "Panel",
+    "Reason",
+    "View",
+    "find_curves",
+    "find_view",
+    "make_name",
+    "read_views",
+    "reasons",
+    "views",
+]
 
 PATH = Path(__file__).parent / "views.toml"
 # what goes for each panel of a view unless the panel says otherwise
@@ -168,6 +179,18 @@ def find_view(name: str) -> View:
         hint = f"did you mean {' or '.join(near)}?" if near else "see cayley list --views"
         raise RecipeError(f"expected a figure or table, got {name!r}: {hint}")
     return views()[name]
+
+
+def find_curves(name: str) -> tuple[Curve, ...]:
+    """What a view shows or, where there is no such view, the rows of a table of recipes.
+
+    Example:
+        >>> find_curves("quickstart")
+        (Curve(recipe='quickstart', label='', set=(), variant='paper'),)
+    """
+    if name in tables() and name not in views():
+        return tuple(Curve(entry.name) for entry in tables()[name].entries)
+    return find_view(name).curves
 
 
 def read_views(text: str) -> dict[str, View]:

@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cayley.lab.recipes import Curve, Table, find_recipe, flatten, tables, views
+from cayley.lab.recipes import (
+    Curve,
+    Table,
+    differences,
+    find_recipe,
+    flatten,
+    tables,
+    views,
+)
 from cayley.lab.report.rows import Row, Section, Shown
 
 __all__ = ["arrange", "show_views"]
@@ -54,15 +62,17 @@ def _is_figure(section: Section) -> bool:
 def _find(curve: Curve, rows: Iterable[Row]) -> tuple[Row, ...]:
     """The rows that train what a curve shows, in its own variant first."""
     entry = find_recipe(curve.recipe)
-    return tuple(
-        row
-        for row in sorted(rows, key=lambda row: row.recipe.variant != curve.variant)
-        if row.recipe.variant in entry.variants
-        and not any(run.description.tiny for run in row.runs)
-        and all(run.description.machine.precision == "32-true" for run in row.runs)
-        and _essential(flatten(row.recipe))
-        == _essential(flatten(entry.recipe(row.recipe.variant, curve.set)))
-    )
+    found = []
+    for row in sorted(rows, key=lambda row: row.recipe.variant != curve.variant):
+        variant = row.recipe.variant
+        if variant not in entry.variants:
+            continue
+        settings = _essential(flatten(entry.recipe(variant, curve.set)))
+        changed = differences(row.recipe, entry.recipe(variant))
+        # what was done otherwise and is no setting, such as --tiny
+        if set(row.changes) <= set(changed) and _essential(flatten(row.recipe)) == settings:
+            found.append(row)
+    return tuple(found)
 
 
 def _essential(settings: dict[str, Any]) -> dict[str, Any]:
