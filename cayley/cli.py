@@ -90,7 +90,9 @@ def make_parser() -> argparse.ArgumentParser:
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
     sub.add_argument(
         "--views",
-        action="store_true",
+        action="store_const",
+        dest="run",
+        const=commands.list_views,
         help="the figures and tables of the documents instead, as cayley reproduce takes them",
     )
     _add_json(sub)

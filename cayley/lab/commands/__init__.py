@@ -15,5 +15,16 @@ from cayley.lab.commands.archive import archive
 from cayley.lab.commands.listing import list_recipes, show
 from cayley.lab.commands.report import report
 from cayley.lab.commands.training import evaluate, reproduce, resume, train
+from cayley.lab.commands.views import list_views
 
-__all__ = ["archive", "evaluate", "list_recipes", "report", "reproduce", "resume", "show", "train"]
+__all__ = [
+    "archive",
+    "evaluate",
+    "list_recipes",
+    "list_views",
+    "report",
+    "reproduce",
+    "resume",
+    "show",
+    "train",
+]

@@ -5,7 +5,6 @@ from argparse import Namespace
 from inspect import signature
 from typing import Any
 
-from cayley.lab.commands.views import list_views
 from cayley.lab.recipes import Recipe, find_recipe, published, tables, write_recipe
 
 __all__ = ["describe_recipe", "list_recipes", "show"]
@@ -13,8 +12,6 @@ __all__ = ["describe_recipe", "list_recipes", "show"]
 
 def list_recipes(options: Namespace) -> int:
     """List the recipes: what is trained on what, the data that it needs, what was published."""
-    if options.views:
-        return list_views(options)
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Column
