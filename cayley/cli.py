@@ -10,7 +10,8 @@ from typing import Any
 from cayley import __version__
 from cayley.lab import commands
 from cayley.lab.errors import LabError
-from cayley.lab.recipes import tables, views
+from cayley.lab.recipes import tables
+from cayley.lab.recipes.views import views
 
 __all__ = ["main"]
 

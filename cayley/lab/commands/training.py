@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from cayley.lab.commands.listing import describe_recipe
 from cayley.lab.errors import Interrupted, LabError, RecipeError, RunError
-from cayley.lab.recipes import Recipe, differences, find_curves, find_recipe
+from cayley.lab.recipes import Recipe, differences, find_recipe
+from cayley.lab.recipes.views import find_curves
 from cayley.lab.wording import duration, short_number
 
 if TYPE_CHECKING:

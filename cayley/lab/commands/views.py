@@ -4,8 +4,8 @@ import json
 from argparse import Namespace
 from typing import Any
 
-from cayley.lab.recipes import View, find_recipe, published, views
-from cayley.lab.recipes.views import reasons
+from cayley.lab.recipes import find_recipe, published
+from cayley.lab.recipes.views import View, reasons, views
 
 __all__ = ["list_views"]
 

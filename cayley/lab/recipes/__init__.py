@@ -7,8 +7,8 @@
 ``differences`` which settings of two recipes differ
 ``published``   the printed numbers and statements, from ``published.toml``;
                 those that no recipe serves, with the reason: ``not-runnable.toml``
-``views``       figures and tables of the documents over recipes, from ``views.toml``
 ``tables/``     the recipes of the package
+``views``       figures and tables of the documents over recipes, from ``views.toml``
 =============== ===================================================================
 """
 
@@ -35,28 +35,22 @@ from cayley.lab.recipes.schema import (
     read_recipe,
     write_recipe,
 )
-from cayley.lab.recipes.views import Curve, Panel, View, find_curves, find_view, views
 
 __all__ = [
-    "Curve",
     "Entry",
     "EvaluationSettings",
     "ModelSettings",
     "OptimSettings",
-    "Panel",
     "Recipe",
     "ScheduleSettings",
     "Table",
     "TaskSettings",
     "TrainingSettings",
     "Variant",
-    "View",
     "check_keys",
     "differences",
     "distinguish",
-    "find_curves",
     "find_recipe",
-    "find_view",
     "flatten",
     "from_table",
     "parse_override",
@@ -65,6 +59,5 @@ __all__ = [
     "read_table",
     "tables",
     "to_table",
-    "views",
     "write_recipe",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from cayley.lab.recipes import Panel
+from cayley.lab.recipes.views import Panel
 from cayley.lab.report.charts import TIMES, Curves, Trace, draw_curves, static_chart, zoom
 from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better
 from cayley.lab.report.reading import MeasuredRun

@@ -77,10 +77,10 @@ def write_markdown(
     blocks = ["# Results beside the published ones", report.sentence, PREFACE]
     for section in report.sections:
         blocks.append(f"## {section.title}")
-        if section.view is not None:
-            blocks.append(_describe(section))
         lines = [(row, line) for row in section.rows for line in row.lines]
         cells = [HEADS, ("---", "---", *["---:"] * 7, "---"), *(_cells(*one) for one in lines)]
+        if section.view is not None:
+            blocks.append(_describe(section))
         if lines:
             blocks.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
         if folder is not None:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from cayley.lab.recipes import Curve, Recipe, View
+from cayley.lab.recipes import Recipe
+from cayley.lab.recipes.views import Curve, View
 from cayley.lab.report.quantities import Quantity
 from cayley.lab.report.reading import MeasuredRun, Problem
 from cayley.lab.wording import counted, time_words
@@ -240,18 +241,18 @@ class Report:
     """Everything that a page shows.
 
     Attributes:
-        rows: All rows, each once.
         sections: What stands on the page.
-        views: All figures and tables, in the order of the documents, run or not.
         environments: What the runs ran on.
         problems: What is wrong with some of them.
+        rows: All rows, each once.
+        views: All figures and tables, in the order of the documents, run or not.
     """
 
-    rows: tuple[Row, ...]
     sections: tuple[Section, ...]
-    views: tuple[Section, ...]
     environments: tuple[Environment, ...]
     problems: tuple[Problem, ...]
+    rows: tuple[Row, ...] = ()
+    views: tuple[Section, ...] = ()
 
     @property
     def run_count(self) -> int:

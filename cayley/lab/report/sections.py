@@ -3,15 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cayley.lab.recipes import (
-    Curve,
-    Table,
-    differences,
-    find_recipe,
-    flatten,
-    tables,
-    views,
-)
+from cayley.lab.recipes import Table, differences, find_recipe, flatten, tables
+from cayley.lab.recipes.views import Curve, views
 from cayley.lab.report.rows import Row, Section, Shown
 
 __all__ = ["arrange", "show_views"]

@@ -46,7 +46,7 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
     environments = (Environment(letter, one, facts.count(one)) for one, letter in letters.items())
     shown = tuple(show_views(rows))
     sections = arrange(rows, shown)
-    return Report(tuple(rows), sections, shown, tuple(environments), tuple(problems))
+    return Report(sections, tuple(environments), tuple(problems), tuple(rows), shown)
 
 
 def find_changes(run: MeasuredRun) -> tuple[str, ...]:

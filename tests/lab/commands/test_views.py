@@ -3,7 +3,7 @@ import json
 import pytest
 
 from cayley import cli
-from cayley.lab.recipes import views
+from cayley.lab.recipes.views import views
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -7,8 +7,8 @@ import torch
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import build_model
-from cayley.lab.recipes import Curve, find_view, published, tables, views
-from cayley.lab.recipes.views import make_name, read_views, reasons
+from cayley.lab.recipes import published, tables
+from cayley.lab.recipes.views import Curve, find_view, make_name, read_views, reasons, views
 from cayley.lab.report.quantities import Quantity
 from cayley.lab.training import RunSettings, build_task
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from cayley.lab.recipes import Curve, View
+from cayley.lab.recipes.views import Curve, View
 from cayley.lab.report.quantities import Quantity
 from cayley.lab.report.rows import Line, PublishedValue, Section, Shown
 
