@@ -90,8 +90,8 @@ def test_every_statement_about_a_figure_has_recipes_there_or_the_figure_a_reason
                 serving.setdefault(id, set()).add(entry.name)
     listed = {make_name(one.paper, location) for one in reasons() for location in one.locations}
     for claim in published.claims().values():
-        if place := re.match(r"Figure [\d.]+", claim.location):
-            name = make_name(claim.paper, place[0])
+        if place := re.fullmatch(r"(Figure [\d.]+)( left| right| top| bottom)?", claim.location):
+            name = make_name(claim.paper, place[1])
             if name not in listed and claim.id in serving:
                 assert serving[claim.id] & {curve.recipe for curve in find_view(name).curves}
 
