@@ -10,8 +10,9 @@ from cayley import cli
 from cayley.lab.commands.training import check_same_run, describe_spread
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import find_recipe
+from cayley.lab.recipes.views import Curve
 from cayley.lab.runs import RunResult, SelectedScores
-from cayley.lab.training import RunSettings, run_folder
+from cayley.lab.training import RunSettings
 
 
 @pytest.mark.parametrize(("overrides", "code"), [((), 0), (("task.corpus=own",), 4)])
@@ -86,17 +87,11 @@ def test_the_code_of_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {job.recipe.variant for job in jobs} == {"code"}
 
 
-def test_curves_of_one_recipe_have_folders_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = planned(monkeypatch, "helfrich2020-figure-2.18")
-    assert [job.recipe.model.hidden for job in jobs] == [
-        (160, 0),
-        (128, 32),
-        (96, 64),
-        (64, 96),
-        (32, 128),
-        (0, 160),
+def test_curves_of_one_recipe_have_settings_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = (Curve("quickstart"), Curve("quickstart", set=("model.hidden=64",)))
+    monkeypatch.setattr("cayley.lab.commands.training.find_curves", lambda _: curves)
+    jobs = planned(monkeypatch, "a-figure", "--set", "training.batch=5")
+    assert [(job.recipe.model.hidden, job.overrides) for job in jobs] == [
+        (170, ("training.batch=5",)),
+        (64, ("model.hidden=64", "training.batch=5")),
     ]
-    folders = {run_folder(tmp_path, job.recipe, job.seed, job.overrides) for job in jobs}
-    assert len(folders) == len(jobs)

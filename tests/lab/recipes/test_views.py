@@ -113,15 +113,12 @@ def test_recipes_have_what_a_view_shows(name: str) -> None:
             assert panel.end <= length[panel.x]
 
 
-CHANGED = {curve for view in views().values() for curve in view.curves if curve.set}
-
-
-@pytest.mark.parametrize("curve", sorted(CHANGED, key=str))
-def test_changed_settings_can_be_built(curve: Curve) -> None:
-    recipe = curve.resolve()
-    model = build_model(recipe.model, build_task(recipe.task, RunSettings()))
-    output, _ = model(torch.zeros(3, 2, 2))
-    assert output.shape[-2:] == (2, 1)
+def test_changed_settings_can_be_built() -> None:
+    for curve in {curve for view in views().values() for curve in view.curves if curve.set}:
+        recipe = curve.resolve()
+        model = build_model(recipe.model, build_task(recipe.task, RunSettings()))
+        output, _ = model(torch.zeros(3, 2, 2))
+        assert output.shape[-2:] == (2, 1)
 
 
 @pytest.mark.parametrize("name", [view.name for view in views().values() if view.same_as])
@@ -149,7 +146,7 @@ def test_a_table_has_the_recipes_that_report_its_numbers() -> None:
 
 def test_a_table_names_the_rows_that_no_recipe_serves() -> None:
     listed = find_view("helfrich2020-table-2.5").not_runnable
-    assert listed["GORU 512"] == "Quoted from another paper, whose settings are not given."
+    assert listed["GORU 512"].startswith("Quoted from another paper")
     assert "LSTM 350" not in listed
 
 

@@ -11,6 +11,7 @@ import pytest
 from lab.report.folders import make_recipe, write_run
 
 from cayley.lab.recipes import find_recipe, tables
+from cayley.lab.recipes.views import find_view
 from cayley.lab.report.figures import Figure
 from cayley.lab.report.pages import draw_all, write_markdown, write_page
 from cayley.lab.report.reading import read_runs
@@ -128,8 +129,9 @@ def test_tables_need_no_scripts(runs: Path) -> None:
 
 
 def write_figure(folder: Path) -> Path:
-    """A run of each of two curves of a figure, one with several seeds."""
-    for name, seeds in (("scornn/mnist-170", (5544, 5545)), ("scornn/mnist-360", (5544,))):
+    """Runs of two curves of a figure, one with several seeds, and of a row of another table."""
+    names = {"scornn/mnist-170": (5544, 5545), "scornn/mnist-360": (5544,)}
+    for name, seeds in (*names.items(), ("lstm/characters-350", (5544,))):
         recipe = find_recipe(name).recipe()
         for seed in seeds:
             write_run(
@@ -156,9 +158,11 @@ def test_figures_and_tables_have_their_coverage(tmp_path: Path) -> None:
     assert "<code>scornn/mnist-512</code>" in section
     # its numbers are in the table
     assert '<table class="results">' not in section
-    table = page.partition('<section id="helfrich2020-table-2.1">')[2].partition("</section>")[0]
-    assert "<summary>18 not run, 2 cannot be</summary>" in table
-    assert "oRNN 256: Quoted from another paper" in table
+    table = page.partition('<section id="helfrich2020-table-2.5">')[2].partition("</section>")[0]
+    view = find_view("helfrich2020-table-2.5")
+    rest, never = len(view.curves) - 1, len(view.not_runnable)
+    assert f"<summary>{rest} not run, {never} cannot be</summary>" in table
+    assert "GORU 512: Quoted from another paper" in table
 
 
 def test_links_have_places(tmp_path: Path) -> None:
@@ -176,7 +180,7 @@ def test_coverage_in_markdown(tmp_path: Path) -> None:
         "helfrich2020-figure-2.8`. Not run: `scornn/mnist-512`, `lstm/mnist-256`, "
         "`urnn/mnist-2170`, `full-urnn/mnist-512`." in text
     )
-    assert "oRNN 256 cannot be: Quoted from another paper" in text
+    assert "GORU 512 cannot be: Quoted from another paper" in text
     assert "![Figure 2.8: test accuracy](figures/helfrich2020-figure-2.8-test-accuracy.png)" in text
 
 

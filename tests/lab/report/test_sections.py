@@ -1,9 +1,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from lab.report.folders import write_run
 
 from cayley.lab.recipes import find_recipe
+from cayley.lab.recipes.views import read_views
 from cayley.lab.report.reading import read_runs
 from cayley.lab.report.rows import Report, Section
 from cayley.lab.report.summary import summarize
@@ -106,7 +108,29 @@ def test_what_no_figure_shows_is_shown_all_the_same(tmp_path: Path) -> None:
     )
 
 
-def test_a_curve_with_settings_of_its_own(tmp_path: Path) -> None:
-    write(tmp_path, "enrnn/adding-750", "model.hidden=[96, 0]")
-    (section,) = summary(tmp_path).sections
-    assert (section.name, section.coverage) == ("helfrich2020-figure-2.17", "1 of 7 rows run")
+SIZES = """
+[[view]]
+paper = "helfrich2020"
+location = "Figure 9"
+title = "Sizes"
+y = ["test_mse"]
+curves = [
+  { recipe = "quickstart", label = "170" },
+  { recipe = "quickstart", label = "64", set = ["model.hidden=64"] },
+  { recipe = "quickstart", label = "32", set = ["model.hidden=32"] },
+]
+"""
+
+
+def test_a_curve_with_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cayley.lab.report.sections.views", lambda: read_views(SIZES))
+    write(tmp_path, "quickstart", "model.hidden=64")
+    write(tmp_path, "quickstart", "model.hidden=16", suffix="-16")
+    section, others = summary(tmp_path).sections
+    assert (section.name, section.coverage) == ("helfrich2020-figure-9", "1 of 3 rows run")
+    assert [len(one.rows) for one in section.shown] == [0, 1, 0]
+    assert [one.words for one in section.missing] == [
+        "quickstart",
+        "quickstart --set model.hidden=32",
+    ]
+    assert names(others) == ["quickstart (model.hidden = 16, not 170)"]
