@@ -63,7 +63,7 @@ def _records(summary: "Report") -> list[dict[str, Any]]:
     return [
         {
             "table": row.recipe.table,
-            "views": [view.name for view in summary.views if row in view.rows],
+            "views": [view.name for view in summary.views if any(row is one for one in view.rows)],
             "recipe": row.recipe.name,
             "variant": row.recipe.variant,
             "changes": list(row.changes),

@@ -104,6 +104,9 @@ def _describe(section: Section) -> str:
     words = f"{section.view.source}: {section.coverage}, by `cayley reproduce {section.name}`."
     if section.view.note:
         words += f" {_escape(section.view.note)}"
+    if section.elsewhere:
+        which = "its other rows" if section.rows else "its rows"
+        words += f" Numbers of {which}: {'; '.join(view.source for view in section.elsewhere)}."
     if section.missing:
         words += f" Not run: {', '.join(f'`{one.words}`' for one in section.missing)}."
     for name, reason in section.view.not_runnable.items():

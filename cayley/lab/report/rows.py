@@ -196,6 +196,7 @@ class Section:
         rows: Those whose numbers stand here: a figure leaves those of tables to the tables.
         view: The figure or table.
         shown: What it shows, run or not.
+        elsewhere: Views that have the numbers of its other rows.
     """
 
     name: str
@@ -203,6 +204,7 @@ class Section:
     rows: tuple[Row, ...]
     view: View | None = None
     shown: tuple[Shown, ...] = ()
+    elsewhere: tuple[View, ...] = ()
 
     @property
     def coverage(self) -> str:

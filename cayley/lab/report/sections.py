@@ -1,10 +1,11 @@
 """Rows arranged as the documents show them: a section for each figure and table that has runs."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cayley.lab.recipes import Table, differences, find_recipe, flatten, tables
-from cayley.lab.recipes.views import Curve, views
+from cayley.lab.recipes.views import Curve, View, views
 from cayley.lab.report.rows import Row, Section, Shown
 
 __all__ = ["arrange", "show_views"]
@@ -35,17 +36,25 @@ def arrange(rows: Sequence[Row], shown: Sequence[Section]) -> tuple[Section, ...
         shown: What :func:`show_views` gave.
     """
     here = [one for one in shown if one.view is not None and not one.view.same_as and one.is_run]
-    printed = {id(row) for one in here if not _is_figure(one) for row in one.rows}
+    # the first table that has the numbers of a row, else the first figure
+    places: dict[int, View] = {}
+    for one in sorted(here, key=_is_figure):
+        for row in one.rows:
+            if one.view is not None:
+                places.setdefault(id(row), one.view)
     sections = []
     for one in here:
-        own = tuple(row for row in one.rows if not _is_figure(one) or id(row) not in printed)
-        sections.append(Section(one.name, one.title, own, one.view, one.shown))
-        printed |= {id(row) for row in own}
-    others: dict[str, list[Row]] = {}
+        if _is_figure(one):
+            own = tuple(row for row in one.rows if places[id(row)] is one.view)
+            others = {places[id(row)].name: places[id(row)] for row in one.rows}
+            others.pop(one.name, None)
+            one = replace(one, rows=own, elsewhere=tuple(others.values()))
+        sections.append(one)
+    rest: dict[str, list[Row]] = {}
     for row in rows:
-        if id(row) not in printed:
-            others.setdefault(row.recipe.table, []).append(row)
-    return (*sections, *(_others(name, some) for name, some in sorted(others.items())))
+        if id(row) not in places:
+            rest.setdefault(row.recipe.table, []).append(row)
+    return (*sections, *(_others(name, some) for name, some in sorted(rest.items())))
 
 
 def _is_figure(section: Section) -> bool:

@@ -177,8 +177,8 @@ def test_coverage_in_markdown(tmp_path: Path) -> None:
     text = write_markdown(report, draw_all(report), PurePosixPath("figures"))
     assert (
         "Helfrich 2020, Figure 2.8: 2 of 6 rows run, by `cayley reproduce "
-        "helfrich2020-figure-2.8`. Not run: `scornn/mnist-512`, `lstm/mnist-256`, "
-        "`urnn/mnist-2170`, `full-urnn/mnist-512`." in text
+        "helfrich2020-figure-2.8`. Numbers of its rows: Helfrich 2020, Table 2.1. Not run: "
+        "`scornn/mnist-512`, `lstm/mnist-256`, `urnn/mnist-2170`, `full-urnn/mnist-512`." in text
     )
     assert "GORU 512 cannot be: Quoted from another paper" in text
     assert "![Figure 2.8: test accuracy](figures/helfrich2020-figure-2.8-test-accuracy.png)" in text

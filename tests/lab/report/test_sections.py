@@ -58,11 +58,15 @@ def test_a_row_is_in_every_figure_and_table_that_shows_it(tmp_path: Path) -> Non
 def test_numbers_stand_in_tables_or_in_the_first_figure(tmp_path: Path) -> None:
     write(tmp_path, "scornn/mnist-170")
     write(tmp_path, "lstm/copying-2000")
-    rows = {section.name: names(section) for section in summary(tmp_path).sections}
+    sections = {section.name: section for section in summary(tmp_path).sections}
+    rows = {name: names(section) for name, section in sections.items()}
     assert rows["helfrich2020-table-2.1"] == rows["scurnn2019-table-1"] == ["scornn/mnist-170"]
     assert rows["helfrich2020-figure-2.8"] == []
     assert rows["helfrich2020-figure-2.13"] == ["lstm/copying-2000"]
     assert rows["scornn2018-figure-1"] == []
+    places = [sections[f"helfrich2020-figure-{number}"].elsewhere for number in ("2.8", "2.13")]
+    assert [[view.location for view in some] for some in places] == [["Table 2.1"], []]
+    assert sections["scornn2018-figure-1"].elsewhere[0].location == "Figure 2.13"
 
 
 def test_coverage_names_what_was_not_run(tmp_path: Path) -> None:
