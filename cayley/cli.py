@@ -86,6 +86,13 @@ def make_parser() -> argparse.ArgumentParser:
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
     data = sub.add_argument("--data", type=Path, help="only those whose data are in this folder")
     complete(data, FILES)
+    sub.add_argument(
+        "--views",
+        action="store_const",
+        dest="run",
+        const=commands.list_views,
+        help="the figures and tables of the documents instead, as cayley reproduce takes them",
+    )
     _add_json(sub)
 
     sub = add("show", commands.show, "cayley show quickstart")
@@ -98,8 +105,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_seeds(sub)
     _add_work(sub)
 
-    sub = add("reproduce", commands.reproduce, "cayley reproduce quickstart --output runs")
-    table = sub.add_argument("table", help="the name of a table in cayley list")
+    sub = add("reproduce", commands.reproduce, "cayley reproduce helfrich2020-figure-2.12")
+    table = sub.add_argument("table", help="a figure or table, as cayley list --views names it")
     complete(table, TABLES)
     _add_changes(sub)
     sub.add_argument(

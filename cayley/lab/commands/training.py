@@ -11,7 +11,8 @@ from cayley.lab.commands.listing import describe_recipe
 from cayley.lab.commands.planning import Row, announce, missing_data, show_plan
 from cayley.lab.commands.sizing import fit_sizes
 from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
-from cayley.lab.recipes import Recipe, data_set, differences, find_recipe, tables
+from cayley.lab.recipes import Recipe, data_set, differences, find_recipe
+from cayley.lab.recipes.views import find_curves
 from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
@@ -38,16 +39,17 @@ def train(options: Namespace) -> int:
 
 
 def reproduce(options: Namespace) -> int:
-    """Train all rows of a table, each with as many seeds as the paper; what is done is skipped."""
-    if options.table not in tables():
-        raise RecipeError(
-            f"expected a table of {', '.join(tables())}, got {options.table!r}: see cayley list"
-        )
+    """Train every curve of a figure, or every row of a table, that was published.
+
+    Each has as many seeds as in the paper; what is done is skipped. The names: cayley list --views.
+    """
     jobs = []
-    for entry in tables()[options.table].entries:
-        if options.variant in entry.variants:
-            changes = fit_sizes(entry, options.set, options.variant)
-            recipe = entry.recipe(options.variant, changes)
+    for curve in find_curves(options.table):
+        entry = find_recipe(curve.recipe)
+        variant = curve.variant if options.variant == "paper" else options.variant
+        if variant in entry.variants:
+            changes = fit_sizes(entry, [*curve.set, *options.set], variant)
+            recipe = entry.recipe(variant, changes)
             count = options.seeds or recipe.seeds
             seeds = range(recipe.seed, recipe.seed + count)
             jobs += [_Job(recipe, seed, tuple(changes)) for seed in seeds]

@@ -11,6 +11,7 @@
 ``published``   the printed numbers and statements, from ``published.toml``;
                 those that no recipe serves, with the reason: ``not-runnable.toml``
 ``tables/``     the recipes of the package
+``views``       figures and tables of the documents over recipes, from ``views.toml``
 =============== ===================================================================
 """
 
