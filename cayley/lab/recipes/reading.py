@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -39,19 +40,31 @@ def from_table(kind: type[Any], content: Any, path: str = "", *, strict: bool = 
     if not isinstance(content, Mapping):
         raise RecipeError(f"{path[:-1] and path[:-1] + ': '}expected a table, got {content!r}")
     further = _further(kind)
-    own = [f for f in fields(kind) if f is not further]
-    valid = [f.name for f in own]
-    required = [f.name for f in own if f.default is f.default_factory is MISSING]
+    valid, required = _names(kind)
     others = {key: value for key, value in content.items() if further and key not in valid}
     keys = [key for key in content if key not in others and (strict or key in valid)]
     check_keys(keys, valid, required, path, others)
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     values = {
         key: _convert(content[key], hints[key], path + key, strict)
         for key in valid
         if key in content
     }
     return kind(**values, **({further.name: others} if further else {}))
+
+
+# a few classes are asked for hundreds of recipes
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[list[str], list[str]]:
+    """The fields of a table that may and those that must be there."""
+    own = [f for f in fields(kind) if f is not _further(kind)]
+    required = [f.name for f in own if f.default is f.default_factory is MISSING]
+    return [f.name for f in own], required
 
 
 def to_table(settings: Any) -> dict[str, Any]:
@@ -97,6 +110,7 @@ def check_keys(
             raise RecipeError(f"missing key {path}{key}{hint}")
 
 
+@cache
 def _further(kind: type[Any]) -> Field[Any] | None:
     return next((f for f in fields(kind) if "further" in f.metadata), None)
 

@@ -24,6 +24,7 @@ from cayley.lab.tasks.graph.datasets import (
     PHOTO,
     TOLOKERS,
     NodeData,
+    find_ogbn,
     invent_nodes,
     read_ogbn,
     read_photo,
@@ -123,6 +124,15 @@ class Nodes(Task):
         if self.dataset in ("photo", "tolokers"):
             return (PHOTO if self.dataset == "photo" else TOLOKERS,)
         return () if self.dataset.startswith("ogbn") else planetoid_files(self.dataset)
+
+    def find_data(self) -> None:
+        """Look for the files of the dataset."""
+        if self.invented:
+            return
+        if self.dataset.startswith("ogbn"):
+            find_ogbn(self.source, self.dataset)
+        else:
+            self.source.find(self.needs)
 
     @cached_property
     def nodes(self) -> NodeData:
