@@ -248,6 +248,7 @@ MULTIPLE_EIGENVALUES = Study(
     ("enrnn-no-multiple-eigenvalue",),
     measure_eigenvalues,
     draw_eigenvalues,
-    {"T": 50, "batch": 50, "steps": 1000, "parts": 40},
+    # six epochs, as in Figure 2.12
+    {"T": 750, "batch": 50, "steps": 12000, "parts": 40},
     {"T": 8, "batch": 2, "steps": 4, "parts": 2},
 )
