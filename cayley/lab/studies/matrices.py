@@ -54,8 +54,8 @@ def measure_neumann(settings: Settings, seed: int, run: RunSettings) -> Measured
     path = paths[2]
     study = neumann_errors(path, repeat=settings["repeat"])
     # one step, and half of it: its error falls by 2^(order + 1)
-    whole = neumann_errors(path[[0, -1]], (1, 2), repeat=1).errors[:, -1]
-    half = neumann_errors(torch.stack((path[0], path[[0, -1]].mean(0))), (1, 2), repeat=1)
+    whole = neumann_errors(path[:2], (1, 2), repeat=1).errors[:, -1]
+    half = neumann_errors(torch.stack((path[0], path[:2].mean(0))), (1, 2), repeat=1)
     orders = (whole / half.errors[:, -1]).log2()
     return Measured(
         {
