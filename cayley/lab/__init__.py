@@ -2,7 +2,7 @@
 
 Imports run along these arrows only, from a room to those on its right::
 
-    cli → commands ─┬→ training ─┬→ models → tasks ──────┬→ errors, importing, wording
+    cli → commands ─┬→ training ─┬→ models → tasks ──────┬→ errors, importing, settings, wording
                     │            │    └────────→ recipes ┤
                     │            └→ runs ──────→ recipes ┘
                     └→ report ────→ runs
@@ -17,6 +17,7 @@ Imports run along these arrows only, from a room to those on its right::
 ``commands``  what :mod:`cayley.cli` calls
 ``errors``    errors that a user can do something about
 ``importing`` classes of the user's own
+``settings``  what a setting may be: types, words, ranges
 ``wording``   numbers and times in words
 ============= ==================================================================
 

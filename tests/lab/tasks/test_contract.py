@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from lab.bounds import unbounded
 from torch import Tensor
 
+from cayley.lab.errors import RecipeError
 from cayley.lab.tasks import (
     SPLITS,
     TASKS,
@@ -336,6 +339,57 @@ def test_settings_are_frozen_and_copies_equal(task: Any) -> None:
         assert_same(next(other.batches("train", 4)), next(task.batches("train", 4)))
     with pytest.raises(AttributeError):
         task.seed = 1
+
+
+def test_every_setting_has_its_words_or_its_range(full: Task) -> None:
+    assert not unbounded(type(full))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "allowed"),
+    [
+        ("adding", {"markers": "foo"}, "'halves' or 'code'"),
+        ("adding", {"T": 3}, "an integer from 4 to 1,000,000"),
+        ("adding", {"T": 10**9}, "an integer from 4 to 1,000,000"),
+        ("adding", {"T": "many"}, "an integer"),
+        ("adding", {"train": -1}, "an integer from 0 to"),
+        ("adding", {"shuffle": "no"}, "true or false"),
+        ("copying", {"valid": -5}, "an integer from 0 to"),
+        ("copying", {"delta": 2}, "0 or 1"),
+        ("denoise", {"test": -1}, "an integer from 0 to"),
+        ("denoise", {"T": 0}, "an integer from 1 to"),
+        ("mnist", {"order": "foo"}, "'rows' or 'permuted'"),
+        ("mnist", {"noise": -0.1}, "a number of at least 0"),
+        ("mnist", {"validation": 60_000}, "an integer from 0 to 59,999"),
+        ("cifar10", {"validation": -1}, "an integer from 0 to 49,999"),
+        ("characters", {"level": "foo"}, "'characters' or 'words'"),
+        ("words", {"corpus": "foo"}, "'ptb' or 'own'"),
+        ("words", {"K": 0}, "an integer from 1 to"),
+        ("words", {"vocabulary": -1}, "an integer from 2 to 10,000,000 or nothing"),
+        ("speech", {"corpus": "foo"}, "'timit' or 'nltk' or 'fsdd' or 'own'"),
+        ("speech", {"reduction": "foo"}, "'none' or 'padded' or 'valid'"),
+        ("speech", {"pad": "foo"}, "'batch' or 'split'"),
+        ("speech", {"rate": 0}, "an integer from 1,000 to"),
+        ("photo", {"fold": -1}, "an integer from 0 to"),
+        ("cora", {"fold": 1}, "0, as cora has one split"),
+        ("photo", {"division": "public"}, "'full', as photo is no citation graph"),
+        ("cora", {"neighbours": [-5]}, "an integer from 1 to"),
+        ("cora", {"division": "foo"}, "'full' or 'public' or 'fastgcn'"),
+        ("cora", {"dataset": "foo"}, "'cora' or 'citeseer'"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_with_what_is(
+    name: str, change: dict[str, Any], allowed: str
+) -> None:
+    """Also where the class is called directly, or a task changed."""
+    (key, value), kind = next(iter(change.items())), TASKS[name][0]
+    message = re.escape(f"task.{key}: expected {allowed}")
+    with pytest.raises(RecipeError, match=message):
+        make_task(name, **change)
+    with pytest.raises(RecipeError, match=message):
+        kind(**(TASKS[name][1] | change))
+    with pytest.raises(RecipeError, match=message):
+        replace(make_task(name), **{key: value})
 
 
 def test_naive_rule_and_needs_are_named(full: Task) -> None:

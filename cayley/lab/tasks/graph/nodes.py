@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from cayley.lab.errors import DataError
+from cayley.lab.errors import DataError, RecipeError
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import (
     SPLITS,
     Batch,
@@ -62,6 +63,8 @@ DATASETS: dict[Dataset, Shape] = {
     "ogbn-proteins": Shape(8, 112, several=True),
     "ogbn-products": Shape(100, 47),
 }
+CITATIONS: tuple[Dataset, ...] = ("cora", "citeseer", "pubmed")
+FOLDED: tuple[Dataset, ...] = ("photo", "tolokers")
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,8 @@ class Nodes(Task):
 
     dataset: Dataset = "cora"
     division: Division = "full"
-    fold: int = 0
-    neighbours: tuple[int, ...] = ()
+    fold: Annotated[int, Range(0, 999)] = 0
+    neighbours: tuple[Annotated[int, Range(1, 10_000)], ...] = ()
     normalize: bool = False
     source: Source = NOWHERE
     invented: bool = False
@@ -107,10 +110,16 @@ class Nodes(Task):
     )
 
     def __post_init__(self) -> None:
-        if self.dataset not in DATASETS:
-            raise ValueError(f"expected a dataset of {sorted(DATASETS)}, got {self.dataset!r}")
-        # TOML has lists
-        object.__setattr__(self, "neighbours", tuple(self.neighbours))
+        super().__post_init__()
+        if self.fold and self.dataset not in FOLDED:
+            raise RecipeError(
+                f"task.fold: expected 0, as {self.dataset} has one split, got {self.fold}"
+            )
+        if self.division != "full" and self.dataset not in CITATIONS:
+            raise RecipeError(
+                f"task.division: expected 'full', as {self.dataset} is no citation graph, got "
+                f"{self.division!r}"
+            )
 
     @property
     def shape(self) -> Shape:
@@ -120,7 +129,7 @@ class Nodes(Task):
     @property
     def needs(self) -> tuple[Resource, ...]:
         """The files of the dataset; the package ogb has its own."""
-        if self.dataset in ("photo", "tolokers"):
+        if self.dataset in FOLDED:
             return (PHOTO if self.dataset == "photo" else TOLOKERS,)
         return () if self.dataset.startswith("ogbn") else planetoid_files(self.dataset)
 

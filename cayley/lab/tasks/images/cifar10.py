@@ -3,12 +3,13 @@
 import io
 import tarfile
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from cayley.lab.errors import DataError
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.frequencies import count_classes
 from cayley.lab.tasks.images.images import CLASSES, Images
@@ -60,7 +61,7 @@ class CIFAR10(Images):
         torch.Size([6, 3072])
     """
 
-    validation: int = 0
+    validation: Annotated[int, Range(0, 49_999)] = 0
     shuffle: bool = True
     source: Source = NOWHERE
     invented: bool = False

@@ -3,13 +3,14 @@
 import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cayley.lab.errors import DataError
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.counter import key, normal
 from cayley.lab.tasks.images.images import Images
@@ -93,8 +94,8 @@ class MNIST(Images):
     """
 
     order: Literal["rows", "permuted"] = "rows"
-    noise: float = 0.0
-    validation: int = 5_000
+    noise: Annotated[float, Range(0)] = 0.0
+    validation: Annotated[int, Range(0, 59_999)] = 5_000
     shuffle: bool = True
     source: Source = NOWHERE
     invented: bool = False

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import Batch, Split
 from cayley.lab.tasks.examples import ExampleTask
 from cayley.lab.tasks.metrics import Metric, mean
@@ -104,7 +105,7 @@ class Speech(ExampleTask):
     corpus: Corpus = "timit"
     reduction: Reduction = "valid"
     pad: Literal["batch", "split"] = "batch"
-    rate: int = 8_000
+    rate: Annotated[int, Range(1_000, 192_000)] = 8_000
     shuffle: bool = True
     source: Source = NOWHERE
     invented: bool = False

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.counter import integers, key, random_bits
+from cayley.lab.tasks.synthetic.generated import Count, Length
 from cayley.lab.tasks.synthetic.recall import PLACES, Recall, one_hot
 
 __all__ = ["Denoise", "denoise"]
@@ -76,18 +77,14 @@ class Denoise(Recall):
         0.1831
     """
 
-    T: int = 100
-    train: int = 128_000
-    valid: int = 1_000
-    test: int = 1_000
+    T: Length = 100
+    train: Count = 128_000
+    valid: Count = 1_000
+    test: Count = 1_000
     shuffle: bool = True
     fresh: bool = True
 
     naive_rule: ClassVar[str] = "class 0, then any of the 9 symbols: 10 ln 9 / (T + 20)"
-
-    def __post_init__(self) -> None:
-        if self.T < 1:
-            raise ValueError(f"expected T of at least 1, got {self.T}")
 
     @property
     def input_size(self) -> int:

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from cayley.lab.errors import DataError
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import SPLITS, Batch, Position, Split, following
 from cayley.lab.tasks.counter import integers, key, normal, uniform
 from cayley.lab.tasks.frequencies import count_classes, frequency_logits, frequency_scores
@@ -119,19 +120,15 @@ class Text(Task):
 
     level: Level = "characters"
     corpus: Literal["ptb", "own"] = "ptb"
-    K: int = 50
+    K: Annotated[int, Range(1, 10**6)] = 50
     jitter: bool = False
-    vocabulary: int | None = None
+    vocabulary: Annotated[int, Range(2, 10**7)] | None = None
     source: Source = NOWHERE
     invented: bool = False
 
     reads: ClassVar[Reads] = "tokens"
     answers: ClassVar[Answers] = "each"
     naive_rule: ClassVar[str] = "the frequencies p of the training tokens: −Σ q ln p"
-
-    def __post_init__(self) -> None:
-        if self.K < 1:
-            raise ValueError(f"expected K of at least 1 step, got {self.K}")
 
     @property
     def needs(self) -> tuple[Resource, ...]:
