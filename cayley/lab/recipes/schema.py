@@ -122,7 +122,8 @@ class TrainingSettings:
         clip_norm: The greatest norm of the whole gradient, after BNP.
         clip_value: The greatest entry of the gradient, after BNP.
         patience: Stop after so many evaluations without a better one.
-        log: Steps between two records of the loss; 0 for ten, or a thousand records a run.
+        log: Steps between two records of the loss; 0 for ten, or a thousand records a run, but
+            at most ten thousand steps.
     """
 
     batch: Annotated[int, Range(1, 10**7)]
@@ -154,7 +155,9 @@ class EvaluationSettings:
     splits: tuple[Literal["train", "valid", "test"], ...] = ("valid", "test")
     batch: Annotated[int, Range(0, 10**7)] = 0
     select: Literal["valid", "test", "last", "each"] = "valid"
-    metric: Annotated[str, Free("a metric of the task, found when a run begins, or all are listed")] = ""
+    metric: Annotated[
+        str, Free("a metric of the task, found when a run begins, or all are listed")
+    ] = ""
     audio: bool = False
 
 

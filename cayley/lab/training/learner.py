@@ -9,6 +9,7 @@ import cayley
 from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch, Task
 from cayley.lab.training.optimizers import build_bnp, build_optimizer, build_schedule
+from cayley.lab.training.timetable import schedule_steps
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -34,7 +35,8 @@ class Learner:
         self.model = model
         self.forward = fabric.setup_module(model)
         self.optimizer = build_optimizer(recipe.optim, model)
-        self.schedule = build_schedule(recipe.optim.schedule, self.optimizer)
+        steps = schedule_steps(recipe, task.steps("train", recipe.training.batch))
+        self.schedule = build_schedule(recipe.optim.schedule, self.optimizer, steps)
         self.bnp = build_bnp(recipe.bnp, model)
         self.state: Any = None
 

@@ -47,7 +47,7 @@ def test_wrong_files_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(DataError, match="expected 745 features and 8 outputs of photo, got 5"):
         Nodes("photo").size("train")
-    with pytest.raises(ValueError, match="expected a dataset of"):
+    with pytest.raises(ValueError, match="task.dataset: expected 'cora' or"):
         Nodes("karate")  # pyrefly: ignore[bad-argument-type]
 
 
