@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from torch import Tensor, nn
 
 from cayley.lab.errors import RecipeError
+from cayley.lab.settings import Range
 
 if TYPE_CHECKING:
     from cayley.lab.tasks import Graph
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["CONVOLUTIONS", "MLP", "GraphNetwork", "convolution"]
 
 CONVOLUTIONS = ("GCN", "SAGE")
+Norm = Literal["", "batch", "layer"]
 
 
 class MLP(nn.Module):
@@ -40,9 +42,9 @@ class MLP(nn.Module):
         self,
         sizes: Sequence[int],
         *,
-        norm: str = "",
-        momentum: float = 0.01,
-        init_scale: float = 1.0,
+        norm: Norm = "",
+        momentum: Annotated[float, Range(0, 1)] = 0.01,
+        init_scale: Annotated[float, Range(0)] = 1.0,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class GraphNetwork(nn.Module):
         conv: str,
         sizes: Sequence[int],
         *,
-        norm: str = "",
+        norm: Norm = "",
         sites: str = "",
         dropout: float = 0.0,
         **options: Any,
