@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cayley.lab.errors import DataError
+from cayley.lab.errors import DataError, RecipeError
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.counter import integers, key, permutation, uniform
 from cayley.lab.tasks.sources import Resource, Source
@@ -121,7 +121,7 @@ def read_tolokers(source: Source, fold: int = 0) -> NodeData:
     arrays = _arrays(source, TOLOKERS)
     folds = len(arrays["train_masks"])
     if not 0 <= fold < folds:
-        raise ValueError(f"expected a fold from 0 to {folds - 1}, got {fold}")
+        raise RecipeError(f"task.fold: expected an integer from 0 to {folds - 1}, got {fold}")
     names: dict[Split, str] = {"train": "train_masks", "valid": "val_masks", "test": "test_masks"}
     return NodeData(
         torch.from_numpy(arrays["node_features"].astype(np.float32)),
@@ -148,7 +148,9 @@ def read_ogbn(source: Source, dataset: str) -> NodeData:
         # pyrefly: ignore[missing-import]
         from ogb.nodeproppred import NodePropPredDataset
     except ImportError as error:
-        raise ImportError(f"the graph {dataset} takes the package ogb: pip install ogb") from error
+        raise DataError(
+            f"expected the package ogb, which reads the graph {dataset}, got none: pip install ogb"
+        ) from error
     if source.folder is None:
         raise DataError(f"expected the folder in which ogb keeps {dataset}, got none")
     if not source.download and not (source.folder / dataset.replace("-", "_")).exists():

@@ -35,7 +35,7 @@ from cayley.lab.tasks.graph.neighbours import incoming, sample_neighbours
 from cayley.lab.tasks.graph.planetoid import Division, planetoid_files, read_planetoid
 from cayley.lab.tasks.metrics import IGNORED, Metric, accuracy, crossentropy
 from cayley.lab.tasks.resident import Resident
-from cayley.lab.tasks.sources import NOWHERE, Resource, Source
+from cayley.lab.tasks.sources import NOWHERE, Resource, Source, explain_damage
 from cayley.lab.tasks.task import Answers, Reads, Task
 
 __all__ = ["DATASETS", "Dataset", "Nodes"]
@@ -139,14 +139,15 @@ class Nodes(Task):
         shape = self.shape
         if self.invented:
             return invent_nodes(shape.features, shape.outputs, shape.several)
-        if self.dataset == "photo":
-            data = read_photo(self.source, self.fold)
-        elif self.dataset == "tolokers":
-            data = read_tolokers(self.source, self.fold)
-        elif self.dataset.startswith("ogbn"):
-            data = read_ogbn(self.source, self.dataset)
-        else:
-            data = read_planetoid(self.source, self.dataset, self.division)
+        with explain_damage(f"the files of {self.dataset}"):
+            if self.dataset == "photo":
+                data = read_photo(self.source, self.fold)
+            elif self.dataset == "tolokers":
+                data = read_tolokers(self.source, self.fold)
+            elif self.dataset.startswith("ogbn"):
+                data = read_ogbn(self.source, self.dataset)
+            else:
+                data = read_planetoid(self.source, self.dataset, self.division)
         outputs = data.y.shape[1] if shape.several else int(data.y.max()) + 1
         if (data.x.shape[1], outputs) != (shape.features, shape.outputs):
             raise DataError(

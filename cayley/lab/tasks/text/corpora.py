@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cayley.lab.errors import DataError
 from cayley.lab.tasks.batch import SPLITS, Split
-from cayley.lab.tasks.sources import Resource, Source
+from cayley.lab.tasks.sources import Resource, Source, explain_damage
 
 __all__ = ["PTB_FILES", "Level", "encode", "read_own", "read_ptb", "tokenize"]
 
@@ -46,10 +46,10 @@ def read_ptb(source: Source, split: Split) -> str:
     """
     characters = PTB_CHARACTER_FILES[split]
     if source.has(characters) and not source.has(PTB_FILES[split]):
-        lines = source.read(characters).decode().split("\n")
+        lines = _text(source, characters).split("\n")
         lines = ["".join(line.split()).replace("_", " ") for line in lines]
     else:
-        lines = [line.strip() for line in source.read(PTB_FILES[split]).decode().split("\n")]
+        lines = [line.strip() for line in _text(source, PTB_FILES[split]).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
     return "".join(line + "\n" for line in lines)
@@ -68,13 +68,19 @@ def read_own(source: Source) -> dict[Split, str]:
         )
     path = source.folder
     if path.is_dir():
-        return {split: source.read(Resource(f"{split}.txt")).decode() for split in SPLITS}
+        return {split: _text(source, Resource(f"{split}.txt")) for split in SPLITS}
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"could not read {path} as text: {error}") from error
     first, second = len(text) * 90 // 100, len(text) * 95 // 100
     return {"train": text[:first], "valid": text[first:second], "test": text[second:]}
+
+
+def _text(source: Source, resource: Resource) -> str:
+    content = source.read(resource)
+    with explain_damage(resource.name):
+        return content.decode()
 
 
 def tokenize(text: str, level: Level) -> list[str]:

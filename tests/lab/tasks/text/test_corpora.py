@@ -43,6 +43,12 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
             read_own(Source(path))
     with pytest.raises(DataError, match="expected a text file, or a folder"):
         read_own(Source())
+    for name in ("train.txt", "valid.txt", "test.txt", "ptb.train.txt"):
+        (tmp_path / name).write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(DataError, match=r"could not read train\.txt: 'utf-8' codec can't decode"):
+        read_own(Source(tmp_path))
+    with pytest.raises(DataError, match=r"could not read ptb\.train\.txt: 'utf-8' codec can't"):
+        read_ptb(Source(tmp_path, check=False), "train")
 
 
 def test_characters_and_words() -> None:
