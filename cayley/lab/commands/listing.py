@@ -48,14 +48,16 @@ def list_recipes(options: Namespace) -> int:
 
 def show(options: Namespace) -> int:
     """Show a recipe: where it is from, what was published, and every setting."""
-    entry = find_recipe(options.recipe)
-    recipe = entry.recipe(options.variant, options.set, options.task)
+    entry, variant = find_recipe(options.recipe), options.variant
+    recipe = entry.recipe(variant, options.set, options.task)
     known = describe_recipe(recipe)
     if options.json:
         print(json.dumps(known | {"settings": write_recipe(recipe)}))
         return 0
     lines = [
-        f"# {recipe.name}, variant {recipe.variant} of {', '.join(entry.variants)}",
+        f"# {recipe.name}, variant {recipe.variant}"
+        + "".join(f"; --variant {other} differs" for other in entry.variants if other != variant),
+        *(f"# {line}" for line in entry.implied(variant, options.set)),
         f"# from: {recipe.paper} {recipe.location}".rstrip() if recipe.paper else "",
         *(
             f"# published: {one['metric']} {one['value']:g} ({one['id']})"

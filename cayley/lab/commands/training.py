@@ -26,7 +26,9 @@ def train(options: Namespace) -> int:
     With --seeds, runs that are finished are skipped and others gone on with; without it, a folder
     that holds a run is refused.
     """
-    recipe = find_recipe(options.recipe).recipe(options.variant, options.set, options.task)
+    entry = find_recipe(options.recipe)
+    recipe = entry.recipe(options.variant, options.set, options.task, tiny=options.tiny)
+    _say(entry.implied(options.variant, options.set, tiny=options.tiny), options)
     overrides = [*options.set, *([f"task={options.task}"] if options.task else [])]
     first = recipe.seed if options.seed is None else options.seed
     seeds = range(first, first + (options.seeds or 1))
@@ -41,14 +43,17 @@ def reproduce(options: Namespace) -> int:
             f"expected a table of {', '.join(tables())}, got {options.table!r}: see cayley list"
         )
     jobs = []
+    said: list[str] = []
     for entry in tables()[options.table].entries:
         if options.variant in entry.variants:
-            recipe = entry.recipe(options.variant, options.set)
+            recipe = entry.recipe(options.variant, options.set, tiny=options.tiny)
+            said += entry.implied(options.variant, options.set, tiny=options.tiny)
             count = options.seeds or recipe.seeds
             seeds = range(recipe.seed, recipe.seed + count)
             jobs += [_Job(recipe, seed, tuple(options.set)) for seed in seeds]
     if not jobs:
         raise RecipeError(f"{options.table}: expected a row with the variant {options.variant}")
+    _say(said, options)
     return _work(jobs, options, again=True)
 
 
@@ -162,6 +167,13 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
             if len(several) > 1:
                 print(f"{name}, {len(several)} seeds: {describe_spread(several)}")
     return code
+
+
+def _say(lines: list[str], options: Namespace) -> None:
+    """Print each line once, where a person may be reading."""
+    if not (options.quiet or options.json):
+        for line in dict.fromkeys(lines):
+            print(line, file=sys.stderr)
 
 
 def check_same_run(folder: Path, recipe: Recipe, settings: "RunSettings") -> None:

@@ -15,6 +15,10 @@ from cayley.lab.recipes.schema import Recipe, Variant, read_recipe
 __all__ = ["Entry", "Table", "find_recipe", "merge", "parse_override", "read_table", "tables"]
 
 FOLDER = Path(__file__).parent / "tables"
+# how long a run is, said in one way or the other
+OTHER = {"epochs": "steps", "steps": "epochs"}
+# what is tried out is not trained
+TINY_STEPS, TINY_BATCH = 4, 10
 
 
 @dataclass(frozen=True)
@@ -37,21 +41,70 @@ class Entry:
         return tuple(self.layers)
 
     def recipe(
-        self, variant: Variant = "paper", overrides: Iterable[str] = (), task: str = ""
+        self,
+        variant: Variant = "paper",
+        overrides: Iterable[str] = (),
+        task: str = "",
+        *,
+        tiny: bool = False,
     ) -> Recipe:
         """The recipe of a variant.
 
         Arguments:
             variant: What the paper says, or what its published code does.
-            overrides: Such as ``model.hidden=64``, see :func:`parse_override`. The parameters are
-                then no longer as many as in the paper.
-            task: The name of another task, in place of this one and its settings.
+            overrides: Such as ``model.hidden=64``, see :func:`parse_override`. With another model
+                or task, the parameters are no longer as many as in the paper. Steps take the place
+                of epochs, and epochs that of steps, see :meth:`implied`.
+            task: The name of another task, in place of this one and its settings; what was
+                published of this one is then left out.
+            tiny: Whether to be done in seconds, if overrides do not say otherwise.
 
         Example:
             >>> recipe = find_recipe("quickstart").recipe(overrides=["model.hidden=64"])
             >>> recipe.task.name, recipe.model.hidden
             ('adding', 64)
         """
+        content = self._content(variant, tiny)
+        changes = _merged(overrides)
+        if task or "model" in changes or "task" in changes:
+            content["parameters"] = 0
+        if task:
+            content["task"] = {"name": task}
+            content |= {"reported": [], "claims": []}
+            keys = content.get("unstated", ())
+            content["unstated"] = [key for key in keys if key.partition(".")[0] != "task"]
+        replaced = _replaced(content, changes)
+        content = merge(content, changes)
+        for key in replaced:
+            content["training"][key] = 0
+        return read_recipe(content)
+
+    def implied(
+        self, variant: Variant = "paper", overrides: Iterable[str] = (), *, tiny: bool = False
+    ) -> list[str]:
+        """What overrides change beside what they say, in sentences.
+
+        Arguments:
+            variant: What the paper says, or what its published code does.
+            overrides: As for :meth:`recipe`.
+            tiny: As for :meth:`recipe`.
+
+        Example:
+            >>> find_recipe("scornn/mnist-170").implied(overrides=["training.steps=100"])
+            ['training.epochs=0: training.steps=100 takes the place of 70 epochs']
+        """
+        content, changes = self._content(variant, tiny), _merged(overrides)
+        if tiny:
+            # what takes its place was not the recipe's
+            return []
+        return [
+            f"training.{key}=0: training.{OTHER[key]}={changes['training'][OTHER[key]]} takes the "
+            f"place of {content['training'][key]} {key}"
+            for key in _replaced(content, changes)
+        ]
+
+    def _content(self, variant: Variant, tiny: bool) -> dict[str, Any]:
+        """The settings of a variant, of any type."""
         if variant not in self.layers:
             raise RecipeError(
                 f"{self.name}: expected a variant of {list(self.variants)}, got {variant!r}"
@@ -59,14 +112,42 @@ class Entry:
         content: dict[str, Any] = {"table": self.table, "variant": variant}
         for layer in self.layers[variant]:
             content = merge(content, layer)
-        changes = [parse_override(text) for text in overrides]
-        if changes or task:
-            content["parameters"] = 0
-        if task:
-            content["task"] = {"name": task}
-        for change in changes:
-            content = merge(content, change)
-        return read_recipe(content)
+        return _shorten(read_recipe(content), content) if tiny else content
+
+
+def _merged(overrides: Iterable[str]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for text in overrides:
+        changes = merge(changes, parse_override(text))
+    return changes
+
+
+def _replaced(content: Mapping[str, Any], changes: Mapping[str, Any]) -> list[str]:
+    """Of ``epochs`` and ``steps``, what there is and the other of which is now asked for."""
+    before, after = content.get("training"), changes.get("training")
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        # that it is no table is said when the recipe is read
+        return []
+    return [
+        key
+        for key, other in OTHER.items()
+        if before.get(key) and after.get(other) and key not in after
+    ]
+
+
+def _shorten(recipe: Recipe, content: dict[str, Any]) -> dict[str, Any]:
+    """The settings with which a recipe is tried out: a few steps on a few examples."""
+    training, evaluation = recipe.training, recipe.evaluation
+    few = {
+        "training": {
+            "epochs": 0,
+            "steps": min(training.steps or TINY_STEPS, TINY_STEPS),
+            "batch": min(training.batch, TINY_BATCH),
+        },
+        # made-up recordings have no speech to be scored
+        "evaluation": {"batch": min(evaluation.batch, TINY_BATCH), "audio": False},
+    }
+    return merge(content, few)
 
 
 @dataclass(frozen=True)
@@ -115,7 +196,8 @@ def parse_override(text: str) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    # TOMLDecodeError, and a number of more digits than Python reads
+    except ValueError:
         return text
 
 

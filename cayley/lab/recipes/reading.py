@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from typing import Any, get_type_hints
 
 from cayley.lab.errors import RecipeError
@@ -39,13 +40,11 @@ def from_table(kind: type[Any], content: Any, path: str = "", *, strict: bool = 
     if not isinstance(content, Mapping):
         raise RecipeError(f"{path[:-1] and path[:-1] + ': '}expected a table, got {content!r}")
     further = _further(kind)
-    own = [f for f in fields(kind) if f is not further]
-    valid = [f.name for f in own]
-    required = [f.name for f in own if f.default is f.default_factory is MISSING]
+    valid, required = _names(kind)
     others = {key: value for key, value in content.items() if further and key not in valid}
     keys = [key for key in content if key not in others and (strict or key in valid)]
     check_keys(keys, valid, required, path, others)
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints(kind)
 
     def make(kind: type[Any], content: Any, path: str) -> Any:
         return from_table(kind, content, path + ".", strict=strict)
@@ -54,6 +53,20 @@ def from_table(kind: type[Any], content: Any, path: str = "", *, strict: bool = 
         key: convert(content[key], hints[key], path + key, make) for key in valid if key in content
     }
     return kind(**values, **({further.name: others} if further else {}))
+
+
+# a few classes are asked for hundreds of recipes
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[list[str], list[str]]:
+    """The fields of a table that may and those that must be there."""
+    own = [f for f in fields(kind) if f is not _further(kind)]
+    required = [f.name for f in own if f.default is f.default_factory is MISSING]
+    return [f.name for f in own], required
 
 
 def to_table(settings: Any) -> dict[str, Any]:
@@ -99,5 +112,6 @@ def check_keys(
             raise RecipeError(f"missing key {path}{key}{hint}")
 
 
+@cache
 def _further(kind: type[Any]) -> Field[Any] | None:
     return next((f for f in fields(kind) if "further" in f.metadata), None)

@@ -93,6 +93,9 @@ def build_task(task: TaskSettings, settings: RunSettings) -> Task:
         place["source"] = Source(settings.data, settings.download, settings.check)
     try:
         made = make_task(task.name, **task.settings, **place)
+    except RecipeError:
+        # it names the setting
+        raise
     except (TypeError, ValueError) as error:
         raise RecipeError(f"task: {error}") from error
     return made.tiny() if settings.tiny else made

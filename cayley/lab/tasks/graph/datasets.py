@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ __all__ = [
     "PHOTO",
     "TOLOKERS",
     "NodeData",
+    "find_ogbn",
     "invent_nodes",
     "read_ogbn",
     "read_photo",
@@ -131,6 +133,23 @@ def read_tolokers(source: Source, fold: int = 0) -> NodeData:
     )
 
 
+def find_ogbn(source: Source, dataset: str) -> None:
+    """Raise unless the package ogb is there and has a graph, or may download it."""
+    try:
+        import_module("ogb")
+    except ImportError as error:
+        raise DataError(
+            f"expected the package ogb for the graph {dataset}, got none: pip install ogb"
+        ) from error
+    if source.folder is None:
+        raise DataError(f"expected the folder in which ogb keeps {dataset}, got none")
+    if not source.download and not (source.folder / dataset.replace("-", "_")).exists():
+        raise DataError(
+            f"expected the folder {dataset.replace('-', '_')} of the package ogb in "
+            f"{source.folder}, got none: allow the download with download=True or --download"
+        )
+
+
 def read_ogbn(source: Source, dataset: str) -> NodeData:
     """A graph of the Open Graph Benchmark, with its official split, by the package ogb.
 
@@ -144,20 +163,10 @@ def read_ogbn(source: Source, dataset: str) -> NodeData:
         source: The folder in which the package keeps its data.
         dataset: ``"ogbn-proteins"`` or ``"ogbn-products"``.
     """
-    try:
-        # pyrefly: ignore[missing-import]
-        from ogb.nodeproppred import NodePropPredDataset
-    except ImportError as error:
-        raise DataError(
-            f"expected the package ogb, which reads the graph {dataset}, got none: pip install ogb"
-        ) from error
-    if source.folder is None:
-        raise DataError(f"expected the folder in which ogb keeps {dataset}, got none")
-    if not source.download and not (source.folder / dataset.replace("-", "_")).exists():
-        raise DataError(
-            f"expected the folder {dataset.replace('-', '_')} of the package ogb in "
-            f"{source.folder}, got none: allow the download with download=True or --download"
-        )
+    find_ogbn(source, dataset)
+    # pyrefly: ignore[missing-import]
+    from ogb.nodeproppred import NodePropPredDataset
+
     loaded = NodePropPredDataset(dataset, root=str(source.folder))
     graph, labels = loaded[0]
     edge_index = torch.from_numpy(graph["edge_index"]).long()
