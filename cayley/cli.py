@@ -9,7 +9,7 @@ from typing import Any
 
 from cayley import __version__
 from cayley.lab import commands
-from cayley.lab.errors import LabError
+from cayley.lab.errors import LabError, is_shortage
 from cayley.lab.recipes import tables
 
 __all__ = ["main"]
@@ -51,6 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = 1
         message = (
             f"expected the package {error.name}, got none: pip install 'cayley[lab]' brings it"
+        )
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
+        code = 1
+        reason = " ".join(str(error).split("\n")[0].split())
+        message = (
+            "expected enough memory, got too little: make training.batch, evaluation.batch, "
+            f"model.hidden or the sequences smaller. {reason}"
         )
     except KeyboardInterrupt:
         code, message = 130, "stopped at once; a run goes on from its last checkpoint"

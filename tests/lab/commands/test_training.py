@@ -117,3 +117,40 @@ def test_show_names_the_other_variant(variant: str, capsys: pytest.CaptureFixtur
     assert first == f"# {name}, variant {variant}; --variant {other} differs"
     assert cli.main(["show", "quickstart"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "# quickstart, variant paper"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at x.cpp:118] data. can't allocate: you tried to allocate 9 b"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError("Unable to allocate 8.00 EiB"),
+    ],
+)
+def test_too_little_memory_is_said_in_a_line(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(self: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cayley.lab.training.loop.Loop.train", fail)
+    words = ["train", "quickstart", "--tiny", "--device", "cpu", "-q", "-o", str(tmp_path)]
+    assert cli.main(words) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("cayley: expected enough memory, got too little")
+    assert err.count("\n") == 1
+    error.args = ("another failure",)
+    if not isinstance(error, MemoryError):
+        with pytest.raises(RuntimeError, match="another failure"):
+            cli.main([*words, "--seed", "1"])
+
+
+def test_threads_that_cannot_be_started_are_said_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "quickstart", "--threads", "100000", "-o", str(tmp_path)]) == 1
+    assert "cores, got 100000: choose another number with --threads" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
