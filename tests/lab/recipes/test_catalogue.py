@@ -107,7 +107,7 @@ def test_another_task_leaves_what_was_said_of_this_one_behind() -> None:
 def test_tried_out_it_is_short(path: Path) -> None:
     entry = read_table(path).entries[0]
     recipe = entry.recipe(tiny=True)
-    assert (recipe.training.epochs, recipe.training.steps, recipe.training.batch) == (0, 4, 10)
+    assert (recipe.training.epochs, recipe.training.steps, recipe.training.batch) == (0, 2, 4)
     assert (recipe.model, recipe.parameters) == (entry.recipe().model, 7)
     more = entry.recipe(overrides=["training.steps=30", "training.batch=7"], tiny=True)
     assert (more.training.steps, more.training.batch) == (30, 7)
