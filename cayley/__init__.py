@@ -1,35 +1,48 @@
-"""Recurrent networks with orthogonal and unitary weights, as drop-in ``torch.nn`` layers."""
+"""Recurrent networks with orthogonal and unitary weights, as drop-in ``torch.nn`` layers.
 
-from cayley import (
-    activations,
-    initializers,
-    layers,
-    norms,
-    optim,
-    parametrizations,
-    preconditioners,
-    recurrences,
-)
-from cayley.activations import ModReLU, modrelu
-from cayley.layers import (
-    ENRNN,
-    EURNN,
-    LSTM,
-    NCGRU,
-    ORNN,
-    RNN,
-    URNN,
-    ExpRNN,
-    FullURNN,
-    ScoRNN,
-    ScuRNN,
-    SpectralRNN,
-)
-from cayley.norms import AssortedTimeNorm
-from cayley.optim import parameter_groups
-from cayley.parametrizations import orthogonal_
-from cayley.preconditioners import BNP
-from cayley.recurrences import backend
+In the process of the command ``cayley`` public names are imported at their first use, and torch
+with them: the command answers before. Everywhere else ``import cayley`` imports all of them, and
+registers the operators that ``torch.export.load`` needs.
+"""
+
+import sys
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cayley import (
+        activations,
+        diagnostics,
+        initializers,
+        layers,
+        norms,
+        optim,
+        parametrizations,
+        preconditioners,
+        recurrences,
+    )
+    from cayley.activations import ModReLU, modrelu
+    from cayley.layers import (
+        ENRNN,
+        EURNN,
+        LSTM,
+        NCGRU,
+        ORNN,
+        RNN,
+        URNN,
+        ExpRNN,
+        FullURNN,
+        ScoRNN,
+        ScuRNN,
+        SpectralRNN,
+    )
+    from cayley.norms import AssortedTimeNorm
+    from cayley.optim import parameter_groups
+    from cayley.parametrizations import orthogonal_
+    from cayley.preconditioners import BNP
+    from cayley.recurrences import backend
 
 __version__ = "0.1.0.dev0"
 
@@ -51,6 +64,7 @@ __all__ = [
     "SpectralRNN",
     "activations",
     "backend",
+    "diagnostics",
     "initializers",
     "layers",
     "modrelu",
@@ -62,3 +76,54 @@ __all__ = [
     "preconditioners",
     "recurrences",
 ]
+
+# where the public names are that are no modules
+_HOMES = {
+    "activations": ("ModReLU", "modrelu"),
+    "layers": (
+        "ENRNN",
+        "EURNN",
+        "LSTM",
+        "NCGRU",
+        "ORNN",
+        "RNN",
+        "URNN",
+        "ExpRNN",
+        "FullURNN",
+        "ScoRNN",
+        "ScuRNN",
+        "SpectralRNN",
+    ),
+    "norms": ("AssortedTimeNorm",),
+    "optim": ("parameter_groups",),
+    "parametrizations": ("orthogonal_",),
+    "preconditioners": ("BNP",),
+    "recurrences": ("backend",),
+}
+_MODULES = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name at its first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _is_command() -> bool:
+    """Whether this is the process of ``cayley``, or of ``python -m cayley``."""
+    script = Path(sys.argv[0]).stem if getattr(sys, "argv", None) else ""
+    return script == "cayley" or ("-m", "cayley") in pairwise(sys.orig_argv)
+
+
+if not _is_command():
+    for _name in __all__:
+        __getattr__(_name)

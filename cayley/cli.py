@@ -5,12 +5,11 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from cayley import __version__
 from cayley.lab import commands
+from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, TABLES, complete
 from cayley.lab.errors import LabError, is_shortage
-from cayley.lab.recipes import tables
 
 __all__ = ["main"]
 
@@ -23,10 +22,6 @@ exit codes:
   4    a run folder that cannot be used: in use, no run, not writable, disk full
   130  stopped by Ctrl-C, 143 by SIGTERM; there is a checkpoint to go on from
 """
-# functions of the shell that complete an argument
-RECIPES = {"bash": "_cayley_recipes", "zsh": "_cayley_recipes"}
-TABLES = {"bash": "_cayley_tables", "zsh": "_cayley_tables"}
-FILES = {"bash": "_cayley_files", "zsh": "_files"}
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -94,9 +89,12 @@ def make_parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    sub = add("list", commands.list_recipes, "cayley list --model scornn --task mnist")
+    sub = add("list", commands.list_recipes, "cayley list nc-gru ptb")
+    sub.add_argument("words", nargs="*", metavar="WORD", help="what recipes are to be about")
     for what in ("paper", "model", "task"):
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
+    data = sub.add_argument("--data", type=Path, help="only those whose data are in this folder")
+    complete(data, FILES)
     _add_json(sub)
 
     sub = add("show", commands.show, "cayley show quickstart")
@@ -111,8 +109,13 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("reproduce", commands.reproduce, "cayley reproduce quickstart --output runs")
     table = sub.add_argument("table", help="the name of a table in cayley list")
-    _complete(table, TABLES)
+    complete(table, TABLES)
     _add_changes(sub)
+    sub.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what there is to do, which data are missing, and how long it will take",
+    )
     _add_seeds(sub)
     _add_work(sub)
 
@@ -143,7 +146,7 @@ def make_parser() -> argparse.ArgumentParser:
     markdown = sub.add_argument("--markdown", type=Path, help="a file for the tables as Markdown")
     figures = sub.add_argument("--figures", type=Path, help="a folder for the figures as PNG")
     for action in (folders, page, markdown, figures):
-        _complete(action, FILES)
+        complete(action, FILES)
     _add_json(sub)
 
     sub = add("archive", commands.archive, "cayley archive runs -o results/runs")
@@ -152,7 +155,7 @@ def make_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, required=True, help="where the copies go, by the same names"
     )
     for action in (folder, output):
-        _complete(action, FILES)
+        complete(action, FILES)
     sub.add_argument(
         "--points",
         type=_several,
@@ -160,35 +163,25 @@ def make_parser() -> argparse.ArgumentParser:
         help="how many points to keep of each curve (%(default)s)",
     )
 
-    sub = add("completion", completion, 'eval "$(cayley completion bash)"')
+    sub = add("status", commands.status, "cayley status runs")
+    folder = sub.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        help="with runs below it (%(default)s)",
+    )
+    complete(folder, FILES)
+    _add_json(sub)
+
+    sub = add("new", commands.new, "cayley new task parity")
+    sub.add_argument("kind", choices=("task", "model", "recipe"))
+    sub.add_argument("name", help="of the file and of what is in it")
+
+    sub = add("completion", commands.completion, 'eval "$(cayley completion bash)"')
+    sub.set_defaults(parser=parser)
     sub.add_argument("shell", choices=("bash", "zsh"))
     return parser
-
-
-def completion(options: argparse.Namespace) -> int:
-    """Print a script that completes commands, options, recipes and tables in a shell."""
-    import shtab
-
-    recipes = " ".join(entry.name for table in tables().values() for entry in table.entries)
-    names = " ".join(tables())
-    if options.shell == "bash":
-        functions = (
-            f'_cayley_recipes() {{ compgen -W "{recipes}" -- "$1"; }}\n'
-            f'_cayley_tables() {{ compgen -W "{names}" -- "$1"; }}\n'
-            '_cayley_files() { compgen -f -- "$1"; }\n'
-        )
-    else:
-        functions = (
-            f"_cayley_recipes() {{ compadd {recipes}; }}\n_cayley_tables() {{ compadd {names}; }}\n"
-        )
-    preamble: Any = {options.shell: functions}
-    print(shtab.complete(make_parser(), options.shell, preamble=preamble))
-    return 0
-
-
-def _complete(action: argparse.Action, how: dict[str, str]) -> None:
-    """Say how a shell completes an argument; shtab looks for it here."""
-    action.complete = how  # pyrefly: ignore[missing-attribute]
 
 
 def _positive(text: str) -> int:
@@ -220,7 +213,7 @@ def _device(text: str) -> str:
 
 def _add_recipe(sub: argparse.ArgumentParser) -> None:
     recipe = sub.add_argument("recipe", help="a name from cayley list, or a TOML file of your own")
-    _complete(recipe, RECIPES)
+    complete(recipe, RECIPES)
     sub.add_argument(
         "--task", default="", help="another task instead: a name, or module:Class of your own"
     )
@@ -234,14 +227,16 @@ def _add_changes(sub: argparse.ArgumentParser) -> None:
         default="paper",
         help="what the paper says, or what its published code does (%(default)s)",
     )
-    sub.add_argument(
+    settings = sub.add_argument(
         "--set",
         nargs="+",
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="change settings, such as model.hidden=64 optim.recurrent_lr=1e-4",
+        help="change settings, such as model.hidden=64 optim.recurrent_lr=1e-4; "
+        "model.parameters=16k finds model.hidden",
     )
+    complete(settings, SETTINGS)
 
 
 def _add_seeds(sub: argparse.ArgumentParser) -> None:
@@ -254,7 +249,7 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
     output = sub.add_argument(
         "-o", "--output", type=Path, default=Path("runs"), help="where runs go (%(default)s)"
     )
-    _complete(output, FILES)
+    complete(output, FILES)
     sub.add_argument("--download", action="store_true", help="fetch data that are missing")
     sub.add_argument(
         "--unchecked", action="store_true", help="take data files whose checksums are others"
@@ -282,7 +277,7 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
 
 def _add_run(sub: argparse.ArgumentParser) -> None:
     folder = sub.add_argument("run_folder", metavar="RUN", type=Path, help="the folder of a run")
-    _complete(folder, FILES)
+    complete(folder, FILES)
     _add_place(sub, None)
 
 
@@ -294,7 +289,7 @@ def _add_place(sub: argparse.ArgumentParser, device: str | None) -> None:
         help="auto, cpu, cuda or cuda:1" + ("" if device else "; else that of the run"),
     )
     data = sub.add_argument("--data", type=Path, help="a folder (or file) with the data")
-    _complete(data, FILES)
+    complete(data, FILES)
 
 
 def _add_output_style(sub: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ def test_public_names_exist_and_are_sorted() -> None:
         cayley,
         cayley.activations,
         cayley.layers,
+        cayley.diagnostics,
         cayley.norms,
         cayley.optim,
         cayley.parametrizations,
@@ -65,6 +66,47 @@ def test_import_brings_torch_and_nothing_else() -> None:
         "assert 'torch._dynamo' not in set(sys.modules) - before\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_in_the_command_torch_is_imported_with_the_first_name_that_needs_it() -> None:
+    script = (
+        "import pickle, sys\n"
+        "sys.argv[0] = '/usr/bin/cayley'\n"
+        "import cayley\n"
+        "assert set(cayley.__all__) <= set(dir(cayley))\n"
+        "assert 'torch' not in sys.modules\n"
+        "from cayley import ScoRNN\n"
+        "assert 'torch' in sys.modules\n"
+        "assert cayley.layers.ScoRNN is cayley.ScoRNN is ScoRNN\n"
+        "assert 'ScoRNN' in vars(cayley)\n"
+        "assert pickle.loads(pickle.dumps(ScoRNN)) is ScoRNN\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("statement", ["import torch, cayley", "import cayley, torch"])
+def test_operators_are_there_for_saved_programs(statement: str) -> None:
+    names = ("elman", "gru", "lstm", "window_statistics", "dominant_eigenpair", "inverse_of")
+    script = f"{statement}\nassert all(hasattr(torch.ops.cayley, name) for name in {names})"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+def test_names_are_those_of_their_modules() -> None:
+    with pytest.raises(AttributeError, match="module 'cayley' has no attribute 'ScoRMN'"):
+        _ = cayley.ScoRMN  # pyrefly: ignore[missing-attribute]
+    tree = ast.parse(Path(cayley.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    # what a type checker is told is what there is
+    assert set(typed) == set(cayley.__all__)
+    for name, module in typed.items():
+        home = importlib.import_module(f"cayley.{name}" if module == "cayley" else str(module))
+        assert getattr(cayley, name) is (home if module == "cayley" else getattr(home, name))
 
 
 @pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="the README is not installed")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.dispatch import backend_in_force, use_kernel
+from cayley.kernels.observation import Run, is_observed, tell_observer
 from cayley.kernels.records import Fields
 from cayley.kernels.steps import empty_gradient
 from cayley.tracing import needs_loop, no_autocast, traced
@@ -105,10 +106,16 @@ class Operator(Generic[Call, States]):
         # a rule for vmap would be registered with both operators, and asked for here
         tensors = flat[: len(self.fields.tensors)]
         if needs_loop(*tensors):
+            tell_observer(None)
             return self.loop(call)
-        if not traced(*tensors) and x.device.type in self.kernels:
-            return self.states(*_Node.apply(self, backend, *flat))
-        return self.states(*self.operator(*flat, backend))
+        is_traced = traced(*tensors)
+        if not is_traced and x.device.type in self.kernels:
+            states = self.states(*_Node.apply(self, backend, *flat))
+        else:
+            states = self.states(*self.operator(*flat, backend))
+        if is_observed():
+            tell_observer(None if is_traced else Run(self, call, states, backend))
+        return states
 
     def forward(self, call: Call, backend: str) -> States:
         """The results of a call by a back end, without a gradient."""

@@ -1,8 +1,11 @@
 """Numbers as a reader wants them: four digits, the same decimals where they are compared."""
 
 import math
+import textwrap
+from collections.abc import Sequence
 
 __all__ = [
+    "align",
     "counted",
     "decimals",
     "duration",
@@ -15,6 +18,27 @@ __all__ = [
 ]
 
 DIGITS = 4
+
+
+def align(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Lines of columns; only the last one is wrapped, as the others are for copying.
+
+    Arguments:
+        rows: Their cells, as many in each.
+        width: Of a line.
+
+    Example:
+        >>> align([["mnist", "0.97"], ["cifar10", "0.5, 0.6"]], 13)
+        ['mnist    0.97', 'cifar10  0.5,', '         0.6']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    lines = []
+    for *first, last in rows:
+        start = "".join(f"{cell:<{w}}  " for cell, w in zip(first, widths, strict=True))
+        space = max(width - len(start), 1)
+        parts = textwrap.wrap(last, space, break_long_words=False) or [""]
+        lines += [(start + parts[0]).rstrip(), *(" " * len(start) + part for part in parts[1:])]
+    return lines
 
 
 def counted(count: int, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from cayley.optim.groups import parameter_groups
 from cayley.optim.multiple import Optimizers
+from cayley.optim.rebasing import attach_rebase, rebase_
 from cayley.optim.stiefel import StiefelRMSprop, StiefelSGD, stiefel_step
 from cayley.optim.tensorflow import AdagradTF, RMSpropTF
 
@@ -11,6 +12,8 @@ __all__ = [
     "RMSpropTF",
     "StiefelRMSprop",
     "StiefelSGD",
+    "attach_rebase",
     "parameter_groups",
+    "rebase_",
     "stiefel_step",
 ]

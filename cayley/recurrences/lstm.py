@@ -10,7 +10,10 @@ from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cpu import lstm as cpu
 from cayley.kernels.cuda.lstm import node
 from cayley.kernels.cuda.lstm import recurrence as cuda
+from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.observation import Run, is_observed, tell_observer
 from cayley.kernels.operator import Kernels, Operator
+from cayley.kernels.projection import project
 from cayley.recurrences.lstm_call import LstmArguments, NormSite, lstm_call
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.lstm_gradient import lstm_gradient, with_references
@@ -155,7 +158,11 @@ def lstm(
     if x.is_cuda:
         fused = _fused_call(arguments)
         if fused is not None and node.refusal(fused, c) is None:
-            return _states(*node.lstm_node(fused, c, _lstm))
+            states, references = node.lstm_node(fused, c, _lstm)
+            if is_observed():
+                call = _as_operator(fused, c, references)
+                tell_observer(Run(_lstm, call, states, backend_in_force()))
+            return _states(states, references)
     call = lstm_call(arguments)
     return _states(_lstm(call), _references(call))
 
@@ -180,6 +187,17 @@ def _fused_call(arguments: LstmArguments) -> LstmCall | None:
         window=arguments.window,
         eps=arguments.eps,
     )
+
+
+def _as_operator(call: LstmCall, c: Tensor | None, references: Iterable[Tensor | None]) -> LstmCall:
+    """The call of the operator that equals one of :func:`~.node.lstm_node`."""
+    sites = [
+        None if site is None else site._replace(reference=reference)
+        for site, reference in zip(call.sites(), references, strict=True)
+    ]
+    of_x, of_h, of_c = sites
+    x = project(call.x, call.U, c)
+    return call._replace(x=x, U=None, input=of_x, recurrent=of_h, cell=of_c)
 
 
 def _references(call: LstmCall) -> Iterable[Tensor | None]:

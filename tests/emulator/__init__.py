@@ -1,8 +1,8 @@
 """CUDA kernels on the CPU: their logic is tested also where there is no GPU.
 
 Every source file is compiled as C++, with ``cuda.h`` in place of CUDA. Blocks of a cluster or team
-run at the same time, and threads of a block take turns. Speed, registers and the order in which
-memory becomes visible are not a GPU's.
+take turns at random, and threads of a block in either order. Speed, registers and the order in
+which memory becomes visible are not a GPU's.
 """
 
 import ctypes
@@ -30,14 +30,17 @@ __all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
 MODULES = ("cayley.kernels.cuda.",)
-SECONDS = 120  # that a launch may take
+SHARED = "extern __shared__ float4 shared[];"
+# `_longjmp` between stacks is what fortified sources forbid
 OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC")
+OPTIONS += ("-U_FORTIFY_SOURCE",)
 
 
 @functools.cache
 def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
     """A kernel, and the types of its arguments."""
     text = (SOURCES / f"{source}.cu").read_text()
+    text = text.replace(SHARED, "float4* const shared = emulator::block->memory;")
     signature = re.search(rf"void {source}\((.*?)\) \{{", text, re.DOTALL)
     assert signature is not None
     parameters = signature.group(1).replace("__restrict__", "").split(",")
@@ -95,10 +98,10 @@ class Kernel:
             (ctypes.c_void_p * len(values))(*range(first, first + 8 * len(values), 8)),
             len(ranges) // 2,
             (ctypes.c_void_p * len(ranges))(*ranges),
-            SECONDS,
         )
         assert status != 1, "a kernel has read or written beyond its arguments"
-        assert status == 0, f"a kernel has not ended within {SECONDS} seconds"
+        assert status != 2, "a kernel waits for what does not come"
+        assert status == 0, "blocks of a cluster have __shared__ variables: not emulated"
 
 
 def emulated() -> AbstractContextManager[None]:

@@ -1,22 +1,19 @@
-// As much of CUDA as the kernels of cayley/kernels/cuda/src need, on a CPU. A block is a thread
-// of the system, and a CUDA thread a fiber of it: fibers change places where they wait. Shared
-// memory is NaN at first. What machine.cuh says in PTX is said here in C++.
+// As much of CUDA as the kernels of cayley/kernels/cuda/src need, on a CPU. CUDA threads are fibers
+// of one thread of the system: they change places where they wait, and blocks take their turns at
+// random, so that one may run far ahead of another. Shared memory is NaN at first. What machine.cuh
+// says in PTX is said here in C++.
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstring>
-#include <map>
-#include <mutex>
-#include <thread>
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <ucontext.h>
-#include <utility>
-#include <vector>
 
 #define __device__
 #define __global__
-#define __shared__ thread_local
+#define __shared__ emulator::one_block(); static
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 
@@ -29,8 +26,7 @@ struct Index {
 };
 
 constexpr int SHARED_BYTES = 232448, LANES_OF_A_WARP = 32;
-thread_local float4 shared[SHARED_BYTES / 16];
-thread_local Index threadIdx, blockIdx;
+Index threadIdx, blockIdx;
 
 namespace emulator {
 
@@ -40,22 +36,16 @@ struct Barrier {
 };
 
 struct Fiber {
-  ucontext_t context;
-  std::vector<char> stack = std::vector<char>(1 << 16);
-  bool done = false;
-};
-
-struct Block {
-  int rank, current = 0;
-  std::vector<Fiber> fibers;
-  ucontext_t scheduler;
-  Barrier all, warps[32];
-  double exchanged[1024];  // between the lanes of a warp
+  jmp_buf place;
+  const unsigned* watched = nullptr;  // what it waits for: another number than `seen` here
+  unsigned seen;
+  bool started = false, done = false;
 };
 
 // One that counts arrivals and bytes, in shared memory of a block of a cluster.
 struct Mbarrier {
-  int count, pending;
+  unsigned place;
+  int count = 0, pending = 0;
   long bytes = 0;
   unsigned phase = 0;
 
@@ -67,37 +57,54 @@ struct Mbarrier {
   }
 };
 
-thread_local Block* block;
-std::mutex cluster;  // guards what follows
-std::vector<float4*> memories;
-std::vector<std::map<unsigned, Mbarrier>> mbarriers;
-int members, arrived;
-unsigned phase;
-std::atomic<bool> outside;  // whether anything but an argument was read or written
-std::atomic<bool> stuck;    // whether something is waited for that does not come
-std::chrono::steady_clock::time_point deadline;
-std::vector<std::pair<const char*, const char*>> arguments;  // where they begin and end
+struct Block {
+  int number, rank, left;
+  Fiber fibers[1024];
+  Barrier all, warps[32];
+  double exchanged[1024];  // between the lanes of a warp
+  float4* memory;          // shared by its threads
+  Mbarrier mbarriers[16];
+};
+
+struct Range {
+  const char *begin, *end;
+};
+
+Block* block;  // whose fiber runs
+Fiber* fiber;
+jmp_buf scheduler;
+Block* blocks;  // of the cluster
+int members, threads;
+Barrier cluster;
+unsigned long events;  // that somebody may have waited for
+bool outside;          // whether anything but an argument was read or written
+bool several;          // whether several blocks at a time have variables of their own
+Range arguments[64];
+int argument_count;
+
+// Variables of a block are those of the program: enough where there is one block at a time.
+inline void one_block() { several = several || members > 1; }
 
 inline void yield() {
-  Fiber& fiber = block->fibers[block->current];
-  swapcontext(&fiber.context, &block->scheduler);
+  if (_setjmp(fiber->place) == 0) _longjmp(scheduler, 1);
 }
 
-template <class Done>
-void wait_until(Done done) {
-  while (!done()) {
-    yield();
-    std::this_thread::yield();
-  }
+// Waits while there is this number.
+inline void wait_while(const unsigned& watched, unsigned seen) {
+  if (watched != seen) return;
+  fiber->watched = &watched;
+  fiber->seen = seen;
+  yield();
+  fiber->watched = nullptr;
 }
 
 inline void wait(Barrier& barrier, int members) {
-  const unsigned phase = barrier.phase;
   if (++barrier.arrived == members) {
     barrier.arrived = 0;
     ++barrier.phase;
+    ++events;
   } else {
-    wait_until([&] { return barrier.phase != phase; });
+    wait_while(barrier.phase, barrier.phase);
   }
 }
 
@@ -113,29 +120,35 @@ inline double exchange(double value, int from) {
 
 inline bool inside(const void* first, int bytes) {
   const char* const begin = static_cast<const char*>(first);
-  for (const auto& range : arguments)
-    if (begin >= range.first && begin + bytes <= range.second) return true;
+  for (int i = 0; i < argument_count; ++i)
+    if (begin >= arguments[i].begin && begin + bytes <= arguments[i].end) return true;
   outside = true;
   return false;
 }
 
 // An address in a cluster has the block in its upper byte.
 inline char* pointer(unsigned address) {
-  return reinterpret_cast<char*>(memories[address >> 24]) + (address & 0xffffff);
+  return reinterpret_cast<char*>(blocks[address >> 24].memory) + (address & 0xffffff);
 }
 
+// That at an address, or a new one.
 inline Mbarrier& mbarrier(unsigned address) {
-  return mbarriers[address >> 24].at(address & 0xffffff);
+  for (Mbarrier& found : blocks[address >> 24].mbarriers)
+    if (found.count == 0 || found.place == address) {
+      found.place = address;
+      return found;
+    }
+  abort();
 }
 
 }  // namespace emulator
 
-inline void __syncthreads() { emulator::wait(emulator::block->all, emulator::block->fibers.size()); }
+inline void __syncthreads() { emulator::wait(emulator::block->all, emulator::threads); }
 inline int __syncthreads_or(int predicate) {
   emulator::block->exchanged[threadIdx.x] = predicate ? 1 : 0;
   __syncthreads();
   bool any = false;
-  for (size_t i = 0; i < emulator::block->fibers.size(); ++i)
+  for (int i = 0; i < emulator::threads; ++i)
     any = any || emulator::block->exchanged[i] != 0;
   __syncthreads();
   return any;
@@ -184,23 +197,20 @@ struct Word {
 inline void post(Word* word, float value, unsigned tag) {
   unsigned low;
   memcpy(&low, &value, 4);
-  if (emulator::inside(word, 8))
-    __atomic_store_n(&word->bits, (unsigned long long)tag << 32 | low, __ATOMIC_SEQ_CST);
+  if (emulator::inside(word, 8)) word->bits = (unsigned long long)tag << 32 | low;
+  ++emulator::events;
 }
 
 inline Word peek(const Word* word) {
-  static thread_local unsigned count = 0;
-  if (++count % 8 == 0) {  // others have to come to what is waited for
-    emulator::yield();
-    std::this_thread::yield();
-  }
-  return {__atomic_load_n(&word->bits, __ATOMIC_SEQ_CST)};
+  static unsigned count = 0;
+  if (++count % 8 == 0) emulator::yield();  // others have to come to what is waited for
+  return *word;
 }
 
 inline unsigned rank_in_cluster() { return emulator::block->rank; }
 
 inline unsigned address(const void* place) {
-  const char* const base = reinterpret_cast<const char*>(shared);
+  const char* const base = reinterpret_cast<const char*>(emulator::block->memory);
   return static_cast<const char*>(place) - base + (rank_in_cluster() << 24);
 }
 
@@ -216,51 +226,37 @@ template <int PENDING>
 inline void wait_for_copies() {}
 
 inline void cluster_barrier() {
-  unsigned phase;
-  {
-    const std::lock_guard<std::mutex> lock(emulator::cluster);
-    phase = emulator::phase;
-    if (++emulator::arrived == emulator::members) {
-      emulator::arrived = 0;
-      ++emulator::phase;
-    }
-  }
-  emulator::wait_until([&] {
-    const std::lock_guard<std::mutex> lock(emulator::cluster);
-    return emulator::phase != phase;
-  });
+  emulator::wait(emulator::cluster, emulator::members * emulator::threads);
 }
 
 inline float load(unsigned there) { return *reinterpret_cast<float*>(emulator::pointer(there)); }
 
 inline void init_barrier(unsigned barrier, int arrivals) {
-  const std::lock_guard<std::mutex> lock(emulator::cluster);
-  emulator::mbarriers[barrier >> 24][barrier & 0xffffff] = {arrivals, arrivals};
+  emulator::Mbarrier& made = emulator::mbarrier(barrier);
+  made.count = made.pending = arrivals;
 }
 inline void publish_barriers() {}
 
 inline void arrive_expecting(unsigned barrier, int bytes) {
-  const std::lock_guard<std::mutex> lock(emulator::cluster);
   emulator::Mbarrier& found = emulator::mbarrier(barrier);
   found.bytes += bytes;
   --found.pending;
   found.advance();
+  ++emulator::events;
 }
 inline void arrive(unsigned barrier) { arrive_expecting(barrier, 0); }
 
 inline void wait(unsigned barrier, unsigned parity) {
-  emulator::wait_until([&] {
-    const std::lock_guard<std::mutex> lock(emulator::cluster);
-    return emulator::mbarrier(barrier).phase % 2 != parity;
-  });
+  const unsigned& phase = emulator::mbarrier(barrier).phase;
+  while (phase % 2 == parity) emulator::wait_while(phase, phase);
 }
 
 inline void send(unsigned there, const float (&values)[4], unsigned barrier_there) {
-  const std::lock_guard<std::mutex> lock(emulator::cluster);
   memcpy(emulator::pointer(there), values, 16);
   emulator::Mbarrier& found = emulator::mbarrier(barrier_there);
   found.bytes -= 16;
   found.advance();
+  ++emulator::events;
 }
 
 }  // namespace machine
@@ -270,61 +266,97 @@ void run_kernel(void** arguments);
 
 namespace emulator {
 
-thread_local void** given;
+constexpr size_t STACK = 1 << 16;
+constexpr long PATIENCE = 1000;  // turns of a block in which nothing happens
+void** given;
 
 void run_fiber() {
   run_kernel(given);
-  block->fibers[block->current].done = true;
-  yield();
+  fiber->done = true;
+  ++events;
+  _longjmp(scheduler, 1);
 }
 
-void run_block(int number, int rank, int threads, void** pointers) {
-  memset(shared, 0xff, sizeof(shared));
-  memories[rank] = shared;
-  Block own;
-  own.rank = rank;
-  own.fibers.resize(threads);
+// Fibers begin on stacks of their own; from then on `_longjmp` changes between them, which does not
+// ask the system for anything as `swapcontext` does.
+void start(char* stack) {
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = STACK;
+  context.uc_link = nullptr;
+  makecontext(&context, run_fiber, 0);
+  fiber->started = true;
+  setcontext(&context);
+}
+
+void run(Block& own, int thread, char* stack) {
   block = &own;
-  blockIdx.x = number;
-  given = pointers;
-  for (Fiber& fiber : own.fibers) {
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, run_fiber, 0);
+  fiber = &own.fibers[thread];
+  if (fiber->done || (fiber->watched && *fiber->watched == fiber->seen)) return;
+  blockIdx.x = own.number;
+  threadIdx.x = thread;
+  if (_setjmp(scheduler) == 0) {
+    if (fiber->started) _longjmp(fiber->place, 1);
+    start(stack);
   }
-  for (int left = threads; left > 0 && !stuck;) {
+  block->left -= fiber->done;
+}
+
+// Whether all of them came to their end.
+bool run_cluster(char* stacks) {
+  unsigned random = 1;
+  long idle = 0;
+  for (int over = 0; over < members;) {
+    random = random * 1664525 + 1013904223;
+    const int rank = (random >> 16) % members;
+    Block& own = blocks[rank];
+    if (own.left == 0) continue;
+    const unsigned long before = events;
     for (int i = 0; i < threads; ++i) {
-      Fiber& fiber = own.fibers[i];
-      if (fiber.done) continue;
-      own.current = threadIdx.x = i;
-      swapcontext(&own.scheduler, &fiber.context);
-      left -= fiber.done;
+      const int thread = random >> 31 ? i : threads - 1 - i;
+      run(own, thread, stacks + ((size_t)rank * threads + thread) * STACK);
     }
-    if (std::chrono::steady_clock::now() > deadline) stuck = true;
+    over += own.left == 0;
+    idle = events == before ? idle + 1 : 0;
+    if (idle > PATIENCE * members) return false;
   }
+  return true;
 }
 
 }  // namespace emulator
 
-// Clusters, or teams, one after another, and their blocks at the same time. Returns 0, or 1 where
-// anything but the memory of the arguments, in `ranges`, was touched, or 2 after so many seconds.
+// Clusters, or teams, one after another. Returns 0, or 1 where anything but the memory of the
+// arguments, in `ranges`, was touched, or 2 where threads wait for what does not come, or 3 where
+// a cluster of blocks has `__shared__` variables, which are not emulated.
 extern "C" int launch(int clusters, int blocks, int threads, void** arguments, int count,
-                      const char** ranges, int seconds) {
-  emulator::outside = emulator::stuck = false;
-  emulator::deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
-  emulator::arguments.clear();
-  for (int i = 0; i < count; ++i) emulator::arguments.push_back({ranges[2 * i], ranges[2 * i + 1]});
-  for (int cluster = 0; cluster < clusters; ++cluster) {
-    emulator::memories.assign(blocks, nullptr);
-    emulator::mbarriers.assign(blocks, {});
-    emulator::members = blocks * threads;
-    emulator::arrived = 0;
-    std::vector<std::thread> running;
-    for (int rank = 0; rank < blocks; ++rank)
-      running.emplace_back(emulator::run_block, cluster * blocks + rank, rank, threads, arguments);
-    for (std::thread& thread : running) thread.join();
+                      const char** ranges) {
+  using namespace emulator;
+  outside = several = false;
+  given = arguments;
+  members = blocks;
+  emulator::threads = threads;
+  argument_count = count;
+  for (int i = 0; i < count; ++i) emulator::arguments[i] = {ranges[2 * i], ranges[2 * i + 1]};
+  const size_t stacks = STACK * blocks * threads, memory = (size_t)SHARED_BYTES * blocks;
+  char* const space = static_cast<char*>(mmap(nullptr, stacks + memory, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (space == MAP_FAILED) abort();
+  bool ended = true;
+  for (int number = 0; number < clusters && ended; ++number) {
+    memset(space + stacks, 0xff, memory);
+    emulator::blocks = new Block[blocks];
+    cluster = {};
+    for (int rank = 0; rank < blocks; ++rank) {
+      Block& own = emulator::blocks[rank];
+      own.number = number * blocks + rank;
+      own.rank = rank;
+      own.left = threads;
+      own.memory = reinterpret_cast<float4*>(space + stacks + (size_t)SHARED_BYTES * rank);
+    }
+    ended = run_cluster(space);
+    delete[] emulator::blocks;
   }
-  return emulator::stuck ? 2 : emulator::outside ? 1 : 0;
+  munmap(space, stacks + memory);
+  return !ended ? 2 : several ? 3 : outside ? 1 : 0;
 }

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,3 +17,14 @@ def test_a_module_that_is_missing_is_told_from_what_it_imports(
     with pytest.raises(ModuleNotFoundError, match="package_of_nobody"):
         import_class("needy:Foo")
     assert import_class("collections:Foo") is None
+
+
+def test_the_current_folder_is_looked_into_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_own_classes.py").write_text("class Mine: ...")
+    (tmp_path / "collections.py").write_text("class Mine: ...")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.chdir(tmp_path)
+    assert import_class("my_own_classes:Mine").__name__ == "Mine"
+    assert import_class("collections:Mine") is None

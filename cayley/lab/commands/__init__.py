@@ -1,18 +1,38 @@
 """Commands: what ``cayley train`` and the others do; :mod:`cayley.cli` has their arguments.
 
 =============== ==============================================
-``listing``     list, show
+``listing``     list, show; ``presence`` of their data
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
 ``archive``     archive
+``status``      status
+``new``         new; ``starters`` are what it writes
+``completion``  completion
+``planning``    what is to be done, before it is done
+``sizing``      model.parameters among the settings
 =============== ==============================================
 
 What takes long to import is imported where it is used: ``cayley --help`` needs none of it.
 """
 
 from cayley.lab.commands.archive import archive
+from cayley.lab.commands.completion import completion
 from cayley.lab.commands.listing import list_recipes, show
+from cayley.lab.commands.new import new
 from cayley.lab.commands.report import report
+from cayley.lab.commands.status import status
 from cayley.lab.commands.training import evaluate, reproduce, resume, train
 
-__all__ = ["archive", "evaluate", "list_recipes", "report", "reproduce", "resume", "show", "train"]
+__all__ = [
+    "archive",
+    "completion",
+    "evaluate",
+    "list_recipes",
+    "new",
+    "report",
+    "reproduce",
+    "resume",
+    "show",
+    "status",
+    "train",
+]

@@ -1,55 +1,74 @@
 """The commands that list and show recipes."""
 
 import json
+import sys
 from argparse import Namespace
-from inspect import signature
+from collections.abc import Sequence
 from typing import Any
 
-from cayley.lab.recipes import Recipe, find_recipe, published, tables, write_recipe
+from cayley.lab.commands.presence import find_missing
+from cayley.lab.commands.sizing import fit_sizes
+from cayley.lab.recipes import (
+    Recipe,
+    data_set,
+    find_recipe,
+    matches,
+    near_words,
+    plain,
+    published,
+    supply,
+    tables,
+    task_words,
+    write_recipe,
+)
+from cayley.lab.wording import align, counted
 
 __all__ = ["describe_recipe", "list_recipes", "show"]
 
 
 def list_recipes(options: Namespace) -> int:
-    """List the recipes: what is trained on what, the data that it needs, what was published."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Column
-    from rich.table import Table as Grid
+    """List the recipes: what is trained on what, the data that it needs, what was published.
 
-    console = Console(highlight=False)
-    console.width = max(console.width, 80)
-    for table in tables().values():
-        chosen = [
-            recipe
-            for recipe in (entry.recipe() for entry in table.entries)
-            if options.paper.lower() in f"{recipe.paper} {recipe.table}".lower()
-            and options.model.lower() in recipe.model.name.lower()
-            and options.task.lower() in recipe.task.name.lower()
-        ]
-        if options.json:
-            for recipe in chosen:
-                print(json.dumps(describe_recipe(recipe)))
-            continue
-        # names are for copying: they are never cut
-        names = Column("recipe", min_width=max((len(r.name) for r in chosen), default=0))
-        grid = Grid.grid(names, "model", "task", "data", "published", padding=(0, 2))
-        for recipe in chosen:
-            known = describe_recipe(recipe)
-            # several papers print the same number
-            numbers = dict.fromkeys(f"{p['value']:g} {p['metric']}" for p in known["published"])
-            network = f"{recipe.model.name} {_sizes(recipe)}"
-            grid.add_row(recipe.name, network, recipe.task.name, known["data"], ", ".join(numbers))
-        if chosen:
-            console.print(f"[bold]{table.name}[/bold]: {table.title}")
-            console.print(Padding(grid, (0, 0, 1, 2)))
+    Words are looked for in names, tables, networks, tasks, data sets and papers, and, where that
+    finds nothing, in claims; a recipe is listed if it has them all. With --data, only those are
+    that can be run with what is there.
+    """
+    found = _find(options)
+    if not any(found.values()):
+        found = _find(options, claims=True)
+    recipes = [recipe for several in found.values() for recipe in several]
+    if not recipes:
+        print(f"cayley: {_nothing(options)}", file=sys.stderr)
+        return 0
+    missing: dict[str, str] = {}
+    if options.data is not None:
+        missing = find_missing(recipes, options.data)
+        found = {
+            name: [recipe for recipe in several if data_set(recipe.task) not in missing]
+            for name, several in found.items()
+        }
+    if options.json:
+        for recipe in (recipe for several in found.values() for recipe in several):
+            print(json.dumps(describe_recipe(recipe)))
+    else:
+        for name, several in found.items():
+            if several:
+                _print_table(name, several)
+    if missing:
+        count = sum(data_set(recipe.task) in missing for recipe in recipes)
+        print(
+            f"cayley: {counted(count, 'recipe')} left out, whose data are not in {options.data}: "
+            f"{', '.join(missing)}",
+            file=sys.stderr,
+        )
     return 0
 
 
 def show(options: Namespace) -> int:
     """Show a recipe: where it is from, what was published, and every setting."""
     entry, variant = find_recipe(options.recipe), options.variant
-    recipe = entry.recipe(variant, options.set, options.task)
+    changes = fit_sizes(entry, options.set, variant, options.task)
+    recipe = entry.recipe(variant, changes, options.task)
     known = describe_recipe(recipe)
     if options.json:
         print(json.dumps(known | {"settings": write_recipe(recipe)}))
@@ -57,7 +76,7 @@ def show(options: Namespace) -> int:
     lines = [
         f"# {recipe.name}, variant {recipe.variant}"
         + "".join(f"; --variant {other} differs" for other in entry.variants if other != variant),
-        *(f"# {line}" for line in entry.implied(variant, options.set)),
+        *(f"# {line}" for line in entry.implied(variant, changes)),
         f"# from: {recipe.paper} {recipe.location}".rstrip() if recipe.paper else "",
         *(
             f"# published: {one['metric']} {one['value']:g} ({one['id']})"
@@ -83,7 +102,7 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
         "model": recipe.model.name,
         "hidden": recipe.model.hidden,
         "task": recipe.task.name,
-        "data": _data(recipe),
+        "data": supply(recipe.task),
         "published": [
             {
                 "id": one.id,
@@ -97,15 +116,60 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _data(recipe: Recipe) -> str:
-    """What has to be there before a recipe can be trained."""
-    from cayley.lab.training import RunSettings, build_task
+def _find(options: Namespace, *, claims: bool = False) -> dict[str, list[Recipe]]:
+    """The recipes that are asked for, by table."""
+    return {
+        table.name: [
+            recipe
+            for recipe in (entry.recipe() for entry in table.entries)
+            if _chosen(recipe, options)
+            and matches(recipe, options.words, table.title, claims=claims)
+        ]
+        for table in tables().values()
+    }
 
-    task = build_task(recipe.task, RunSettings())
-    if "source" not in signature(type(task)).parameters:
-        return "none"
-    downloads = bool(task.needs) and all(resource.url for resource in task.needs)
-    return "download" if downloads else "your copy"
+
+def _chosen(recipe: Recipe, options: Namespace) -> bool:
+    known = {
+        "paper": (f"{recipe.paper} {recipe.table}",),
+        "model": (recipe.model.name,),
+        "task": task_words(recipe.task),
+    }
+    return all(
+        any(plain(getattr(options, what)) in plain(text) for text in texts)
+        for what, texts in known.items()
+    )
+
+
+def _nothing(options: Namespace) -> str:
+    words = [word for word in (*options.words, options.paper, options.model, options.task) if word]
+    every = [entry.recipe() for table in tables().values() for entry in table.entries]
+    near = near_words(words, every)
+    hint = f"did you mean {' or '.join(near)}?" if near else "cayley list shows them all"
+    return f"found no recipe with {' and '.join(words)}: {hint}"
+
+
+def _print_table(name: str, recipes: Sequence[Recipe]) -> None:
+    title = f"{name}: {tables()[name].title}"
+    print(f"\033[1m{title}\033[0m" if sys.stdout.isatty() else title)
+    for line in align([_row(recipe) for recipe in recipes], _width()):
+        print(f"  {line}")
+    print()
+
+
+def _row(recipe: Recipe) -> list[str]:
+    known = describe_recipe(recipe)
+    # several papers print the same number
+    numbers = dict.fromkeys(f"{p['value']:g} {p['metric']}" for p in known["published"])
+    network = f"{recipe.model.name} {_sizes(recipe)}"
+    return [recipe.name, network, recipe.task.name, known["data"], ", ".join(numbers)]
+
+
+def _width() -> int:
+    """The columns of the terminal; without one there is no end, as other programs need it all."""
+    from shutil import get_terminal_size
+
+    return max(get_terminal_size().columns, 80) - 2 if sys.stdout.isatty() else sys.maxsize
 
 
 def _sizes(recipe: Recipe) -> str:

@@ -5,13 +5,14 @@ import sys
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 from cayley.lab.commands.listing import describe_recipe
-from cayley.lab.errors import Interrupted, LabError, RecipeError, RunError
-from cayley.lab.recipes import Recipe, differences, find_recipe, tables
-from cayley.lab.wording import duration, short_number
+from cayley.lab.commands.planning import Row, announce, missing_data, show_plan
+from cayley.lab.commands.sizing import fit_sizes
+from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
+from cayley.lab.recipes import Recipe, data_set, differences, find_recipe, tables
+from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
     from cayley.lab.runs import RunResult
@@ -27,9 +28,10 @@ def train(options: Namespace) -> int:
     that holds a run is refused.
     """
     entry = find_recipe(options.recipe)
-    recipe = entry.recipe(options.variant, options.set, options.task, tiny=options.tiny)
-    _say(entry.implied(options.variant, options.set, tiny=options.tiny), options)
-    overrides = [*options.set, *([f"task={options.task}"] if options.task else [])]
+    changes = fit_sizes(entry, options.set, options.variant, options.task)
+    recipe = entry.recipe(options.variant, changes, options.task, tiny=options.tiny)
+    _say(entry.implied(options.variant, changes, tiny=options.tiny), options)
+    overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
     first = recipe.seed if options.seed is None else options.seed
     seeds = range(first, first + (options.seeds or 1))
     jobs = [_Job(recipe, seed, tuple(overrides)) for seed in seeds]
@@ -46,19 +48,24 @@ def reproduce(options: Namespace) -> int:
     said: list[str] = []
     for entry in tables()[options.table].entries:
         if options.variant in entry.variants:
-            recipe = entry.recipe(options.variant, options.set, tiny=options.tiny)
-            said += entry.implied(options.variant, options.set, tiny=options.tiny)
+            changes = fit_sizes(entry, options.set, options.variant)
+            recipe = entry.recipe(options.variant, changes, tiny=options.tiny)
+            said += entry.implied(options.variant, changes, tiny=options.tiny)
             count = options.seeds or recipe.seeds
             seeds = range(recipe.seed, recipe.seed + count)
-            jobs += [_Job(recipe, seed, tuple(options.set)) for seed in seeds]
+            jobs += [_Job(recipe, seed, tuple(changes)) for seed in seeds]
     if not jobs:
         raise RecipeError(f"{options.table}: expected a row with the variant {options.variant}")
     _say(said, options)
+    if options.dry_run:
+        return _plan(jobs, options)
     return _work(jobs, options, again=True)
 
 
 def resume(options: Namespace) -> int:
     """Go on with a run where it was left; the final numbers are those of an undisturbed run."""
+    if not (options.quiet or options.json):
+        print(f"going on with {options.run_folder}", file=sys.stderr, flush=True)
     from cayley.lab import training
     from cayley.lab.runs import Interrupts
 
@@ -103,6 +110,54 @@ class _Job:
     overrides: tuple[str, ...]
 
 
+def _plan(jobs: list[_Job], options: Namespace) -> int:
+    """Say what there is to do, and do nothing."""
+    rows: dict[str, Row] = {}
+    for job in jobs:
+        # rows of one recipe may differ in settings of their own
+        own = [text for text in job.overrides if text not in options.set]
+        name = " ".join((job.recipe.name, *own))
+        rows.setdefault(name, Row(name, job.recipe, [])).folders.append(_folder(job, options))
+    return show_plan(list(rows.values()), _settings(options), options)
+
+
+def _folder(job: _Job, options: Namespace) -> Path:
+    from cayley.lab import training
+
+    return training.run_folder(options.output, job.recipe, job.seed, job.overrides)
+
+
+def _settings(options: Namespace, overrides: tuple[str, ...] = ()) -> "RunSettings":
+    from cayley.lab import training
+    from cayley.lab.runs import Machine
+
+    return training.RunSettings(
+        Machine(options.device, options.precision, options.threads),
+        data=options.data,
+        download=options.download,
+        check=not options.unchecked,
+        tiny=options.tiny,
+        overrides=overrides,
+        checkpoint_seconds=options.checkpoint_every,
+    )
+
+
+def _leave_out(jobs: list[_Job], options: Namespace) -> list[_Job]:
+    """The jobs whose data are there; of the others it is said once what is missing.
+
+    What was begun knows its own data.
+    """
+    begun = [job for job in jobs if (_folder(job, options) / "run.json").exists()]
+    missing = missing_data([job.recipe for job in jobs if job not in begun], options)
+    left = [job for job in jobs if job in begun or data_set(job.recipe.task) not in missing]
+    if not left:
+        raise DataError(" ".join(missing.values()))
+    for name, words in missing.items():
+        count = sum(data_set(job.recipe.task) == name and job not in begun for job in jobs)
+        print(f"{counted(count, 'run')} left out, without {name}: {words}", file=sys.stderr)
+    return left
+
+
 def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
     """Do jobs one after the other; among several, one that fails does not stop the rest.
 
@@ -114,25 +169,18 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
     Returns:
         The exit code: that of the first failure.
     """
+    announce(jobs[0].recipe, jobs[0].seed, options)
     from cayley.lab import training
-    from cayley.lab.runs import Interrupts, Machine
+    from cayley.lab.runs import Interrupts
 
-    machine = Machine(options.device, options.precision, options.threads)
-    code = 0
+    left = _leave_out(jobs, options)
+    code = 0 if len(left) == len(jobs) else DataError.code
     results: dict[str, list[RunResult]] = {}
     with Interrupts() as interrupts:
-        for job in jobs:
-            folder = training.run_folder(options.output, job.recipe, job.seed, job.overrides)
+        for job in left:
+            folder = _folder(job, options)
             reporter = training.choose_reporter(options.quiet, options.json)
-            settings = training.RunSettings(
-                machine,
-                data=options.data,
-                download=options.download,
-                check=not options.unchecked,
-                tiny=options.tiny,
-                overrides=job.overrides,
-                checkpoint_seconds=options.checkpoint_every,
-            )
+            settings = _settings(options, job.overrides)
             try:
                 if again and (folder / "run.json").exists():
                     check_same_run(folder, job.recipe, settings)
@@ -235,6 +283,8 @@ def print_result(folder: Path, result: "RunResult") -> None:
 
 def describe_spread(results: list["RunResult"]) -> str:
     """Mean and standard deviation over runs, by split and metric."""
+    from statistics import mean, stdev
+
     parts = []
     for split, selected in results[0].selected.items():
         for metric in selected.scores:

@@ -1,8 +1,10 @@
 """From the settings of a model and the sizes of a task to a network."""
 
 import difflib
+import operator
 import os
 from dataclasses import fields, replace
+from functools import reduce
 from inspect import Parameter, signature
 from types import UnionType
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
@@ -238,7 +240,7 @@ def _arguments(kind: type) -> dict[str, Any]:
 def _bounded(hint: Any) -> Any:
     """A type whose integers count something."""
     if get_origin(hint) in (Union, UnionType):
-        return Union[tuple(_bounded(part) for part in get_args(hint))]  # noqa: UP007
+        return reduce(operator.or_, map(_bounded, get_args(hint)))
     return Count if hint is int else hint
 
 

@@ -4,6 +4,9 @@
 ``schema``      what a recipe says
 ``reading``     dataclasses from tables of settings, read strictly
 ``catalogue``   the files of recipes, and recipes by name
+``keys``        the settings that there are
+``search``      recipes by words
+``data``        the data sets of recipes, and how to get them
 ``differences`` which settings of two recipes differ
 ``published``   the printed numbers and statements, from ``published.toml``;
                 those that no recipe serves, with the reason: ``not-runnable.toml``
@@ -20,7 +23,9 @@ from cayley.lab.recipes.catalogue import (
     read_table,
     tables,
 )
+from cayley.lab.recipes.data import data_set, supply
 from cayley.lab.recipes.differences import differences, distinguish, flatten
+from cayley.lab.recipes.keys import setting_keys
 from cayley.lab.recipes.reading import check_keys, from_table, to_table
 from cayley.lab.recipes.schema import (
     EvaluationSettings,
@@ -34,6 +39,7 @@ from cayley.lab.recipes.schema import (
     read_recipe,
     write_recipe,
 )
+from cayley.lab.recipes.search import matches, near_words, plain, task_words
 
 __all__ = [
     "Entry",
@@ -47,16 +53,23 @@ __all__ = [
     "TrainingSettings",
     "Variant",
     "check_keys",
+    "data_set",
     "differences",
     "distinguish",
     "find_recipe",
     "flatten",
     "from_table",
+    "matches",
+    "near_words",
     "parse_override",
+    "plain",
     "published",
     "read_recipe",
     "read_table",
+    "setting_keys",
+    "supply",
     "tables",
+    "task_words",
     "to_table",
     "write_recipe",
 ]

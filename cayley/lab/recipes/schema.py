@@ -251,7 +251,7 @@ def check(recipe: Recipe) -> None:
             f'evaluation.select: expected "last", "each" or one of the splits '
             f"{list(evaluation.splits)}, got {evaluation.select!r}"
         )
-    content = to_table(recipe)
+    content = to_table(recipe) if recipe.unstated else {}
     for key in recipe.unstated:
         first, _, second = key.partition(".")
         if first not in content or (second and second not in content[first]):

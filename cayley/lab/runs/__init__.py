@@ -5,7 +5,8 @@
 ``description`` ``run.json``: what was started, on what
 ``result``      ``result.json``: the numbers
 ``reading``     folders read, with errors that name the file
-``machine``     device, precision, threads; facts about them
+``state``       done, running, stopped or failed
+``machine``     device, precision, threads; facts about them; ``cpu`` its name
 ``archive``     runs as they are kept for good
 ``interrupts``  Ctrl-C and SIGTERM, noted until a loop can stop
 =============== ============================================================
@@ -34,6 +35,7 @@ from cayley.lab.runs.reading import (
     read_run,
 )
 from cayley.lab.runs.result import BestValue, RunResult, SelectedScores
+from cayley.lab.runs.state import RunState, State, find_state
 
 __all__ = [
     "FORMAT",
@@ -49,12 +51,15 @@ __all__ = [
     "RunDescription",
     "RunFolder",
     "RunResult",
+    "RunState",
     "SelectedScores",
+    "State",
     "archive_run",
     "describe_machine",
     "explain_damage",
     "find_git_state",
     "find_runs",
+    "find_state",
     "find_versions",
     "load_tensors",
     "parse_json",

@@ -14,6 +14,7 @@ import torch
 
 import cayley
 from cayley.lab.errors import MachineError
+from cayley.lab.runs.cpu import find_cpu
 from cayley.lab.wording import counted
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def describe_machine(machine: Machine, device: torch.device) -> MachineFacts:
         threads=torch.get_num_threads(),
         host=platform.node(),
         platform=platform.platform(),
-        cpu=_cpu(),
+        cpu=find_cpu(),
         cores=os.cpu_count(),
     )
 
@@ -153,13 +154,6 @@ def find_git_state(folder: Path | None = None) -> GitState | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return GitState(revision, bool(status))
-
-
-def _cpu() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def _version(package: str) -> str | None:

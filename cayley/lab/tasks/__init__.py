@@ -8,6 +8,7 @@
 ``graph``            nodes of a graph
 ``catalogue``        all of them by name
 ``batch``, ``task``  what every task is; ``examples`` for sets of independent examples
+``draws``            random numbers of examples
 ``prefetching``      batches made ahead of time
 ``metrics``          scores of batches; ``scoring`` of whole splits
 ``sources``          data files: found, checked, downloaded
@@ -18,17 +19,21 @@ The rooms of tasks import what lies beside them, and not each other.
 
 from cayley.lab.tasks.batch import SPLITS, Batch, Graph, Position, Split
 from cayley.lab.tasks.catalogue import TASKS, make_task, task_class
+from cayley.lab.tasks.draws import Draws
 from cayley.lab.tasks.examples import ExampleTask, chunk_length
 from cayley.lab.tasks.metrics import Metric
 from cayley.lab.tasks.prefetching import Prefetcher
 from cayley.lab.tasks.scoring import score_split
 from cayley.lab.tasks.sources import Resource, Source
+from cayley.lab.tasks.synthetic import DrawnTask
 from cayley.lab.tasks.task import Task
 
 __all__ = [
     "SPLITS",
     "TASKS",
     "Batch",
+    "DrawnTask",
+    "Draws",
     "ExampleTask",
     "Graph",
     "Metric",

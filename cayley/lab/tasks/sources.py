@@ -134,6 +134,12 @@ class Source:
         """Whether the file is there."""
         return self._search(resource.name) is not None
 
+    def find(self, resources: Iterable[Resource]) -> None:
+        """Raise if a file is missing that may not be downloaded."""
+        for resource in resources:
+            if self.folder is None or not (self.download and resource.url):
+                self.path(resource)
+
     def read(self, resource: Resource) -> bytes:
         """The uncompressed content of a file, checked."""
         path = self.path(resource)

@@ -70,6 +70,10 @@ class Task(ABC):
         """The files that the task reads."""
         return ()
 
+    # most tasks draw what they need
+    def find_data(self) -> None:  # noqa: B027
+        """Raise a ``DataError`` if files are missing that may not be downloaded."""
+
     @abstractmethod
     def size(self, split: Split) -> int:
         """The number of examples of a split: of predictions in a text, of nodes in a graph."""

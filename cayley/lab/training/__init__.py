@@ -9,11 +9,14 @@
 ``evaluation``  scores of a model, and which of them decides
 ``selection``   which evaluation gives the numbers
 ``progress``    where a run is, for the checkpoint
-``reporters``   what shows the progress
+``reporters``   what shows the progress; ``clock`` the rate and the time left
+``sizing``      the size of a network that has so many parameters
+``estimate``    how long a run will take, by a few of its steps
 =============== =====================================================================
 """
 
 from cayley.lab.training.entry import Weights, evaluate, resume, train
+from cayley.lab.training.estimate import Estimate, estimate_run
 from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, title
 from cayley.lab.training.setup import (
     RunSettings,
@@ -22,15 +25,19 @@ from cayley.lab.training.setup import (
     reads_files,
     run_folder,
 )
+from cayley.lab.training.sizing import fit_hidden
 
 __all__ = [
+    "Estimate",
     "Quiet",
     "Reporter",
     "RunSettings",
     "Weights",
     "build_task",
     "choose_reporter",
+    "estimate_run",
     "evaluate",
+    "fit_hidden",
     "initial_model",
     "reads_files",
     "resume",

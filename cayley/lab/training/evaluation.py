@@ -13,7 +13,14 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch, Metric, Split, Task, score_split
 from cayley.lab.tasks.speech import PACKAGES, RATES, Speech
 
-__all__ = ["audio_metrics", "check_work", "deciding_metric", "evaluated_splits", "score_model"]
+__all__ = [
+    "audio_metrics",
+    "check_work",
+    "deciding_metric",
+    "evaluated_splits",
+    "evaluation_batch",
+    "score_model",
+]
 
 
 def score_model(
@@ -52,7 +59,7 @@ def score_model(
 
     training = model.training
     model.eval()
-    B = _batch(recipe)
+    B = evaluation_batch(recipe)
     seed = seed if split == "train" else 0
     try:
         scores = score_split(
@@ -75,7 +82,7 @@ def check_work(recipe: Recipe, task: Task) -> None:
     splits = evaluated_splits(recipe, task)
     deciding_metric(recipe, task)
     first: tuple[Split, int] = ("train", recipe.training.batch)
-    for split, B in (first, *((split, _batch(recipe)) for split in splits)):
+    for split, B in (first, *((split, evaluation_batch(recipe)) for split in splits)):
         try:
             task.steps(split, B)
         except ValueError as error:
@@ -92,7 +99,8 @@ def check_work(recipe: Recipe, task: Task) -> None:
             )
 
 
-def _batch(recipe: Recipe) -> int:
+def evaluation_batch(recipe: Recipe) -> int:
+    """How many examples a batch of an evaluation has."""
     return recipe.evaluation.batch or recipe.training.batch
 
 

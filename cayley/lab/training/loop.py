@@ -1,5 +1,6 @@
 """The loop around a learner: when to evaluate, to record, to save, and to stop."""
 
+import itertools
 import math
 import statistics
 import time
@@ -16,6 +17,7 @@ from cayley.lab.training.evaluation import (
     audio_metrics,
     deciding_metric,
     evaluated_splits,
+    evaluation_batch,
     score_model,
 )
 from cayley.lab.training.learner import Learner
@@ -189,6 +191,14 @@ class Loop:
 
     def score(self, split: Split, metrics: tuple[Metric, ...] | None = None) -> dict[str, float]:
         """The metrics of a split; a long evaluation can be interrupted."""
+        batches = self.task.steps(split, evaluation_batch(self.recipe))
+        done = itertools.count()
+
+        def between() -> None:
+            self.reporter.evaluate(split, next(done), batches)
+            if self.long:
+                self.stop_if_requested()
+
         try:
             return score_model(
                 self.recipe,
@@ -199,7 +209,7 @@ class Loop:
                 device=self.device,
                 dtype=self.dtype,
                 metrics=metrics,
-                between=self.stop_if_requested if self.long else None,
+                between=between,
             )
         except NotFinite as error:
             raise NotFinite(f"{error} after step {self.progress.step}; {REMEDY}") from error

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from cayley.lab.runs import Record, RunDescription, RunResult
-from cayley.lab.wording import duration, short_number
+from cayley.lab.training.clock import Clock
+from cayley.lab.wording import short_number
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -27,6 +28,10 @@ class Reporter(ABC):
         """A step is over."""
 
     @abstractmethod
+    def evaluate(self, split: str, batch: int, batches: int) -> None:
+        """A batch of an evaluation begins, after so many of those of a split."""
+
+    @abstractmethod
     def record(self, record: Record) -> None:
         """A line was added to the metrics."""
 
@@ -42,6 +47,9 @@ class Quiet(Reporter):
         """Nothing."""
 
     def step(self, step: int, epoch: float) -> None:
+        """Nothing."""
+
+    def evaluate(self, split: str, batch: int, batches: int) -> None:
         """Nothing."""
 
     def record(self, record: Record) -> None:
@@ -61,6 +69,9 @@ class JSON(Reporter):
     def step(self, step: int, epoch: float) -> None:
         """Nothing."""
 
+    def evaluate(self, split: str, batch: int, batches: int) -> None:
+        """Nothing."""
+
     def record(self, record: Record) -> None:
         """Print it."""
         self._print(record)
@@ -72,24 +83,6 @@ class JSON(Reporter):
 
     def _print(self, content: dict[str, Any]) -> None:
         print(json.dumps(content), flush=True)
-
-
-class Clock:
-    """Rate and time left, by the steps of this session."""
-
-    def __init__(self, step: int, steps: int) -> None:
-        self.first, self.steps = step, steps
-        self.began = time.monotonic()
-
-    def words(self, step: int) -> str:
-        """Such as ``"12.5/s, 0:01:10 left"``."""
-        passed = time.monotonic() - self.began
-        rate = (step - self.first) / passed if passed > 0 else 0.0
-        if rate == 0:
-            return ""
-        left = max(self.steps - step, 0) / rate
-        speed = f"{rate:.3g}/s" if rate >= 1 else f"{1 / rate:.3g} s a step"
-        return f"{speed}, {duration(left)} left"
 
 
 class Plain(Reporter):
@@ -114,8 +107,18 @@ class Plain(Reporter):
     def step(self, step: int, epoch: float) -> None:
         """Nothing: records show enough."""
 
+    def evaluate(self, split: str, batch: int, batches: int) -> None:
+        """Say now and then how far it is."""
+        self.clock.pause()
+        now = time.monotonic()
+        if now - self.shown >= self.seconds:
+            self.shown = now
+            self._print(evaluation_words(split, batch, batches))
+
     def record(self, record: Record) -> None:
         """Print evaluations and events, and some of the rest."""
+        if record["kind"] == "eval":
+            self.clock.go_on(record["step"])
         now = time.monotonic()
         if record["kind"] == "train" and now - self.shown < self.seconds:
             return
@@ -160,12 +163,16 @@ class Live(Reporter):
 
     def step(self, step: int, epoch: float) -> None:
         """Move the bar, ten times a second."""
-        now = time.monotonic()
-        if now - self.shown >= 0.1:
-            self.shown = now
+        if self._is_time():
             parts = (self.clock.words(step), self.loss, self.score, self.baseline)
             words = "  ".join(part for part in parts if part)
             self.progress.update(self.bar, completed=step, words=words)
+
+    def evaluate(self, split: str, batch: int, batches: int) -> None:
+        """Show beside the bar how far it is."""
+        self.clock.pause()
+        if self._is_time():
+            self.progress.update(self.bar, words=evaluation_words(split, batch, batches))
 
     def record(self, record: Record) -> None:
         """Show evaluations and events above the bar, losses in it."""
@@ -173,6 +180,7 @@ class Live(Reporter):
             self.loss = f"loss {short_number(record['loss'])}"
             return
         if record["kind"] == "eval":
+            self.clock.go_on(record["step"])
             split = "valid" if "valid" in record["scores"] else next(iter(record["scores"]))
             self.score = (
                 f"{split} {self.metric} {short_number(record['scores'][split][self.metric])}"
@@ -182,6 +190,13 @@ class Live(Reporter):
     def end(self, result: RunResult | None) -> None:
         """Take the bar away."""
         self.progress.stop()
+
+    def _is_time(self) -> bool:
+        """Whether the last look is a tenth of a second ago."""
+        now = time.monotonic()
+        due = now - self.shown >= 0.1
+        self.shown = now if due else self.shown
+        return due
 
 
 def choose_reporter(quiet: bool, as_json: bool) -> Reporter:
@@ -217,6 +232,16 @@ def baseline(description: RunDescription) -> str:
     scores = description.baseline
     split = "valid" if "valid" in scores else next(iter(scores))
     return f"baseline {short_number(scores[split][description.metric.name])}"
+
+
+def evaluation_words(split: str, batch: int, batches: int) -> str:
+    """How far an evaluation is.
+
+    Example:
+        >>> evaluation_words("valid", 12, 100)
+        'evaluating valid: 12 of 100 batches'
+    """
+    return f"evaluating {split}: {batch} of {batches} batches"
 
 
 def sentence(record: Record, metric: str) -> str:

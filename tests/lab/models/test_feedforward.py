@@ -67,4 +67,4 @@ def test_sites_are_one_digit_each(options: dict[str, Any]) -> None:
 
 def test_unknown_norm() -> None:
     with pytest.raises(RecipeError, match=r'expected "", "batch" or "layer", got \'bach\''):
-        MLP((6, 4, 3), norm="bach")
+        MLP((6, 4, 3), norm="bach")  # pyrefly: ignore[bad-argument-type]

@@ -3,12 +3,15 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import cayley.lab.tasks
-from cayley.lab.tasks import TASKS, make_task, score_split, task_class
+from cayley.lab.errors import DataError
+from cayley.lab.tasks import TASKS, Source, make_task, score_split, task_class
 from cayley.lab.tasks.graph import Nodes
 from cayley.lab.tasks.synthetic import Adding
 from cayley.lab.tasks.text import Text
@@ -93,3 +96,24 @@ def test_public_names_exist() -> None:
     names = cayley.lab.tasks.__all__
     assert len(set(names)) == len(names)
     assert all(name in vars(cayley.lab.tasks) for name in names)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_data_that_are_not_there_are_told_without_reading(name: str, tmp_path: Path) -> None:
+    reads = "source" in signature(task_class(name)).parameters
+    task = make_task(name, **({"source": Source(tmp_path)} if reads else {}))
+    with pytest.raises(DataError) if reads else nullcontext():
+        task.find_data()
+    task.tiny().find_data()
+
+
+def test_what_may_be_downloaded_is_not_missing(tmp_path: Path) -> None:
+    source = Source(tmp_path, download=True)
+    for name in ("mnist", "cifar10", "words", "cora", "photo"):
+        make_task(name, source=source).find_data()
+    make_task("speech", corpus="fsdd", source=source).find_data()
+    with pytest.raises(DataError, match="LDC93S1"):
+        make_task("speech", corpus="timit", source=source).find_data()
+    with pytest.raises(DataError, match="expected a text file"):
+        make_task("words", corpus="own").find_data()
+    assert not list(tmp_path.iterdir())

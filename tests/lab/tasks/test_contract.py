@@ -393,13 +393,14 @@ def test_what_is_not_allowed_is_refused_with_what_is(
 ) -> None:
     """Also where the class is called directly, or a task changed."""
     (key, value), kind = next(iter(change.items())), TASKS[name][0]
+    task: Any = make_task(name)
     message = re.escape(f"task.{key}: expected {allowed}")
     with pytest.raises(RecipeError, match=message):
         make_task(name, **change)
     with pytest.raises(RecipeError, match=message):
         kind(**(TASKS[name][1] | change))
     with pytest.raises(RecipeError, match=message):
-        replace(make_task(name), **{key: value})
+        replace(task, **{key: value})
 
 
 def test_naive_rule_and_needs_are_named(full: Task) -> None:

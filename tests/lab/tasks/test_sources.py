@@ -144,8 +144,8 @@ def test_a_member_that_is_damaged_is_named(tmp_path: Path) -> None:
 
 def test_only_what_is_wrong_with_a_file_is_taken_for_damage() -> None:
     for kind in (RecipeError, DataError, MemoryError):
-        with pytest.raises(kind, match="^other$"), explain_damage("name"):
+        with pytest.raises(kind, match=r"^other$"), explain_damage("name"):
             raise kind("other")
-    with pytest.raises(DataError, match=r"^could not read name: KeyError\('x'\)"):
-        with explain_damage("name"):
-            raise KeyError("x")
+    message = r"^could not read name: KeyError\('x'\)"
+    with pytest.raises(DataError, match=message), explain_damage("name"):
+        raise KeyError("x")

@@ -41,6 +41,16 @@ class Watcher(Quiet):
             self.act()
 
 
+class Counter(Quiet):
+    """Notes how far evaluations are."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+
+    def evaluate(self, split: str, batch: int, batches: int) -> None:
+        self.seen.append((split, batch, batches))
+
+
 def events(folder: Path) -> list[str]:
     return [record["event"] for record in read_metrics(folder) if record["kind"] == "event"]
 
@@ -68,6 +78,15 @@ def test_interrupted_it_stops_after_the_step_and_goes_on_later(
     resume(tmp_path / "run")
     assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
     assert events(tmp_path / "run") == ["interrupted", "resumed"]
+
+
+def test_every_batch_of_an_evaluation_is_shown(tmp_path: Path) -> None:
+    counter = Counter()
+    changes = {"training": {"batch": 8, "steps": 1}, "evaluation": {"start": False, "batch": 4}}
+    train(recipe(**changes), tmp_path / "run", settings=TINY, reporter=counter)
+    # the tiny task validates and tests with ten examples
+    expected = [(split, batch, 3) for split in ("valid", "test") for batch in range(3)]
+    assert counter.seen == expected
 
 
 def test_a_long_evaluation_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

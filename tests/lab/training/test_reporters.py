@@ -7,7 +7,7 @@ from lab.descriptions import CONTENT, make_description
 
 from cayley.lab.runs import RunResult
 from cayley.lab.training import reporters
-from cayley.lab.training.reporters import JSON, Clock, Live, Plain, Quiet, choose_reporter
+from cayley.lab.training.reporters import JSON, Live, Plain, Quiet, choose_reporter
 
 DESCRIPTION = make_description()
 TRAIN = {"kind": "train", "step": 10, "epoch": 0.5, "loss": 0.123456}
@@ -82,19 +82,39 @@ def test_a_bar_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         reporter.record(record)
     reporter.step(20, 1.0)
     reporter.progress.refresh()
+    reporter.shown = 0.0
+    reporter.evaluate("test", 4, 9)
+    reporter.progress.refresh()
     reporter.end(None)
     text = terminal.getvalue()
+    assert "evaluating test: 4 of 9 batches" in text
     assert "step 20, epoch 1.00: valid mse 0.2, test mse 0.21" in text
     assert "20/100" in text
     assert "loss 0.1235  valid mse 0.2  baseline 0.25" in text
     assert "left" in text
 
 
-def test_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 50.0
+def test_long_evaluations_are_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Plain(seconds=0)
+    reporter.begin(DESCRIPTION, 0)
+    reporter.evaluate("valid", 3, 10)
+    assert "evaluating valid: 3 of 10 batches\n" in capsys.readouterr().err
+    reporter = Plain(seconds=1000)
+    reporter.begin(DESCRIPTION, 0)
+    capsys.readouterr()
+    reporter.evaluate("valid", 3, 10)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_evaluation_is_not_in_the_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
     monkeypatch.setattr(reporters.time, "monotonic", lambda: now)
-    clock = Clock(10, 100)
-    assert clock.words(10) == ""
-    now = 60.0
-    assert clock.words(30) == "2/s, 0:00:35 left"
-    assert clock.words(12) == "5 s a step, 0:07:20 left"
+    reporter = Plain(seconds=0)
+    reporter.begin(DESCRIPTION, 0)
+    now += 10
+    reporter.evaluate("valid", 0, 1)
+    now += 90
+    reporter.record(EVAL)
+    assert "(2/s, 0:" in capsys.readouterr().err

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ from cayley.lab.tasks import Position
 from cayley.lab.training.progress import Progress
 from cayley.lab.training.selection import Selection
 from cayley.lab.training.timetable import Timetable, schedule_steps
-
 
 CONTENT: dict[str, Any] = {
     "name": "a",
@@ -100,7 +98,6 @@ def test_losses_that_wait_for_a_record_are_few(training: dict[str, Any], log: in
     ],
 )
 def test_steps_of_a_schedule(training: dict[str, Any], every: str, steps: int) -> None:
-    recipe = read_recipe(CONTENT | {"training": {"batch": 1} | training})
-    schedule = replace(recipe.optim.schedule, every=every)
-    recipe = replace(recipe, optim=replace(recipe.optim, schedule=schedule))
+    optim = CONTENT["optim"] | {"schedule": {"every": every}}
+    recipe = read_recipe(CONTENT | {"training": {"batch": 1} | training, "optim": optim})
     assert schedule_steps(recipe, 5) == steps

@@ -25,6 +25,7 @@ from cayley.lab.tasks.graph.datasets import (
     PHOTO,
     TOLOKERS,
     NodeData,
+    find_ogbn,
     invent_nodes,
     read_ogbn,
     read_photo,
@@ -132,6 +133,15 @@ class Nodes(Task):
         if self.dataset in FOLDED:
             return (PHOTO if self.dataset == "photo" else TOLOKERS,)
         return () if self.dataset.startswith("ogbn") else planetoid_files(self.dataset)
+
+    def find_data(self) -> None:
+        """Look for the files of the dataset."""
+        if self.invented:
+            return
+        if self.dataset.startswith("ogbn"):
+            find_ogbn(self.source, self.dataset)
+        else:
+            self.source.find(self.needs)
 
     @cached_property
     def nodes(self) -> NodeData:

@@ -79,6 +79,11 @@ class CIFAR10(Images):
         """The archive."""
         return (ARCHIVE,)
 
+    def find_data(self) -> None:
+        """Look for the unpacked files or the archive."""
+        if not self.invented and not self.source.has(Resource(FILES["test"][0])):
+            self.source.find(self.needs)
+
     @property
     def invented_pixels(self) -> int:
         """As many as real ones have."""

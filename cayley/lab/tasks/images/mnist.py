@@ -121,6 +121,11 @@ class MNIST(Images):
         """The four files of MNIST."""
         return FILES
 
+    def find_data(self) -> None:
+        """Look for the four files."""
+        if not self.invented:
+            self.source.find(FILES)
+
     @property
     def invented_pixels(self) -> int:
         """7 × 7."""

@@ -119,6 +119,12 @@ class Speech(ExampleTask):
         """The archive of the corpus, or what it takes to get it."""
         return FILES[self.corpus]
 
+    def find_data(self) -> None:
+        """Look for the recordings."""
+        downloads = self.source.download and any(file.url for file in self.needs)
+        if not self.invented and not downloads:
+            find_recordings(self.source, self.corpus)
+
     @cached_property
     def _utterances(self) -> dict[Split, Utterances]:
         return {}

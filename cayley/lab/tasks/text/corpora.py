@@ -10,7 +10,7 @@ from cayley.lab.errors import DataError
 from cayley.lab.tasks.batch import SPLITS, Split
 from cayley.lab.tasks.sources import Resource, Source, explain_damage
 
-__all__ = ["PTB_FILES", "Level", "encode", "read_own", "read_ptb", "tokenize"]
+__all__ = ["PTB_FILES", "Level", "encode", "find_ptb", "read_own", "read_ptb", "tokenize"]
 
 Level = Literal["characters", "words"]
 
@@ -53,6 +53,11 @@ def read_ptb(source: Source, split: Split) -> str:
     while lines and not lines[-1]:
         lines.pop()
     return "".join(line + "\n" for line in lines)
+
+
+def find_ptb(source: Source) -> None:
+    """Raise if a part of the Penn Treebank is missing that may not be downloaded."""
+    source.find(PTB_FILES[split] for split in SPLITS if not source.has(PTB_CHARACTER_FILES[split]))
 
 
 def read_own(source: Source) -> dict[Split, str]:

@@ -22,7 +22,15 @@ from cayley.lab.tasks.metrics import (
 from cayley.lab.tasks.resident import Resident
 from cayley.lab.tasks.sources import NOWHERE, Resource, Source
 from cayley.lab.tasks.task import Answers, Reads, Task
-from cayley.lab.tasks.text.corpora import PTB_FILES, Level, encode, read_own, read_ptb, tokenize
+from cayley.lab.tasks.text.corpora import (
+    PTB_FILES,
+    Level,
+    encode,
+    find_ptb,
+    read_own,
+    read_ptb,
+    tokenize,
+)
 
 __all__ = ["Text", "segments", "streams"]
 
@@ -134,6 +142,11 @@ class Text(Task):
     def needs(self) -> tuple[Resource, ...]:
         """The files of the Penn Treebank, if it is the corpus."""
         return tuple(PTB_FILES.values()) if self.corpus == "ptb" else ()
+
+    def find_data(self) -> None:
+        """Look for the text."""
+        if not self.invented:
+            (find_ptb if self.corpus == "ptb" else read_own)(self.source)
 
     @cached_property
     def encoded(self) -> tuple[int, dict[Split, Tensor]]:

@@ -120,3 +120,21 @@ def test_compiled_autograd_sees_one_operator(norms: tuple[str, ...]) -> None:
     # with or without the overload, as torch's version has it
     assert [name.removesuffix(".default") for name in seen] == ["cayley.lstm_backward"]
     compare(tuple(grad_of(leaf) for leaf in leaves.values()), theirs, 1e-4)
+
+
+@norms
+def test_observers_are_told_of_an_equal_call(norms: tuple[str, ...]) -> None:
+    """That of the operator, which has no U beside normalisations, and references of their own."""
+    module, leaves = sys.modules["cayley.recurrences.lstm"], leaves_of(norms)
+    sites: dict[str, Any] = {
+        name: Site(leaves[f"{name} gamma"], leaves[f"{name} beta"]) for name in norms
+    }
+    plain: dict[str, Any] = {name: leaves[name] for name in ("x", "h0", "c0", "W", "b", "U")}
+    call = LstmCall(**plain, **sites, window=WINDOW if norms else 1)
+    states, references = node.lstm_node(call, leaves["c"], module._lstm)
+    told = module._as_operator(call, leaves["c"], references)
+    again = module._lstm(told)
+    torch.testing.assert_close(again.h, states.h, rtol=1e-4, atol=1e-5)
+    for name in norms:
+        found, expected = getattr(again, name), getattr(states, name)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -52,7 +52,7 @@ def test_wrong_files_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(DataError, match="expected 745 features and 8 outputs of photo, got 5"):
         Nodes("photo").size("train")
-    with pytest.raises(ValueError, match="task.dataset: expected 'cora' or"):
+    with pytest.raises(ValueError, match=r"task\.dataset: expected 'cora' or"):
         Nodes("karate")  # pyrefly: ignore[bad-argument-type]
 
 
@@ -90,7 +90,7 @@ def test_files_that_are_cut_or_of_another_kind_are_named(
 def test_a_fold_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     masks = {name: np.zeros((10, 5)) for name in ("train_masks", "val_masks", "test_masks")}
     monkeypatch.setattr("cayley.lab.tasks.graph.datasets._arrays", lambda *_: masks)
-    with pytest.raises(RecipeError, match="task.fold: expected an integer from 0 to 9, got 10"):
+    with pytest.raises(RecipeError, match=r"task\.fold: expected an integer from 0 to 9, got 10"):
         Nodes("tolokers", fold=10).size("train")
 
 

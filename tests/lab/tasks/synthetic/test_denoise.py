@@ -39,5 +39,5 @@ def test_baselines(T: int, printed: float) -> None:
 
 
 def test_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match="task.T: expected an integer from 1 to"):
+    with pytest.raises(ValueError, match=r"task\.T: expected an integer from 1 to"):
         Denoise(T=0)

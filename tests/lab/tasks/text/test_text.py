@@ -87,7 +87,7 @@ def test_own_text(tmp_path: Path) -> None:
 def test_too_many_streams_are_refused() -> None:
     with pytest.raises(ValueError, match="expected a batch of 1 to 99 streams"):
         next(Text(invented=True).batches("test", 100))
-    with pytest.raises(ValueError, match="task.K: expected an integer from 1 to"):
+    with pytest.raises(ValueError, match=r"task\.K: expected an integer from 1 to"):
         Text(K=0)
 
 

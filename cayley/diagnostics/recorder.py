@@ -1,0 +1,274 @@
+"""Diagnostics of a training at given steps, into a dictionary of tensors."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cayley.checks import check_integer, is_integer
+from cayley.diagnostics.gradients import run_gradients
+from cayley.diagnostics.orthogonality import (
+    eigenvalue_normalisation,
+    orthogonality_errors,
+    scaling_angles,
+    spectra,
+)
+from cayley.diagnostics.runs import LayerRun, Runs, join, recurrent_layers, watched
+from cayley.diagnostics.states import nonfinite_counts, run_statistics
+from cayley.notices import warn_once
+
+__all__ = ["DIAGNOSTICS", "Diagnostic", "Record", "Recorder"]
+
+Found = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """Something to record.
+
+    Attributes:
+        measure: From the model, and the runs of its recurrences in this step, to tensors by name.
+        check: Raises where a model cannot serve it.
+        needs_runs: Whether the runs are watched for it; otherwise there are none.
+    """
+
+    measure: Callable[[nn.Module, Runs], Found]
+    check: Callable[[nn.Module], object] = recurrent_layers
+    needs_runs: bool = False
+
+
+Own = Diagnostic | Callable[[nn.Module], Any] | None
+
+
+def _named(runs: Runs) -> Iterator[tuple[str, LayerRun]]:
+    """Runs by name; a second one of the same recurrence is ``"l0:2"``."""
+    seen: Counter[str] = Counter()
+    for run in runs:
+        seen[run.name] += 1
+        yield run.name if seen[run.name] == 1 else f"{run.name}:{seen[run.name]}", run
+
+
+def _fields(found: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Records of tensors as their fields, each under its own name."""
+    return {
+        join(name, field): value
+        for name, record in found.items()
+        for field, value in record._asdict().items()
+    }
+
+
+def _gradient_norms(model: nn.Module, runs: Runs) -> Found:
+    return {
+        name: run_gradients(run).norms().nanmean(1)
+        for name, run in _named(runs)
+        if run.gradients is not None
+    }
+
+
+def _states(model: nn.Module, runs: Runs) -> Found:
+    return {
+        join(name, key): value.nanmean(1)
+        for name, run in _named(runs)
+        for key, value in _fields(run_statistics(run)).items()
+    }
+
+
+DIAGNOSTICS: dict[str, Diagnostic] = {
+    "orthogonality": Diagnostic(
+        lambda model, runs: orthogonality_errors(model), check=orthogonality_errors
+    ),
+    "spectrum": Diagnostic(lambda model, runs: _fields(spectra(model))),
+    "angles": Diagnostic(lambda model, runs: scaling_angles(model), check=scaling_angles),
+    "normalisation": Diagnostic(
+        lambda model, runs: _fields(eigenvalue_normalisation(model)), check=eigenvalue_normalisation
+    ),
+    "gradient_norms": Diagnostic(_gradient_norms, needs_runs=True),
+    "states": Diagnostic(_states, needs_runs=True),
+    "nonfinite": Diagnostic(lambda model, runs: nonfinite_counts(model), check=lambda model: None),
+}
+"""What a :class:`Recorder` knows by name."""
+
+
+class Record(NamedTuple):
+    """One quantity over the steps of a training.
+
+    Attributes:
+        steps: When it was recorded, (S).
+        values: What it was, (S, ...); where sizes differ from step to step the smaller are filled
+            with NaN at their ends.
+    """
+
+    steps: Tensor
+    values: Tensor
+
+
+class Recorder:
+    """Records diagnostics of a model at some steps of its training, in any loop.
+
+    ::
+
+        recorder = Recorder(model, ["orthogonality", "gradient_norms"], every=100)
+        for x, y in batches:
+            with recorder.step():
+                loss = criterion(model(x), y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        recorder.records()["gradient_norms/rnn.l0"].values  # (S, T + 1)
+
+    In a step that is not recorded nothing is attached to the model, and nothing computed. In one
+    that is, hooks look at the passes, which compute what they always do; matrices are measured as
+    the step has left them, gradients and states as its passes had them, the mean over the batch.
+
+    Arguments:
+        model: The model, called in eager mode.
+        diagnostics: Names of :data:`DIAGNOSTICS`; or a dictionary of those, each with None, and of
+            names of one's own, each with a :class:`Diagnostic`, or a function of the model that
+            returns a tensor, or tensors by name.
+        every: Record the first step and every so many after it.
+        at: Record these steps, counted from 0.
+
+    Attributes:
+        count: How many steps there have been.
+
+    Example:
+        >>> import cayley
+        >>> layer, x = cayley.ScoRNN(2, 8), torch.randn(5, 3, 2)
+        >>> recorder = Recorder(layer, ["orthogonality", "gradient_norms"], every=2)
+        >>> for _ in range(3):
+        ...     with recorder.step():
+        ...         layer(x)[0].square().sum().backward()
+        >>> {name: tuple(record.values.shape) for name, record in recorder.records().items()}
+        {'orthogonality/weight_hh_l0': (2,), 'gradient_norms/l0': (2, 6)}
+        >>> recorder.records()["gradient_norms/l0"].steps
+        tensor([0, 2])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        diagnostics: Iterable[str] | Mapping[str, Own],
+        *,
+        every: int | None = None,
+        at: Collection[int] = (),
+    ) -> None:
+        if every is not None:
+            check_integer("every", every)
+        if not all(is_integer(step) and step >= 0 for step in at):
+            raise ValueError(f"expected at to hold steps, ints from 0, got {at!r}")
+        if every is None and not at:
+            raise ValueError("expected every= or at=, or nothing would be recorded; got neither")
+        given = diagnostics if isinstance(diagnostics, Mapping) else dict.fromkeys(diagnostics)
+        self.model, self.every, self.at = model, every, frozenset(at)
+        self.diagnostics = {name: _diagnostic(name, own) for name, own in given.items()}
+        for diagnostic in self.diagnostics.values():
+            diagnostic.check(model)
+        self.count = 0
+        self._steps: dict[str, list[int]] = {}
+        self._values: dict[str, list[Tensor]] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the next step is recorded."""
+        return self.count in self.at or (self.every is not None and self.count % self.every == 0)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Context of one step of the training, backward pass and optimizer included.
+
+        A step that raises is not recorded, and does not count.
+        """
+        if not self.is_on:
+            yield
+        elif any(diagnostic.needs_runs for diagnostic in self.diagnostics.values()):
+            with watched(self.model) as runs:
+                yield
+            if not runs:
+                warn_once(
+                    f"Recorder: no run of a recurrent layer was seen in step {self.count}: call "
+                    "the model itself in steps that are recorded, without torch.compile, whose "
+                    "code passes hooks by",
+                    key="no run",
+                    owner=self,
+                )
+            self._record(runs)
+        else:
+            yield
+            self._record([])
+        self.count += 1
+
+    def _record(self, runs: Runs) -> None:
+        for name, diagnostic in self.diagnostics.items():
+            for key, value in diagnostic.measure(self.model, runs).items():
+                whole = f"{name}/{key}" if key else name
+                self._steps.setdefault(whole, []).append(self.count)
+                self._values.setdefault(whole, []).append(value.detach().cpu().clone())
+
+    def records(self) -> dict[str, Record]:
+        """What has been recorded, under the diagnostic's name, a slash, and its own."""
+        return {
+            key: Record(torch.tensor(steps), _stacked(self._values[key]))
+            for key, steps in self._steps.items()
+        }
+
+    def first_nonfinite(self) -> int | None:
+        """The first recorded step with a value that is inf or NaN; needs ``"nonfinite"``."""
+        if "nonfinite" not in self.diagnostics:
+            raise ValueError(
+                f'expected "nonfinite" among the diagnostics, got {[*self.diagnostics]}'
+            )
+        bad = [
+            step
+            for key, values in self._values.items()
+            if key.startswith("nonfinite/")
+            for step, value in zip(self._steps[key], values, strict=True)
+            if value > 0
+        ]
+        return min(bad, default=None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps and all that has been recorded."""
+        return {
+            "count": self.count,
+            "steps": {key: [*steps] for key, steps in self._steps.items()},
+            "values": {key: [*values] for key, values in self._values.items()},
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self.count = state_dict["count"]
+        self._steps = {key: [*steps] for key, steps in state_dict["steps"].items()}
+        self._values = {key: [*values] for key, values in state_dict["values"].items()}
+
+
+def _diagnostic(name: str, own: Own) -> Diagnostic:
+    if isinstance(own, Diagnostic):
+        return own
+    if own is None:
+        if name not in DIAGNOSTICS:
+            raise ValueError(
+                f"expected diagnostics of {[*DIAGNOSTICS]}, or a function of the model under a "
+                f"name of its own, got {name!r}"
+            )
+        return DIAGNOSTICS[name]
+
+    def measure(model: nn.Module, runs: Runs) -> Found:
+        found = own(model)
+        return {"": found} if isinstance(found, Tensor) else found
+
+    return Diagnostic(measure, check=lambda model: None)
+
+
+def _stacked(values: list[Tensor]) -> Tensor:
+    """Tensors of one rank as one, the smaller ones filled up."""
+    shape = [max(sizes) for sizes in zip(*(v.shape for v in values), strict=True)]
+    if all([*v.shape] == shape for v in values):
+        return torch.stack(values)
+    result = values[0].new_full((len(values), *shape), torch.nan)
+    for row, value in zip(result, values, strict=True):
+        row[tuple(slice(size) for size in value.shape)] = value
+    return result

@@ -1,0 +1,88 @@
+"""What has become of a run: done, running, stopped or failed."""
+
+import fcntl
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cayley.lab.errors import RunError
+from cayley.lab.runs.reading import read_metrics, read_result, read_run
+
+__all__ = ["RunState", "State", "find_state", "is_running"]
+
+State = Literal["done", "running", "stopped", "failed", "damaged"]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What has become of a run.
+
+    Attributes:
+        folder: Of the run.
+        state: ``"stopped"`` can be gone on with; ``"failed"`` would fail again; ``"damaged"``
+            cannot be read.
+        step: The last that was recorded.
+        steps: How many are planned; 0 if that cannot be read.
+        message: The last event, or what is wrong.
+    """
+
+    folder: Path
+    state: State
+    step: int = 0
+    steps: int = 0
+    message: str = ""
+
+
+def find_state(folder: Path) -> RunState:
+    """What has become of the run in a folder; nothing in it is changed."""
+    try:
+        steps = read_run(folder)[0].steps
+        if (folder / "result.json").exists():
+            result = read_result(folder)
+            return RunState(folder, "done", result.step, steps, result.status)
+        records = list(read_metrics(folder))
+    # a line of the metrics that is no JSON is a ValueError
+    except (RunError, ValueError) as error:
+        return RunState(folder, "damaged", message=str(error))
+    step = max((record["step"] for record in records), default=0)
+    if is_running(folder):
+        return RunState(folder, "running", step, steps)
+    event, message = "", "killed, or the machine went off"
+    if records and records[-1]["kind"] == "event":
+        event, message = records[-1]["event"], records[-1]["message"]
+    return RunState(folder, "failed" if event == "not finite" else "stopped", step, steps, message)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process writes a run.
+
+    The lock of a folder names its process. Only where that may be alive is the lock tried, for a
+    moment: a run that starts just then must not find the folder taken.
+    """
+    try:
+        file = os.open(folder / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        owner = re.fullmatch(r"process (\d+) on (.*)", os.read(file, 200).decode(errors="replace"))
+        if owner is None or (owner[2] == socket.gethostname() and not _is_alive(int(owner[1]))):
+            return False
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

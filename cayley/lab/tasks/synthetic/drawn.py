@@ -1,0 +1,101 @@
+"""The shortest way to a task of one's own: sizes, when to answer, and a function that draws."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cayley.lab.tasks.batch import Batch, Split
+from cayley.lab.tasks.draws import Draws
+from cayley.lab.tasks.frequencies import count_classes, frequency_logits
+from cayley.lab.tasks.metrics import Metric, accuracy, crossentropy, mean_squared_error
+from cayley.lab.tasks.scoring import score_split
+from cayley.lab.tasks.synthetic.generated import Count, GeneratedTask, Length
+
+__all__ = ["DrawnTask"]
+
+# how many examples tell what the naive predictor says, and what it gets
+SAMPLE = 1_000
+
+
+@dataclass(frozen=True)
+class DrawnTask(GeneratedTask):
+    """A task of drawn sequences. A subclass says four things, and the rest follows from them.
+
+    Targets are classes, int64, or numbers: they tell what is scored, and what the naive predictor
+    answers. That is the mean, or the frequencies of the classes, of a thousand training examples.
+
+    Attributes:
+        input_size: The numbers that are read at each step.
+        output_size: The numbers that are answered; of classes, how many there are.
+        answers: ``"last"``, after the last step, or ``"each"``, at every step.
+
+    Arguments:
+        T: The number of steps.
+        train, valid, test: The number of examples of each split.
+
+    Example:
+        >>> class Mean(DrawnTask):
+        ...     input_size = output_size = 1
+        ...     answers = "last"
+        ...     def draw(self, draws):
+        ...         x = draws.uniform(self.T, 1)
+        ...         return x, x.mean(0)
+        >>> batch = next(Mean(T=20).batches("train", 5))
+        >>> batch.input.shape, batch.target.shape
+        (torch.Size([20, 5, 1]), torch.Size([5, 1]))
+    """
+
+    T: Length = 100
+    train: Count = 10_000
+    valid: Count = 1_000
+    test: Count = 1_000
+
+    # what is a property of other tasks is a constant here
+    input_size: ClassVar[int]  # pyrefly: ignore[bad-override]
+    output_size: ClassVar[int]  # pyrefly: ignore[bad-override]
+    naive_rule: ClassVar[str] = "the mean, or the frequencies of classes, of the training targets"
+
+    @abstractmethod
+    def draw(self, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Input (T, B, I) and target of B examples.
+
+        The target is (B, p) numbers or (B) classes for ``"last"``, (T, B, p) or (T, B) for
+        ``"each"``; a class of −100 is not scored.
+        """
+
+    def examples(
+        self, split: Split, index: Tensor, seed: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, None]:
+        """What :meth:`draw` draws."""
+        name = type(self).__name__
+        return *self.draw(Draws((name, seed, split), index, dtype)), None
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The mean squared error of numbers; accuracy and cross entropy of classes."""
+        if self._targets.is_floating_point():
+            return (mean_squared_error,)
+        return accuracy, crossentropy
+
+    def naive(self, batch: Batch) -> Tensor:
+        """The mean, or the logarithms of the frequencies, of the training targets."""
+        device = batch.target.device
+        if self._targets.is_floating_point():
+            mean = self._targets.flatten(0, -2).mean(0)
+            return mean.to(batch.target).expand_as(batch.target)
+        logits = frequency_logits(count_classes(self._targets, self.output_size))
+        return logits.to(device).expand(*batch.target.shape, -1)
+
+    def baseline(self, split: Split) -> dict[str, float]:
+        """What that gets on the first thousand examples."""
+        few = replace(self, **{split: min(self.size(split), SAMPLE)})
+        return score_split(few, lambda batch, state: (self.naive(batch), None), split, SAMPLE)
+
+    @cached_property
+    def _targets(self) -> Tensor:
+        index = torch.arange(min(self.train, SAMPLE))
+        return self.examples("train", index, 0, torch.get_default_dtype())[1]

@@ -1,0 +1,248 @@
+"""Scaled Cayley transforms that choose D again while they are trained."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from cayley.checks import check_integer, check_number, is_integer
+from cayley.optim.multiple import Optimizers
+from cayley.parametrizations import (
+    GateMatrices,
+    LongShort,
+    NeumannCayley,
+    ScaledCayley,
+    StructuredMatrix,
+)
+from cayley.parametrizations.rebasing import Rebased, rebase_cayley
+
+__all__ = ["attach_rebase", "rebase_"]
+
+Moments = Literal["carry", "reset"]
+
+# what optimizers keep for a parameter, by what it is made of
+GRADIENTS = ("exp_avg", "grad_avg", "mean")
+SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "square", "accumulator")
+STEPS = ("velocity",)
+STEPS_TAKEN = "rebase_steps"
+
+
+class _Place(NamedTuple):
+    """A scaled Cayley transform in a model, and its free entries."""
+
+    name: str
+    map: ScaledCayley | NeumannCayley
+    A: Tensor
+
+
+@torch.no_grad()
+def rebase_(
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    limit: float = 1.0,
+    moments: Moments = "carry",
+) -> dict[str, Tensor]:
+    r"""Choose D again for those scaled Cayley transforms whose A has entries beyond a limit.
+
+    W, and so the loss, stay as they are, up to rounding; afterwards all :math:`|a_{ij}| \le 1`.
+    Call it after ``optimizer.step()``. A gradient that is there goes over to the new A; a graph
+    that is still to be differentiated would give one of the old.
+
+    Note:
+        Averages of gradients, and steps, go over to the new coordinates exactly. Averages of
+        squares have no such change: they are taken as those of independent entries, see
+        :meth:`~cayley.parametrizations.rebasing.Rebased.covector_squares`.
+
+    Arguments:
+        model: A model with scaled Cayley transforms; those with a bandwidth are left alone.
+        optimizer: That of their A; None where nothing is kept for them.
+        limit: The largest :math:`|a_{ij}|` that is left alone.
+        moments: ``"carry"`` what the optimizer keeps for A over to the new coordinates, or
+            ``"reset"`` it to what it is at the start.
+
+    Returns:
+        For each transform, by its matrix's name, whether D was chosen again, bool, ().
+
+    Example:
+        >>> import cayley
+        >>> layer = cayley.ScoRNN(2, 4, negative_ones=0)
+        >>> with torch.no_grad():
+        ...     _ = layer.structured["weight_hh_l0"].A.mul_(1e3)
+        >>> W = layer.weight_hh_l0.detach()
+        >>> rebase_(layer)
+        {'weight_hh_l0': tensor(True)}
+        >>> torch.testing.assert_close(layer.weight_hh_l0.detach(), W, rtol=0, atol=1e-5)
+        >>> bool((layer.structured["weight_hh_l0"].A.abs() <= 1).all())
+        True
+    """
+    check_number("rebase_", "limit", limit)
+    if limit < 1:
+        raise ValueError(f"expected a limit of at least 1, which D can promise, got {limit}")
+    if moments not in ("carry", "reset"):
+        raise ValueError(f'expected moments "carry" or "reset", got {moments!r}')
+    members = () if optimizer is None else _members(optimizer)
+    found: dict[str, Tensor] = {}
+    for name, map, A in _places(model):
+        beyond = A.new_zeros((), dtype=torch.bool) if A.numel() == 0 else A.abs().max() > limit
+        found[name] = beyond
+        # NaN is beyond nothing
+        if not beyond:
+            continue
+        new = rebase_cayley(map.skew(A), map.D)
+        change = _carried if moments == "carry" else _reset
+        # what can be refused is refused before anything is written
+        for member in members:
+            if A in member.state:
+                change(member, A, map.skew, new)
+        if A.grad is not None:
+            A.grad.copy_(map.skew.entries(new.covector(map.skew(A.grad))))
+        A.copy_(map.skew.entries(new.A))
+        map.D.copy_(new.D)
+        if isinstance(map, NeumannCayley):
+            map.refresh_()
+    return found
+
+
+def attach_rebase(
+    model: nn.Module,
+    optimizer: Optimizer,
+    rebase: Literal["auto"] | int = "auto",
+    *,
+    limit: float = 1.0,
+    moments: Moments = "carry",
+) -> RemovableHandle:
+    """Let an optimizer choose D again as the training goes on, by :func:`rebase_`.
+
+    D is chosen for the first time now, for the W that the model starts with: which entries of D
+    are −1 at the start, the papers' ρ, then matters for that W only. The steps are counted in the
+    first group of the optimizer, with whose ``state_dict`` a training resumes exactly.
+
+    Arguments:
+        model: A model with scaled Cayley transforms.
+        optimizer: An optimizer of their A.
+        rebase: After how many steps of the optimizer to look for entries beyond the limit, which
+            waits for a GPU; ``"auto"`` for 100.
+        limit: See :func:`rebase_`.
+        moments: See :func:`rebase_`.
+
+    Returns:
+        A handle whose ``remove()`` ends it.
+
+    Example:
+        >>> import cayley
+        >>> layer = cayley.ScoRNN(2, 8)
+        >>> optimizer = torch.optim.Adam(layer.parameters())
+        >>> handle = attach_rebase(layer, optimizer, "auto")
+        >>> handle.remove()
+    """
+    if rebase != "auto" and not is_integer(rebase):
+        raise ValueError(f'expected rebase="auto" or a number of steps, got {rebase!r}')
+    every = 100 if rebase == "auto" else rebase
+    check_integer("rebase", every)
+    for name, _, A in _places(model):
+        if A.requires_grad and _group(optimizer, A) is None:
+            raise ValueError(
+                f"expected an optimizer of all scaled Cayley transforms of the model, but that of "
+                f"{name} is not among those of this {type(optimizer).__name__}"
+            )
+    # an optimizer whose state was loaded has begun before
+    if STEPS_TAKEN not in _first_group(optimizer):
+        rebase_(model, optimizer, limit=limit, moments=moments)
+        _first_group(optimizer)[STEPS_TAKEN] = 0
+
+    def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        group = _first_group(optimizer)
+        group[STEPS_TAKEN] += 1
+        if group[STEPS_TAKEN] % every == 0:
+            rebase_(model, optimizer, limit=limit, moments=moments)
+
+    return optimizer.register_step_post_hook(after)
+
+
+def _first_group(optimizer: Optimizer) -> dict[str, Any]:
+    """Where the steps are counted: groups are saved with the state, and loaded."""
+    return optimizer.param_groups[0]
+
+
+def _group(optimizer: Optimizer, A: Tensor) -> dict[str, Any] | None:
+    groups = optimizer.param_groups
+    return next((group for group in groups if any(p is A for p in group["params"])), None)
+
+
+def _places(model: nn.Module) -> list[_Place]:
+    """The scaled Cayley transforms of a model whose A is any skew matrix."""
+    found = [place for place in _transforms(model) if place.map.onto]
+    if not found:
+        raise TypeError(
+            "expected a model with a real scaled Cayley transform without a bandwidth (ENRNN, "
+            "NCGRU, ScoRNN, or RNN with recurrent='cayley' or 'neumann'), got none; ScuRNN trains "
+            "its D"
+        )
+    return found
+
+
+def _transforms(model: nn.Module) -> Iterator[_Place]:
+    for prefix, matrix in model.named_modules():
+        if not isinstance(matrix, StructuredMatrix):
+            continue
+        name, free = prefix.replace("structured.", ""), matrix.free
+        named = dict(zip(matrix.map.names, free, strict=True))
+        maps: Mapping[str, Any] = {"": matrix.map}
+        if isinstance(matrix.map, LongShort):
+            maps = {"long": matrix.map.long}
+        elif isinstance(matrix.map, GateMatrices):
+            maps = dict(matrix.map.named_children())
+        for part, map in maps.items():
+            if isinstance(map, (ScaledCayley, NeumannCayley)):
+                gate = isinstance(matrix.map, GateMatrices)
+                A = named[f"{part}_A" if gate else "A"]
+                yield _Place(f"{name}.{part}" if part else name, map, A)
+
+
+def _members(optimizer: Optimizer) -> tuple[Optimizer, ...]:
+    return optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,)
+
+
+def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
+    """Take over what an optimizer keeps for the free entries."""
+    changes: dict[str, Callable[[Tensor], Tensor]] = {}
+    state = optimizer.state[A]
+    gradients, squares, steps = GRADIENTS, SQUARES, STEPS
+    if isinstance(optimizer, SGD):
+        gradients = (*gradients, "momentum_buffer")
+    else:
+        # that of RMSprop is a sum of steps
+        steps = (*steps, "momentum_buffer")
+    for key, value in state.items():
+        if not isinstance(value, Tensor) or value.shape != A.shape:
+            continue
+        if key in gradients:
+            changes[key] = lambda v: skew.entries(new.covector(skew(v)))
+        elif key in squares:
+            changes[key] = lambda v: skew.entries(new.covector_squares(skew(v).abs()))
+        elif key in steps:
+            changes[key] = lambda v: skew.entries(new.vector(skew(v)))
+        else:
+            raise ValueError(
+                f"expected what {type(optimizer).__name__} keeps to be known, averages of "
+                f"gradients {gradients}, of squares {squares} or steps {steps}, got {key!r}: use "
+                'moments="reset"'
+            )
+    for key, change in changes.items():
+        state[key].copy_(change(state[key]))
+
+
+def _reset(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
+    """Have an optimizer begin anew with the free entries."""
+    if isinstance(optimizer, Adagrad):
+        # which makes its state when it is made itself
+        group = _group(optimizer, A)
+        assert group is not None
+        optimizer.state[A]["sum"].fill_(group["initial_accumulator_value"])
+        optimizer.state[A]["step"].zero_()
+    else:
+        del optimizer.state[A]

@@ -1,0 +1,91 @@
+"""Another diagonal D for the same matrix of a scaled Cayley transform."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cayley.parametrizations.cayley import scaled_cayley
+from cayley.parametrizations.signature import small_cayley
+
+__all__ = ["Rebased", "rebase_cayley"]
+
+
+class Rebased(NamedTuple):
+    r"""Other coordinates of the same orthogonal matrix.
+
+    A step dA' in the new coordinates is the step :math:`dA = K\, dA'\, K^\top` in the old ones.
+
+    Attributes:
+        A: The new skew matrix, with all :math:`|a_{ij}| \le 1`, (n, n).
+        D: The new diagonal of ±1, (n).
+        K: The change of coordinates, float64, (n, n).
+    """
+
+    A: Tensor
+    D: Tensor
+    K: Tensor
+
+    def covector(self, G: Tensor) -> Tensor:
+        r"""A gradient with respect to the old A as one with respect to the new: :math:`K^\top G K`.
+
+        Arguments:
+            G: Skew-symmetric, (n, n).
+        """
+        return (self.K.mT @ G.to(self.K) @ self.K).to(G)
+
+    def vector(self, step: Tensor) -> Tensor:
+        r"""A step of the old A as one of the new: :math:`K^{-1} dA\, K^{-\top}`.
+
+        Arguments:
+            step: dA, skew-symmetric, (n, n).
+        """
+        inverse = torch.linalg.inv(self.K)
+        return (inverse @ step.to(self.K) @ inverse.mT).to(step)
+
+    def covector_squares(self, V: Tensor) -> Tensor:
+        r"""Mean squares of gradients, as if the entries of a gradient were independent.
+
+        .. math:: (K \odot K)^\top V (K \odot K)
+
+        Arguments:
+            V: The mean squares with respect to the old A, symmetric, (n, n).
+        """
+        squares = self.K.square()
+        return (squares.mT @ V.to(self.K) @ squares).to(V)
+
+
+@torch.no_grad()
+def rebase_cayley(A: Tensor, D: Tensor) -> Rebased:
+    r"""Choose D again for the same :math:`W = (I + A)^{-1}(I - A) D`, so that A is small.
+
+    .. math::
+        K = (I + A)(I + A')^{-1}, \qquad
+        dW = -2 X\, dA\, X D = -2 X' dA' X' D' \;\Rightarrow\; dA = K\, dA' K^\top
+
+    with :math:`X = (I + A)^{-1}`. Where W comes near an eigenvalue −1 of :math:`W D`, entries of A
+    grow without bound, and W hardly moves with A any more. For another D they are at most 1.
+
+    References:
+        Minimizing the Cayley transform of an orthogonal matrix by multiplying by signature
+        matrices, O'Dorney, 2014, theorem 1.1.
+
+    Arguments:
+        A: A skew-symmetric matrix, (n, n).
+        D: The diagonal of ±1, (n).
+
+    Example:
+        A rotation by nearly π, and minus one by nearly 0.
+
+        >>> A = torch.tensor([[0.0, 100.0], [-100.0, 0.0]])
+        >>> new = rebase_cayley(A, torch.ones(2))
+        >>> new.A, new.D
+        (tensor([[ 0.0000, -0.0100],
+                 [ 0.0100,  0.0000]]), tensor([-1., -1.]))
+        >>> torch.testing.assert_close(scaled_cayley(new.A, new.D), scaled_cayley(A, torch.ones(2)))
+    """
+    exact, signs = A.to(torch.float64), D.to(torch.float64)
+    new_A, new_D = small_cayley(scaled_cayley(exact, signs))
+    eye = torch.eye(len(D), device=A.device, dtype=torch.float64)
+    K = torch.linalg.solve(eye + new_A, eye + exact, left=False)
+    return Rebased(new_A.to(A.dtype), new_D.to(D.dtype), K)

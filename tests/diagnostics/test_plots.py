@@ -1,0 +1,121 @@
+"""Every picture is drawn from what its diagnostic returns."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cayley
+from cayley.diagnostics import (
+    Recorder,
+    activation_surface,
+    complex_grid,
+    condition_numbers,
+    formation_seconds,
+    gradient_norms,
+    hidden_statistics,
+    jacobian_heatmap,
+    neumann_errors,
+    plots,
+    scaling_angles,
+    spectrum,
+)
+from cayley.parametrizations import Skew
+
+matplotlib = pytest.importorskip("matplotlib", reason="plots need the extra lab")
+
+T, B, I, N = 6, 4, 3, 8  # noqa: E741
+
+
+@pytest.fixture(autouse=True)
+def no_screen() -> Iterator[None]:
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield
+    pyplot.close("all")
+
+
+def drawn(axes: object) -> None:
+    from matplotlib.axes import Axes
+
+    assert isinstance(axes, Axes)
+    axes.figure.canvas.draw()
+
+
+def test_recurrences() -> None:
+    layer, x = cayley.LSTM(I, N, norm="layer"), torch.randn(T, B, I)
+    norms = gradient_norms(layer, lambda: layer(x)[0].sum())
+    axes = plots.plot_gradient_norms(norms)
+    drawn(axes)
+    (line,) = axes.get_lines()
+    assert torch.tensor(line.get_ydata()).shape == (T + 1,)
+    drawn(plots.plot_gradient_norms({"mean": norms["l0"].mean(1)}, axes))
+    assert len(axes.get_lines()) == 2
+    heat = jacobian_heatmap(layer, x)
+    axes = plots.plot_heatmap(heat)
+    drawn(axes)
+    torch.testing.assert_close(torch.tensor(axes.get_images()[0].get_array()), heat)
+    drawn(plots.plot_moments(hidden_statistics(layer, lambda: layer(x))))
+
+
+def test_matrices() -> None:
+    layer = cayley.ScuRNN(I, N)
+    drawn(plots.plot_spectrum(spectrum(layer.weight_hh_l0)))
+    drawn(plots.plot_angles(scaling_angles(layer)["weight_hh_l0"]))
+    drawn(
+        plots.plot_formation_seconds(formation_seconds(["cayley"], [2, 4], repeat=1), ["a"], [2, 4])
+    )
+    path = torch.stack([(1 + 1e-2 * t) * Skew(4)(*Skew(4).sample()) for t in range(4)])
+    drawn(plots.plot_neumann(neumann_errors(path, repeat=1)))
+
+
+def test_surfaces() -> None:
+    z = complex_grid(1.0, 9)
+    surface = activation_surface("modrelu", z, 0.5)
+    for of in ("value", "d_z", "d_conj"):
+        drawn(plots.plot_surface(z, surface, of=of))
+    line = torch.linspace(-1, 1, 9)
+    curve = activation_surface("tanh", line)
+    drawn(plots.plot_surface(line, curve, of="d_z"))
+    with pytest.raises(ValueError, match=r"one of \['value', 'd_z'\].*got 'd_conj'"):
+        plots.plot_surface(line, curve, of="d_conj")
+
+
+def test_conditioning() -> None:
+    layer, x = nn.Linear(I, 1), torch.randn(20, I)
+    drawn(plots.plot_conditioning(condition_numbers(layer, lambda: layer(x).square().mean(), "")))
+
+
+def test_records() -> None:
+    layer = cayley.ENRNN(I, 5, 3)
+    recorder = Recorder(layer, ["orthogonality", "spectrum", "normalisation"], every=1)
+    for _ in range(2):
+        with recorder.step():
+            loss: Tensor = layer(torch.randn(T, B, I))[0].sum()
+            loss.backward()
+    drawn(plots.plot_records(recorder.records()))
+    drawn(
+        plots.plot_records({"a": recorder.records()["orthogonality/weight_hh_l0.long"]}, log=True)
+    )
+
+
+def test_nothing_is_imported_before_a_picture_is_drawn() -> None:
+    """And without matplotlib the error says what to install."""
+    program = """
+import sys
+import cayley.diagnostics.plots as plots, torch
+assert "matplotlib" not in sys.modules
+sys.modules["matplotlib"] = None
+try:
+    plots.plot_heatmap(torch.zeros(2, 2))
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'cayley[lab]'" in done.stdout

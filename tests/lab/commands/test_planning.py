@@ -1,0 +1,79 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from cayley import cli
+from cayley.lab.runs import find_runs
+
+TINY = ["--tiny", "--device", "cpu", "--set", "training.steps=3"]
+
+
+def test_a_dry_run_tells_the_rows_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["reproduce", "quickstart", "-o", str(tmp_path), "--seeds", "2", *TINY]
+    assert cli.main([*arguments, "--dry-run"]) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("quickstart: 2 runs, 0 done; 0:00:0")
+    assert "(3 steps of " in first
+    assert last.startswith("2 runs to do: 0:00:0")
+    assert not list(tmp_path.iterdir())
+    assert cli.main(["reproduce", "quickstart", "-o", str(tmp_path), "-q", *TINY]) == 0
+    assert cli.main([*arguments, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["runs"], plan["done"], plan["from"]) == (2, 1, "a run that is done")
+
+
+def test_missing_data_are_told_once_and_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ["reproduce", "helfrich2020-table-2.1", "-o", str(tmp_path)]
+    assert cli.main([*table, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("mnist is missing: ") == 1
+    assert "data missing; time not known without the data" in out
+    assert cli.main([*table, "--seeds", "2"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("expected a folder with the file train-images-idx3-ubyte") == 1
+    assert "cayley: expected a folder with the file" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_needs_no_data_runs_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "both.toml").write_text(
+        """
+        [defaults]
+        model = { name = "ScoRNN", hidden = 4 }
+        optim = { name = "Adam", lr = 1e-3 }
+        training = { batch = 20, steps = 2 }
+        [[row]]
+        name = "digits"
+        task = { name = "mnist" }
+        [[row]]
+        name = "numbers"
+        task = { name = "adding", T = 10, train = 40, valid = 20, test = 20 }
+        """
+    )
+    from cayley.lab.commands import training
+    from cayley.lab.recipes import read_table
+
+    table = read_table(tmp_path / "both.toml")
+    monkeypatch.setattr(training, "tables", lambda: {"both": table})
+    runs = tmp_path / "runs"
+    assert cli.main(["reproduce", "both", "-o", str(runs), "-q", "--seeds", "2"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("2 runs left out, without mnist: expected a folder with the file")
+    assert len(err.splitlines()) == 1
+    assert {folder.parent.name for folder in find_runs(runs)} == {"numbers"}
+
+
+def test_the_first_line_comes_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "quickstart", "-o", str(tmp_path), *TINY, "--seed", "3"]) == 0
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"quickstart, seed 3: ScoRNN on adding, device cpu, below {tmp_path}"
+    assert second.startswith("quickstart, seed 3: 15046 parameters, 3 steps, on cpu")

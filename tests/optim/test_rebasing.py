@@ -1,0 +1,290 @@
+"""W, the loss and the course of the training through a change of D."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
+
+import cayley
+from cayley.optim import AdagradTF, Optimizers, RMSpropTF, attach_rebase, rebase_
+from cayley.parametrizations import ScaledCayley, StructuredMatrix
+
+T, B, I, N = 6, 4, 3, 8  # noqa: E741
+
+LAYERS: dict[str, Callable[[], cayley.RNN | cayley.NCGRU]] = {
+    "ScoRNN": lambda: cayley.ScoRNN(I, N),
+    "ENRNN": lambda: cayley.ENRNN(I, 5, 3),
+    "NCGRU": lambda: cayley.NCGRU(I, N),
+    "NCGRU-exact": lambda: cayley.NCGRU(I, N, order=None, orthogonal=("candidate",)),
+    "RNN-neumann": lambda: cayley.RNN(I, N, recurrent="neumann", bidirectional=True),
+}
+
+
+def entries(model: nn.Module) -> list[Tensor]:
+    return [p for name, p in model.named_parameters() if name.rpartition(".")[2].endswith("A")]
+
+
+def grow(model: nn.Module, scale: float = 40.0) -> None:
+    with torch.no_grad():
+        for A in entries(model):
+            A.add_(scale * torch.randn_like(A))
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_w_and_loss_stay_and_gradients_are_finite(make: Callable, dtype: torch.dtype) -> None:
+    layer = make().to(dtype)
+    grow(layer)
+    x = torch.randn(T, B, I, dtype=dtype)
+    W, loss = layer.weight_hh_l0.detach(), layer(x)[0].square().mean().detach()
+    found = rebase_(layer)
+    assert found
+    assert all(found.values())
+    rtol, atol = (1e-9, 1e-10) if dtype == torch.float64 else (1e-4, 1e-5)
+    torch.testing.assert_close(layer.weight_hh_l0.detach(), W, rtol=rtol, atol=atol)
+    after = layer(x)[0].square().mean()
+    torch.testing.assert_close(after.detach(), loss, rtol=rtol, atol=atol)
+    assert all((A.abs() <= 1).all() for A in entries(layer))
+    after.backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters() if p.grad is not None)
+    assert not any(rebase_(layer).values()), "nothing is left to do"
+
+
+def test_small_entries_are_left_alone() -> None:
+    layer = cayley.ScoRNN(I, N)
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    assert rebase_(layer) == {"weight_hh_l0": torch.tensor(False)}
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, before[name])
+    with torch.no_grad():
+        entries(layer)[0].fill_(torch.nan)
+    assert not any(rebase_(layer).values())
+
+
+def matrix_of(n: int = 6) -> StructuredMatrix:
+    matrix = StructuredMatrix(ScaledCayley(n, negative_ones=0))
+    grow(matrix, 5.0)
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda p: SGD(p, lr=1e-3, momentum=0.9), "momentum_buffer"),
+        (lambda p: Adam(p, lr=1e-3, amsgrad=True), "exp_avg"),
+        (lambda p: RMSprop(p, lr=1e-3, centered=True), "grad_avg"),
+    ],
+)
+def test_averages_of_gradients_are_those_of_the_new_coordinates(make: Callable, key: str) -> None:
+    matrix, target = matrix_of(), torch.randn(6, 6)
+    optimizer = make(matrix.parameters())
+    (matrix() * target).sum().backward()
+    optimizer.step()
+    # as if the average were the gradient of now
+    (old,) = torch.autograd.grad((matrix() * target).sum(), matrix.free[0])
+    optimizer.state[matrix.free[0]][key].copy_(old)
+    assert rebase_(matrix, optimizer)[""]
+    (new,) = torch.autograd.grad((matrix() * target).sum(), matrix.free[0])
+    torch.testing.assert_close(optimizer.state[matrix.free[0]][key], new)
+    squares = [v for k, v in optimizer.state[matrix.free[0]].items() if "sq" in k]
+    assert all((v >= 0).all() and v.isfinite().all() for v in squares)
+
+
+@pytest.mark.parametrize(
+    ("make", "key"),
+    [
+        (lambda p: RMSprop(p, lr=1e-3, momentum=0.9), "momentum_buffer"),
+        (lambda p: RMSpropTF(p, lr=1e-3, momentum=0.9), "velocity"),
+    ],
+)
+def test_steps_move_w_as_before(make: Callable, key: str) -> None:
+    matrix = matrix_of()
+    optimizer = make(matrix.parameters())
+    matrix().sum().backward()
+    optimizer.step()
+
+    def moved() -> Tensor:
+        step = optimizer.state[matrix.free[0]][key]
+        return torch.func.jvp(matrix.map.forward, (matrix.free[0].detach(),), (step,))[1]
+
+    before = moved()
+    rebase_(matrix, optimizer)
+    torch.testing.assert_close(moved(), before)
+
+
+def test_a_gradient_that_is_there_goes_over() -> None:
+    matrix = matrix_of()
+    matrix().sum().backward()
+    rebase_(matrix)
+    (expected,) = torch.autograd.grad(matrix().sum(), matrix.free[0])
+    assert matrix.free[0].grad is not None
+    torch.testing.assert_close(matrix.free[0].grad, expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: SGD(p, lr=1e-3, momentum=0.9),
+        lambda p: Adam(p, lr=1e-3),
+        lambda p: RMSpropTF(p, lr=1e-3),
+        lambda p: Adagrad(p, lr=1e-3, initial_accumulator_value=0.5),
+        lambda p: AdagradTF(p, lr=1e-3),
+        lambda p: Optimizers(Adam(p, lr=1e-3)),
+    ],
+)
+def test_reset_is_a_new_beginning(make: Callable[..., Optimizer]) -> None:
+    matrix = matrix_of()
+    optimizer = make([*matrix.parameters()])
+    for _ in range(3):
+        optimizer.zero_grad()
+        matrix().sum().backward()
+        optimizer.step()
+    rebase_(matrix, optimizer, moments="reset")
+    twin = StructuredMatrix(ScaledCayley(6))
+    twin.load_state_dict(matrix.state_dict())
+    fresh = make([*twin.parameters()])
+    for one, own in ((matrix, optimizer), (twin, fresh)):
+        own.zero_grad()
+        one().sum().backward()
+        own.step()
+    torch.testing.assert_close(matrix.free[0], twin.free[0])
+
+
+def test_several_optimizers_carry_on() -> None:
+    layer = cayley.NCGRU(I, N)
+    grow(layer)
+    recurrent = entries(layer)
+    others = [p for p in layer.parameters() if all(p is not A for A in recurrent)]
+    optimizer = Optimizers(Adam(recurrent, lr=1e-3), SGD(others, lr=1e-3, momentum=0.5))
+    layer(torch.randn(T, B, I))[0].square().mean().backward()
+    optimizer.step()
+    kept = {
+        id(p): {k: v.clone() for k, v in s.items() if isinstance(v, Tensor)}
+        for p, s in optimizer.state.items()
+    }
+    found = rebase_(layer, optimizer)
+    assert [*found] == ["weight_hh_l0.reset", "weight_hh_l0.candidate"]
+    for A in recurrent:
+        assert not torch.equal(optimizer.state[A]["exp_avg"], kept[id(A)]["exp_avg"])
+        assert torch.equal(optimizer.state[A]["step"], kept[id(A)]["step"])
+    for p in others:
+        state = optimizer.state.get(p, {})
+        if state.get("momentum_buffer") is not None:
+            assert torch.equal(state["momentum_buffer"], kept[id(p)]["momentum_buffer"])
+
+
+def test_auto_reaches_what_a_fixed_d_does_not() -> None:
+    """The target −I has no Cayley transform with D = I: entries grow, and gradients vanish."""
+
+    def train(rebase: bool) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        matrix = StructuredMatrix(ScaledCayley(4, negative_ones=0))
+        optimizer = SGD(matrix.parameters(), lr=0.05, momentum=0.5)
+        if rebase:
+            attach_rebase(matrix, optimizer, 10)
+        for _ in range(300):
+            optimizer.zero_grad()
+            loss = (matrix() + torch.eye(4)).square().sum()
+            loss.backward()
+            optimizer.step()
+        return loss.detach(), matrix.free[0].detach().abs().max()
+
+    fixed, grown = train(False)
+    rebased, small = train(True)
+    assert grown > 2
+    assert small <= 1
+    assert rebased < 1e-3 * fixed
+
+
+def test_auto_looks_every_hundred_steps_and_at_the_start() -> None:
+    matrix = matrix_of()
+    optimizer = SGD(matrix.parameters(), lr=0.0)
+    handle = attach_rebase(matrix, optimizer)
+    assert matrix.free[0].abs().max() <= 1
+    grow(matrix)
+    matrix().sum().backward()
+    for _ in range(99):
+        optimizer.step()
+    assert matrix.free[0].abs().max() > 1
+    optimizer.step()
+    assert matrix.free[0].abs().max() <= 1
+    handle.remove()
+    grow(matrix)
+    for _ in range(200):
+        optimizer.step()
+    assert matrix.free[0].abs().max() > 1
+
+
+def test_resumes_exactly() -> None:
+    def made() -> tuple[StructuredMatrix, Optimizer]:
+        torch.manual_seed(0)
+        matrix = StructuredMatrix(ScaledCayley(4, negative_ones=0))
+        optimizer = Adam(matrix.parameters(), lr=0.2)
+        return matrix, optimizer
+
+    def train(matrix: StructuredMatrix, optimizer: Optimizer, steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (matrix() + torch.eye(4)).square().sum().backward()
+            optimizer.step()
+
+    whole = made()
+    attach_rebase(*whole, 7)
+    train(*whole, 30)
+    killed, resumed = made(), made()
+    attach_rebase(*killed, 7)
+    train(*killed, 12)
+    for new, old in zip(resumed, killed, strict=True):
+        new.load_state_dict(old.state_dict())
+    attach_rebase(*resumed, 7)
+    train(*resumed, 18)
+    assert torch.equal(resumed[0].free[0], whole[0].free[0])
+    assert (whole[0].get_buffer("map.D") < 0).any()
+
+
+def test_a_checkpoint_holds_d() -> None:
+    layer = cayley.ScoRNN(I, N)
+    grow(layer)
+    rebase_(layer)
+    twin = cayley.ScoRNN(I, N)
+    twin.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(twin.weight_hh_l0, layer.weight_hh_l0)
+
+
+class Odd(Optimizer):
+    """An optimizer that keeps something that nobody knows."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    # pyrefly: ignore[bad-override]
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["hunch"] = torch.ones_like(p)
+
+
+def test_errors() -> None:
+    for layer in (cayley.ScuRNN(I, N), cayley.LSTM(I, N), cayley.ScoRNN(I, N, bandwidth=2)):
+        with pytest.raises(TypeError, match=r"ENRNN, NCGRU, ScoRNN.*ScuRNN trains its D"):
+            rebase_(layer)
+    matrix = matrix_of()
+    with pytest.raises(ValueError, match="at least 1, which D can promise"):
+        rebase_(matrix, limit=0.5)
+    with pytest.raises(ValueError, match='"carry" or "reset"'):
+        rebase_(matrix, moments="keep")  # pyrefly: ignore[bad-argument-type]
+    with pytest.raises(ValueError, match='rebase="auto" or a number'):
+        attach_rebase(matrix, SGD(matrix.parameters()), 1.5)  # pyrefly: ignore[bad-argument-type]
+    other = nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match="not among those of this SGD"):
+        attach_rebase(matrix, SGD([other]))
+    odd, before = Odd(matrix.parameters()), matrix.free[0].detach().clone()
+    odd.step()
+    with pytest.raises(ValueError, match=r"got 'hunch': use moments=\"reset\""):
+        rebase_(matrix, odd)
+    assert torch.equal(matrix.free[0], before)
+    rebase_(matrix, odd, moments="reset")
+    assert matrix.free[0].abs().max() <= 1
