@@ -11,7 +11,8 @@ from cayley.lab.commands.listing import describe_recipe
 from cayley.lab.commands.planning import Row, announce, missing_data, show_plan
 from cayley.lab.commands.sizing import fit_sizes
 from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
-from cayley.lab.recipes import Recipe, data_set, differences, find_recipe, tables
+from cayley.lab.recipes import Recipe, Seed, data_set, differences, find_recipe, tables
+from cayley.lab.settings import convert
 from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def train(options: Namespace) -> int:
     recipe = entry.recipe(options.variant, changes, options.task, tiny=options.tiny)
     _say(entry.implied(options.variant, changes, tiny=options.tiny), options)
     overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
-    first = recipe.seed if options.seed is None else options.seed
+    first = convert(recipe.seed if options.seed is None else options.seed, Seed, "--seed")
     seeds = range(first, first + (options.seeds or 1))
     jobs = [_Job(recipe, seed, tuple(overrides)) for seed in seeds]
     return _work(jobs, options, again=options.seeds is not None)

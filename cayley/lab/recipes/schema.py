@@ -15,6 +15,7 @@ __all__ = [
     "OptimSettings",
     "Recipe",
     "ScheduleSettings",
+    "Seed",
     "TaskSettings",
     "TrainingSettings",
     "Variant",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 Variant = Literal["paper", "code"]
+Seed = Annotated[int, Range(0, 2**32 - 1)]
 Size = Annotated[int, Range(1, 10**6)]
 Dropout = Annotated[float, Range(0, below=1)]
 Positive = Annotated[float, Range(0)]
@@ -197,7 +199,7 @@ class Recipe:
     unstated: tuple[Annotated[str, Free("keys of the recipe, which is checked below")], ...] = ()
     note: Word = ""
     parameters: Annotated[int, Range(0, 10**15)] = 0
-    seed: Annotated[int, Range(0, 2**32 - 1)] = 5544
+    seed: Seed = 5544
     seeds: Annotated[int, Range(1, 10**6)] = 1
     bnp: Options = field(default_factory=dict)
 

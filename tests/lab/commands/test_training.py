@@ -154,3 +154,14 @@ def test_threads_that_cannot_be_started_are_said_in_a_line(
     assert cli.main(["train", "quickstart", "--threads", "100000", "-o", str(tmp_path)]) == 1
     assert "cores, got 100000: choose another number with --threads" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seed", [-1, 10**30])
+def test_a_seed_out_of_range_is_said_in_a_line(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "quickstart", "--tiny", "--device", "cpu", "-o", str(tmp_path)]
+    assert cli.main([*words, "--seed", str(seed)]) == 2
+    assert f"--seed: expected an integer from 0 to 4,294,967,295, got {seed}" in (
+        capsys.readouterr().err
+    )
