@@ -21,8 +21,8 @@ def schedule_steps(recipe: Recipe, epoch: int) -> int:
 
     Example:
         >>> from cayley.lab.recipes import find_recipe
-        >>> schedule_steps(find_recipe("quickstart").recipe(overrides=["training.steps=25"]), 10)
-        3
+        >>> schedule_steps(find_recipe("quickstart").recipe(overrides=["training.steps=25"]), 1)
+        25
     """
     training = recipe.training
     if recipe.optim.schedule.every == "step":

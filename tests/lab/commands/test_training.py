@@ -61,7 +61,7 @@ def test_the_spread_is_over_runs() -> None:
 def test_wrong_settings_are_one_line_and_no_folder(
     recipe: str, change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["train", recipe, "--tiny", "--device", "cpu", "--set", change]
+    words = ["train", recipe, "-q", "--tiny", "--device", "cpu", "--set", change]
     assert cli.main([*words, "-o", str(tmp_path / "runs")]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
