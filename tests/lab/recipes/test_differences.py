@@ -8,8 +8,8 @@ def test_settings_that_differ_are_named() -> None:
     one = find_recipe("quickstart").recipe()
     other = find_recipe("quickstart").recipe(overrides=["model.hidden=64", "bnp.eps=0.1"])
     assert differences(one, one) == []
-    assert differences(other, one) == ["model.hidden = 64, not 170", "bnp.eps = 0.1, not none"]
-    assert differences(one, other) == ["model.hidden = 170, not 64", "bnp.eps = none, not 0.1"]
+    assert differences(other, one) == ["model.hidden = 64, not 80", "bnp.eps = 0.1, not none"]
+    assert differences(one, other) == ["model.hidden = 80, not 64", "bnp.eps = none, not 0.1"]
     assert flatten(other)["model.hidden"] == 64
 
 
