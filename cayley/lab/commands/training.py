@@ -3,7 +3,7 @@
 import json
 import sys
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,16 +26,18 @@ def train(options: Namespace) -> int:
     """Train a recipe, in a folder of its own for each seed.
 
     With --seeds, runs that are finished are skipped and others gone on with; without it, a folder
-    that holds a run is refused.
+    that holds a run is refused. With --extend, runs that are finished are made longer.
     """
     entry = find_recipe(options.recipe)
     changes = fit_sizes(entry, options.set, options.variant, options.task)
     recipe = entry.recipe(options.variant, changes, options.task)
+    base = entry.recipe(options.variant)
     overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
     first = recipe.seed if options.seed is None else options.seed
     seeds = range(first, first + (options.seeds or 1))
-    jobs = [_Job(recipe, seed, tuple(overrides)) for seed in seeds]
-    return _work(jobs, options, again=options.seeds is not None)
+    jobs = [_Job(recipe, base, seed, tuple(overrides)) for seed in seeds]
+    again = options.seeds is not None or bool(options.extend)
+    return _work(jobs, options, again=again, extend=options.extend)
 
 
 def reproduce(options: Namespace) -> int:
@@ -50,9 +52,10 @@ def reproduce(options: Namespace) -> int:
         if variant in entry.variants:
             changes = fit_sizes(entry, [*curve.set, *options.set], variant)
             recipe = entry.recipe(variant, changes)
+            base = entry.recipe(variant)
             count = options.seeds or recipe.seeds
             seeds = range(recipe.seed, recipe.seed + count)
-            jobs += [_Job(recipe, seed, tuple(changes)) for seed in seeds]
+            jobs += [_Job(recipe, base, seed, tuple(changes)) for seed in seeds]
     if not jobs:
         raise RecipeError(f"{options.table}: expected a row with the variant {options.variant}")
     if options.dry_run:
@@ -61,7 +64,17 @@ def reproduce(options: Namespace) -> int:
 
 
 def resume(options: Namespace) -> int:
-    """Go on with a run where it was left; the final numbers are those of an undisturbed run."""
+    """Go on with a run where it was left; the final numbers are those of an undisturbed run.
+
+    With --extend, a finished run is made longer; its numbers are those of a run that was longer
+    from the start. Where its last evaluation lies between two others, that one stays and may be
+    chosen; the report says so. A run that stopped early cannot be extended, nor one whose schedule
+    is OneCycleLR.
+
+    A recipe.toml that was edited after the start is refused. With --continue-with the run goes on
+    with it, at the learning rates that it has at this step; the report shows what was changed, and
+    when.
+    """
     if not (options.quiet or options.json):
         print(f"going on with {options.run_folder}", file=sys.stderr, flush=True)
     from cayley.lab import training
@@ -75,6 +88,9 @@ def resume(options: Namespace) -> int:
             reporter=training.choose_reporter(options.quiet, options.json),
             interrupts=interrupts,
             checkpoint_seconds=options.checkpoint_every,
+            extend=options.extend,
+            continue_with=options.continue_with,
+            trust=options.trust,
         )
     if not (options.quiet or options.json):
         print_result(options.run_folder, result)
@@ -92,6 +108,7 @@ def evaluate(options: Namespace) -> int:
         device=options.device or "",
         data=options.data,
         audio=options.audio,
+        trust=options.trust,
     )
     if options.json:
         print(json.dumps({"split": options.split, "weights": options.weights, "scores": scores}))
@@ -104,6 +121,7 @@ def evaluate(options: Namespace) -> int:
 @dataclass(frozen=True)
 class _Job:
     recipe: Recipe
+    base: Recipe
     seed: int
     overrides: tuple[str, ...]
 
@@ -122,7 +140,14 @@ def _plan(jobs: list[_Job], options: Namespace) -> int:
 def _folder(job: _Job, options: Namespace) -> Path:
     from cayley.lab import training
 
-    return training.run_folder(options.output, job.recipe, job.seed, job.overrides)
+    return training.run_folder(
+        options.output,
+        job.recipe,
+        job.seed,
+        job.base,
+        tiny=options.tiny,
+        precision=options.precision,
+    )
 
 
 def _settings(options: Namespace, overrides: tuple[str, ...] = ()) -> "RunSettings":
@@ -156,13 +181,14 @@ def _leave_out(jobs: list[_Job], options: Namespace) -> list[_Job]:
     return left
 
 
-def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
+def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0) -> int:
     """Do jobs one after the other; among several, one that fails does not stop the rest.
 
     Arguments:
         jobs: What to do.
         options: Of the command.
         again: Whether to go on with runs that are there already.
+        extend: By how many steps or epochs to make finished runs longer.
 
     Returns:
         The exit code: that of the first failure.
@@ -180,8 +206,8 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
             reporter = training.choose_reporter(options.quiet, options.json)
             settings = _settings(options, job.overrides)
             try:
-                if again and (folder / "run.json").exists():
-                    check_same_run(folder, job.recipe, settings)
+                if extend or (again and (folder / "run.json").exists()):
+                    check_same_run(folder, job.recipe, settings, any_length=bool(extend))
                     result = training.resume(
                         folder,
                         device="" if options.device == "auto" else options.device,
@@ -189,6 +215,9 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
                         reporter=reporter,
                         interrupts=interrupts,
                         checkpoint_seconds=options.checkpoint_every,
+                        extend=extend,
+                        # the recipe is the one that is asked for here
+                        trust=True,
                     )
                 else:
                     result = training.train(
@@ -215,15 +244,26 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
     return code
 
 
-def check_same_run(folder: Path, recipe: Recipe, settings: "RunSettings") -> None:
+def check_same_run(
+    folder: Path, recipe: Recipe, settings: "RunSettings", *, any_length: bool = False
+) -> None:
     """Raise unless the run in a folder is one of this recipe, with these settings.
 
     Threads and devices may be others, which change last digits only.
+
+    Arguments:
+        folder: Of the run.
+        recipe: The one that is asked for.
+        settings: Those that are asked for.
+        any_length: Whether it may be trained for another number of steps or epochs.
     """
     from cayley.lab.runs import read_run
     from cayley.lab.training import reads_files
 
     description, found = read_run(folder)
+    if any_length:
+        length = {"steps": found.training.steps, "epochs": found.training.epochs}
+        recipe = replace(recipe, training=replace(recipe.training, **length))
     differ = differences(found, recipe)
     if description.tiny != settings.tiny:
         differ.append("a few made-up examples" if description.tiny else "the data, not --tiny")

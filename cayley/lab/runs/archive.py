@@ -3,16 +3,24 @@
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from cayley.lab.errors import RunError
 from cayley.lab.runs.folders import Record
-from cayley.lab.runs.reading import explain_damage, read_metrics, read_result, read_run
+from cayley.lab.runs.reading import (
+    check_metrics,
+    explain_damage,
+    read_metrics,
+    read_result,
+    read_run,
+)
+from cayley.lab.runs.seals import digest, seal_json
 
 __all__ = ["archive_run", "thin"]
 
 # what is kept as it is
-WHOLE = ("recipe.toml", "run.json", "result.json")
+WHOLE = ("recipe.toml", "run.json")
 CURVES = ("train", "eval")
 
 
@@ -55,15 +63,22 @@ def archive_run(folder: Path, target: Path, points: int = 300) -> None:
         target: The folder to make of it; one that is there is replaced.
         points: How many records to keep of each curve.
     """
-    read_run(folder)
-    read_result(folder)
+    description, _ = read_run(folder)
+    result = read_result(folder, description)
+    check_metrics(folder, result)
     with explain_damage(folder, "metrics.jsonl"):
         lines = [json.dumps(record) + "\n" for record in thin(read_metrics(folder), points)]
+    content = (folder / "result.json").read_text()
+    if result.metrics:
+        # the curves are others than those of the run
+        sealed = seal_json(replace(result, metrics=digest(*lines)).to_json(), description.seal)
+        content = json.dumps(sealed, indent=1) + "\n"
     try:
         target.mkdir(parents=True, exist_ok=True)
         for name in WHOLE:
             shutil.copyfile(folder / name, target / name)
         (target / "metrics.jsonl").write_text("".join(lines))
+        (target / "result.json").write_text(content)
     except OSError as error:
         raise RunError(
             f"could not write {target}: {error.strerror}: choose another place"

@@ -1,5 +1,7 @@
 """What learns: a model with its optimizers, learning rates and preconditioner."""
 
+import copy
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -109,6 +111,30 @@ class Learner:
         torch.set_rng_state(state["random"])
         if state["random_cuda"] is not None and device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], device)
+
+    def load_with_new_settings(self, state: dict[str, Any], steps: int) -> None:
+        """Take what :meth:`state_dict` of another recipe gave, but for the optimizer's settings.
+
+        The learning rates are those that this recipe has at that time.
+
+        Arguments:
+            state: What it gave.
+            steps: How many the schedule has behind it.
+        """
+        settings = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        start = None if self.schedule is None else copy.deepcopy(self.schedule.state_dict())
+        self.load_state_dict(state | {"schedule": start})
+        for group, own in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(own)
+        if self.schedule is not None:
+            with warnings.catch_warnings():
+                # the optimizer took its steps in another session
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                for _ in range(steps):
+                    self.schedule.step()
 
 
 def detach_state(state: Any, device: torch.device | None = None) -> Any:
