@@ -74,19 +74,15 @@ def read_edited_run(folder: Path) -> tuple[RunDescription, Recipe, Recipe]:
         raise RunError(f"could not use {path}: {error}: {RETRAIN}") from None
     if description.format > 1:
         _check_seal(path, content, description)
-    path = folder / "recipe.toml"
-    text = description.settings
+    path, settings = folder / "recipe.toml", description.settings
     try:
         # in format 2, a recipe that is not there is that of run.json
-        if path.exists() or not text:
-            text = path.read_text()
+        text = path.read_text() if path.exists() or not settings else settings
         found = read_recipe(tomllib.loads(text))
-    except (OSError, ValueError) as error:
-        remedy = "delete it, and the recipe is that of the start" if text else RETRAIN
+    except (OSError, RecursionError, ValueError) as error:
+        remedy = "delete it, and the recipe is that of the start" if settings else RETRAIN
         raise RunError(f"could not use {path}: {error}: {remedy}") from error
-    if not description.settings:
-        return description, found, found
-    return description, read_recipe(tomllib.loads(description.settings)), found
+    return description, read_recipe(tomllib.loads(settings)) if settings else found, found
 
 
 def read_result(folder: Path, description: RunDescription | None = None) -> RunResult:

@@ -17,6 +17,7 @@ FIXED = (
     "optim.name",
     "optim.recurrent",
     "optim.phases",
+    "training.batch",
     "evaluation.splits",
     "evaluation.select",
     "evaluation.metric",

@@ -65,17 +65,11 @@ def run_folder(
 def _changes(recipe: Recipe, base: Recipe) -> list[str]:
     """A word for each changed setting; if they are not clear or too long, a digest at the end."""
     ours, theirs = flatten(recipe), flatten(base)
-
-    def renamed(key: str) -> bool:
-        name = f"{key.rpartition('.')[0]}.name"
-        return ours.get(name) != theirs.get(name)
-
-    changed = [
-        key
-        for key in {**ours, **theirs}
-        # what another task or model has no setting for need not be said
-        if ours.get(key) != theirs.get(key) and (key in ours or not renamed(key))
-    ]
+    changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+    if "task.name" in changed:
+        # settings of another task have nothing to do with those of this one
+        others = [key for key in changed if not key.startswith("task.")]
+        changed = [*(key for key in ours if key.startswith("task.")), *others]
     pairs = [(_short(key), _value(ours.get(key))) for key in changed]
     words = [f"{_safe(key)}-{_safe(value)}" for key, value in pairs]
     kept: list[str] = []

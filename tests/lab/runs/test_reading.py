@@ -65,6 +65,15 @@ def test_a_run_is_described_and_found(tmp_path: Path) -> None:
         read_run(tmp_path / "a" / "b")
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff", b"a = " + 100_000 * b"[", b'name = "mine"'])
+def test_a_recipe_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as run:
+        run.begin(make_description())
+    (tmp_path / "recipe.toml").write_bytes(content)
+    with pytest.raises(RunError, match=r"could not use .*recipe.toml: .*: delete it, and the rec"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -189,6 +189,7 @@ def test_another_schedule_goes_on_from_here(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ('name = "adding"', 'name = "copying"', "got one of task.name, which makes it another"),
+        ("batch = 8", "batch = 20", "got one of training.batch"),
         ('select = "valid"', 'select = "test"', "got one of evaluation.select"),
         ('name = "Adam"', 'name = "SGD"', "got one of optim.name"),
         ('name = "a"\n', 'name = "b"\n', "got one of name, table or variant"),

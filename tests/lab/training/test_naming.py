@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cayley.lab.recipes import find_recipe
+from cayley.lab.recipes import find_recipe, tables
 from cayley.lab.training import run_folder
 
 
@@ -27,7 +27,7 @@ def name(*overrides: str, recipe: str = "scornn/pmnist-170", task: str = "") -> 
         (["model.name=torch.LSTM", "optim.name=SGD"], "model-torch.LSTM-optim-SGD-seed1"),
         (["optim.schedule.name=StepLR"], "schedule-StepLR-seed1"),
         (["bnp.momentum=0.5"], "bnp-momentum-0.5-seed1"),
-        (["task.name=mine:Task"], "task-mine.Task-seed1"),
+        (["task.name=mine:Task"], "task-mine.Task-order-permuted-seed1"),
         (["model.tied=true"], "tied-true-seed1"),
     ],
 )
@@ -59,8 +59,10 @@ def test_names_that_would_be_too_long_or_unclear_have_a_digest() -> None:
     assert name("task.path=../../x") == unclear[0]
 
 
-def test_what_another_task_has_no_setting_for_is_not_said() -> None:
+def test_the_settings_of_another_task_are_all_said() -> None:
     assert name(task="copying", recipe="quickstart") == "task-copying-seed1"
+    kept = name("task.name=copying", recipe="quickstart")
+    assert kept.startswith("task-copying-T-100-")
 
 
 def test_toys_and_precisions_are_runs_of_their_own() -> None:
@@ -81,8 +83,6 @@ def test_toys_and_precisions_are_runs_of_their_own() -> None:
 
 
 def test_the_variant_of_the_code_is_named() -> None:
-    from cayley.lab.recipes import tables
-
     entry = next(e for t in tables().values() for e in t.entries if "code" in e.variants)
     base = entry.recipe("code")
     changed = entry.recipe("code", ["training.batch=3"])
