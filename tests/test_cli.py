@@ -168,9 +168,15 @@ def test_another_run_is_not_taken_for_the_one_that_is_asked_for(
     folder.rename(double)
     assert run(*arguments, "--precision", "64-true") == 4
     assert f"in {double}, got one with precision 32-true, not 64-true" in capsys.readouterr().err
-    double.rename(folder.with_name("steps-3-seed5544"))
+    real = folder.with_name("steps-3-seed5544")
+    double.rename(real)
     assert run(*(word for word in arguments if word != "--tiny")) == 4
     assert "a few made-up examples: choose another --output" in capsys.readouterr().err
+    real.rename(folder)
+    if name == "train":
+        folder.rename(folder.with_name("steps-3-tiny-seed7"))
+        assert run(*arguments, "--seed", 7) == 4
+        assert "got one with seed 5544, not 7: choose" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_on_the_device_that_is_asked_for(tmp_path: Path) -> None:
@@ -306,7 +312,7 @@ def test_what_is_no_description_and_no_result_is_said(
     with RunFolder(folder) as writer:
         writer.begin(make_description(settings=write_recipe(recipe)))
     (folder / name).write_text(text)
-    assert run("resume", folder) == 4
+    assert run("resume", folder, "-q") == 4
     assert capsys.readouterr().err.startswith("cayley: ")
     assert run("report", tmp_path, "-o", tmp_path / "report.html") == 0
     assert run("archive", tmp_path, "-o", tmp_path / "archive") in (0, 4)

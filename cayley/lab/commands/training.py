@@ -207,7 +207,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
             settings = _settings(options, job.overrides)
             try:
                 if extend or (again and (folder / "run.json").exists()):
-                    check_same_run(folder, job.recipe, settings, any_length=bool(extend))
+                    check_same_run(folder, job.recipe, settings, job.seed, any_length=bool(extend))
                     result = training.resume(
                         folder,
                         device="" if options.device == "auto" else options.device,
@@ -245,7 +245,12 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
 
 
 def check_same_run(
-    folder: Path, recipe: Recipe, settings: "RunSettings", *, any_length: bool = False
+    folder: Path,
+    recipe: Recipe,
+    settings: "RunSettings",
+    seed: int | None = None,
+    *,
+    any_length: bool = False,
 ) -> None:
     """Raise unless the run in a folder is one of this recipe, with these settings.
 
@@ -255,6 +260,7 @@ def check_same_run(
         folder: Of the run.
         recipe: The one that is asked for.
         settings: Those that are asked for.
+        seed: The one that is asked for; None for any.
         any_length: Whether it may be trained for another number of steps or epochs.
     """
     from cayley.lab.runs import read_run
@@ -265,6 +271,8 @@ def check_same_run(
         length = {"steps": found.training.steps, "epochs": found.training.epochs}
         recipe = replace(recipe, training=replace(recipe.training, **length))
     differ = differences(found, recipe)
+    if seed not in (None, description.seed):
+        differ.append(f"seed {description.seed}, not {seed}")
     if description.tiny != settings.tiny:
         differ.append("a few made-up examples" if description.tiny else "the data, not --tiny")
     precision = description.machine.precision
