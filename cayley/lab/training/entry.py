@@ -171,7 +171,9 @@ def resume(
             kind = "extended" if finished else "edited"
             description = change_description(description, before, loop, kind)
             run.change(description)
-            return _go(loop, description, kind, "; ".join(description.changes[-1].differences))
+            change = description.changes[-1]
+            words = "; ".join(filter(None, (*change.differences, change.note)))
+            return _go(loop, description, kind, words)
         if not run.has("recipe.toml"):
             run.write("recipe.toml", description.settings.encode())
         return _go(loop, description)

@@ -102,8 +102,12 @@ def test_a_last_evaluation_between_two_is_noted(tmp_path: Path) -> None:
     train(recipe(training={"batch": 8, "steps": 7}), tmp_path, settings=TINY)
     resume(tmp_path, extend=3)
     (change,) = read_run(tmp_path)[0].changes
-    assert change.note == (
-        "the evaluation after step 7 is one that a longer run would not have had"
+    note = "the evaluation after step 7 is one that a longer run would not have had"
+    assert change.note == note
+    (event,) = (record for record in read_metrics(tmp_path) if record["kind"] == "event")
+    assert (event["event"], event["message"]) == (
+        "extended",
+        f"training.steps = 10, not 7; {note}",
     )
 
 
