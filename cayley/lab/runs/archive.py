@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cayley.lab.errors import RunError
+from cayley.lab.runs.description import RunDescription
 from cayley.lab.runs.folders import Record
 from cayley.lab.runs.reading import (
     check_metrics,
@@ -19,8 +20,6 @@ from cayley.lab.runs.seals import digest, seal_json
 
 __all__ = ["archive_run", "thin"]
 
-# what is kept as it is
-WHOLE = ("recipe.toml", "run.json")
 CURVES = ("train", "eval")
 
 
@@ -55,8 +54,27 @@ def thin(records: Iterable[Record], points: int) -> list[Record]:
     return result
 
 
+def without_places(description: RunDescription) -> RunDescription:
+    """A description without the host's name, and with the last parts of absolute paths.
+
+    Arguments:
+        description: Of a run.
+    """
+
+    def shorten(word: str) -> str:
+        return Path(word).name if Path(word).is_absolute() else word
+
+    data, machine = description.data, description.machine
+    return replace(
+        description,
+        data=replace(data, folder=shorten(data.folder) if data.folder else data.folder),
+        machine=replace(machine, host=""),
+        command=tuple(map(shorten, description.command)),
+    )
+
+
 def archive_run(folder: Path, target: Path, points: int = 300) -> None:
-    """Copy a finished run without its checkpoint and weights.
+    """Copy a finished run without its checkpoint and weights, and without what is private.
 
     Arguments:
         folder: Of the run.
@@ -68,17 +86,18 @@ def archive_run(folder: Path, target: Path, points: int = 300) -> None:
     check_metrics(folder, result)
     with explain_damage(folder, "metrics.jsonl"):
         lines = [json.dumps(record) + "\n" for record in thin(read_metrics(folder), points)]
-    content = (folder / "result.json").read_text()
-    if result.metrics:
-        # the curves are others than those of the run
-        sealed = seal_json(replace(result, metrics=digest(*lines)).to_json(), description.seal)
-        content = json.dumps(sealed, indent=1) + "\n"
+    result = replace(result, metrics=digest(*lines) if result.metrics else "")
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for name in WHOLE:
-            shutil.copyfile(folder / name, target / name)
+        shutil.copyfile(folder / "recipe.toml", target / "recipe.toml")
         (target / "metrics.jsonl").write_text("".join(lines))
-        (target / "result.json").write_text(content)
+        for name, content in (
+            ("run.json", without_places(description).to_json()),
+            ("result.json", result.to_json()),
+        ):
+            if description.format > 1:
+                content = seal_json(content, description.seal)
+            (target / name).write_text(json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise RunError(
             f"could not write {target}: {error.strerror}: choose another place"
