@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import cayley
+from cayley.lab.models import BatchNorm
 from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch, Task
 from cayley.lab.training.optimizers import build_bnp, build_optimizer, build_schedule
@@ -57,6 +58,9 @@ class Learner:
                 # the paper computes the inverse again at the start of each epoch
                 if isinstance(module, cayley.NCGRU):
                     module.refresh_()
+                # averages over the batches of an epoch
+                if isinstance(module, BatchNorm):
+                    module.restart_()
         output, state = self.forward(batch.input, None if batch.fresh else self.state)
         self.state = detach_state(state)
         loss = self.task.loss(output, batch)
