@@ -120,6 +120,25 @@ def test_a_tenth_of_the_scornn_on_timit_is_negative() -> None:
     assert signs == {(224, 22), (322, 32), (425, 43)}
 
 
+def test_larger_rates_are_found_not_given() -> None:
+    """bn-larger-lr: all four networks are tuned with one grid and one budget."""
+    tried: dict[tuple[int, str], set[float]] = {}
+    others = set()
+    for entry in ENTRIES.values():
+        recipe = entry.recipe()
+        if "bn-larger-lr" in recipe.claims:
+            norm = recipe.model.options.get("norm", "")
+            tried.setdefault((recipe.training.batch, norm), set()).add(recipe.optim.lr)
+            others.add((recipe.training.epochs, recipe.evaluation, recipe.optim.name))
+    assert set(tried) == {(60, ""), (60, "batch"), (6, ""), (6, "batch")}
+    assert len({frozenset(rates) for rates in tried.values()}) == len(others) == 1
+    assert all(len(rates) >= 5 for rates in tried.values())
+    # nor do the curves of the figure have a larger one
+    for batch in (60, 6):
+        plain, normal = (ENTRIES[f"mlp/cifar10-{batch}{end}"].recipe() for end in ("", "-bn"))
+        assert plain.optim.lr == normal.optim.lr
+
+
 @pytest.mark.parametrize(("name", "id"), LINKED)
 def test_a_recipe_gives_the_number_that_it_is_linked_to(name: str, id: str) -> None:
     recipe, one = ENTRIES[name].recipe(), published.result(id)

@@ -118,6 +118,18 @@ def test_inverses_are_computed_anew_at_the_start_of_an_epoch(
     assert len(seen) == 2
 
 
+def test_averages_of_batch_normalisation_are_over_an_epoch() -> None:
+    task = make_task("cifar10").tiny()
+    model = {"name": "MLP", "hidden": [6], "norm": "batch", "inference": "average"}
+    one = learner(recipe(model=model), task)
+    norm = one.model.get_submodule("layers.0")
+    batches: list[Any] = list(task.batches("train", 20, epochs=2))
+    for batch in batches:
+        one.learn(batch)
+    last = torch.stack([batch.input.mean(0) for batch in batches[len(batches) // 2 :]])
+    torch.testing.assert_close(norm.running_mean, last.mean(0))
+
+
 @pytest.mark.parametrize("name", ["NCGRU", "ScuRNN", "FullURNN"])
 def test_the_state_dict_holds_all_that_the_next_steps_depend_on(name: str) -> None:
     task = make_task("adding").tiny()
