@@ -32,6 +32,7 @@ VARIANTS = {
     "adding-fresh": {"fresh": True},
     "adding-ordered": {"shuffle": False},
     "copying-code": {"delta": 0},
+    "denoise-code": {"layout": "code"},
     "mnist-permuted": {"order": "permuted"},
     "mnist-noisy": {"noise": 0.1},
     "cifar10-validated": {"validation": 5},
