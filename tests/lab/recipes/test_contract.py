@@ -1,8 +1,10 @@
+import math
 import re
 import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from cayley.lab.models import build_model, count_parameters
 from cayley.lab.recipes import published, tables
 from cayley.lab.recipes.schema import Variant
 from cayley.lab.runs.machine import Machine
+from cayley.lab.tasks import Position
 from cayley.lab.training import RunSettings, build_task, train
 
 ROOT = Path(__file__).parents[3]
@@ -37,6 +40,17 @@ SMALLER = {
     "urnn/mnist-2170-timing": ["model.hidden=64"],
     "urnn/pmnist-2170": ["model.hidden=64"],
 }
+ENRNN = ("model.hidden=[93, 216]", "model.negative_ones=56", "model.embedding=309")
+# the same for the first loss: what the embedding and the output are, as far as it can be
+FIRST = {
+    "enrnn/characters-310-720": ENRNN,
+    "enrnn/characters-3-layers": ENRNN,
+    "gru/words": ["model.hidden=[400, 200, 400]"],
+    "nc-gru/words": ["model.hidden=[400, 200, 400]"],
+    "nc-gru/words-two": ["model.hidden=[400, 200, 400]"],
+    "scornn/words": ["model.hidden=[400, 200, 400]"],
+}
+TEXTS = [pair for pair in RECIPES if ENTRIES[pair[0]].recipe().task.name in ("characters", "words")]
 
 
 def metric_of(id: str) -> tuple[str, str]:
@@ -197,6 +211,65 @@ def test_trains_two_steps(name: str, variant: Variant, tmp_path: Path) -> None:
     assert (result.status, result.step) == ("done", 2)
     assert result.selected
     assert set(result.selected) <= set(recipe.evaluation.splits)
+
+
+@pytest.mark.parametrize(("name", "variant"), TEXTS)
+def test_a_text_begins_at_the_entropy_of_even_chances(name: str, variant: Variant) -> None:
+    """The first loss is about ln V: a network that has seen nothing is sure of nothing."""
+    recipe = ENTRIES[name].recipe(variant, FIRST.get(name, ()))
+    task: Any = replace(build_task(recipe.task, RunSettings()), invented=True)
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model, task)
+    batch = task.batch("train", 2, Position())
+    with torch.no_grad():
+        loss = task.loss(model(batch.input)[0], batch)
+    assert loss == pytest.approx(math.log(task.output_size), rel=0.05)
+
+
+def test_tied_embeddings_of_words_are_those_of_the_code() -> None:
+    """U(±0.1), with states that are not lost in rounding."""
+    for name, variant in TEXTS:
+        recipe = ENTRIES[name].recipe(variant)
+        if recipe.model.tied:
+            assert recipe.model.embedding_init == 0.1
+
+
+@pytest.mark.parametrize(("name", "variant"), TEXTS)
+def test_characters_are_as_many_as_printed(name: str, variant: Variant) -> None:
+    """H 2.7 and P 3.4.2 print those of the files with the spaces at the ends of lines."""
+    task: Any = build_task(ENTRIES[name].recipe(variant).task, RunSettings())
+    if task.level == "characters" and "paper" == variant:
+        assert task.lines == "raw"
+        assert "code" in ENTRIES[name].variants
+    elif task.level == "characters":
+        assert task.lines == "stripped"
+
+
+def test_the_gru_of_words_is_equation_4_1() -> None:
+    """P 4.1: the reset gate acts on the state, not on its image; torch.GRU is the code's."""
+    entry = ENTRIES["gru/words"]
+    model = entry.recipe().model
+    assert (model.name, model.options["orthogonal"], model.options["nonlinearity"]) == (
+        "NCGRU",
+        [],
+        "tanh",
+    )
+    assert entry.recipe("code").model.name == "torch.GRU"
+    counts = [entry.recipe(variant).parameters for variant in entry.variants]
+    target = ENTRIES["nc-gru/words"].recipe().parameters
+    assert all(abs(count - target) < 5000 for count in counts)
+
+
+def test_awd_lstm_training_is_off_unless_code_says_so() -> None:
+    for name, variant in TEXTS:
+        recipe = ENTRIES[name].recipe(variant)
+        awd = (recipe.model.locked, recipe.optim.lr_by_length)
+        if variant == "paper":
+            assert awd == (False, False)
+            assert not recipe.model.word_dropout
+        elif recipe.paper == "pospisil2023":
+            assert awd[1]
+        assert not recipe.model.weight_dropout
 
 
 @pytest.mark.parametrize("name", [name for name, variant in RECIPES if variant == "code"])
