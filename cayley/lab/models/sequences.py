@@ -2,7 +2,6 @@
 
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import dropout
@@ -119,6 +118,7 @@ class LockedDropout(nn.Module):
         p: The probability of zero.
 
     Example:
+        >>> import torch
         >>> x = LockedDropout(0.5)(torch.ones(3, 1, 4))
         >>> torch.equal(x[0], x[1]), torch.equal(x[1], x[2])
         (True, True)

@@ -126,7 +126,8 @@ def read_table(path: Path) -> Table:
 
     Rows are merged over the defaults. ``[defaults.code]`` and ``[row.code]`` say what the published
     code does otherwise, ``[defaults.paper-only]`` and ``[row.paper-only]`` what it has none of,
-    such as the options of another network. A single recipe, as ``cayley show`` prints it, is a table of one row.
+    such as the options of another network. A single recipe, as ``cayley show`` prints it, is a
+    table of one row.
     """
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))

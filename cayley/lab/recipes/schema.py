@@ -98,7 +98,7 @@ class OptimSettings:
         phases: A class for the phases; empty for the same.
         phase_lr: None for ``lr``.
         phase_options: Keyword arguments of that class.
-        lr_by_length: Whether a step on a segment of a text is taken with the rates × its length / K.
+        lr_by_length: Whether a step on a segment of a text has the rates × its length / K.
         schedule: How learning rates change.
     """
 

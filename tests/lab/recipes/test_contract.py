@@ -217,7 +217,8 @@ def test_trains_two_steps(name: str, variant: Variant, tmp_path: Path) -> None:
 def test_a_text_begins_at_the_entropy_of_even_chances(name: str, variant: Variant) -> None:
     """The first loss is about ln V: a network that has seen nothing is sure of nothing."""
     recipe = ENTRIES[name].recipe(variant, FIRST.get(name, ()))
-    task: Any = replace(build_task(recipe.task, RunSettings()), invented=True)
+    task: Any = build_task(recipe.task, RunSettings())
+    task = replace(task, invented=True)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, task)
     batch = task.batch("train", 2, Position())
@@ -238,7 +239,7 @@ def test_tied_embeddings_of_words_are_those_of_the_code() -> None:
 def test_characters_are_as_many_as_printed(name: str, variant: Variant) -> None:
     """H 2.7 and P 3.4.2 print those of the files with the spaces at the ends of lines."""
     task: Any = build_task(ENTRIES[name].recipe(variant).task, RunSettings())
-    if task.level == "characters" and "paper" == variant:
+    if task.level == "characters" and variant == "paper":
         assert task.lines == "raw"
         assert "code" in ENTRIES[name].variants
     elif task.level == "characters":

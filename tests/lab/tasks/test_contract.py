@@ -38,7 +38,9 @@ VARIANTS = {
     "cifar10-validated": {"validation": 5},
     "words-jitter": {"jitter": True},
     "speech-none": {"reduction": "none"},
-    "speech-padded": {"reduction": "padded", "pad": "split"},
+    "speech-padded": {"reduction": "padded", "minibatch": 4},
+    "speech-split": {"reduction": "padded", "pad": "split"},
+    "characters-lost": {"carry": False, "lines": "stripped"},
     "cora-sampled": {"neighbours": (3, 2), "normalize": True},
     "tolokers-sampled": {"neighbours": [2]},
 }

@@ -102,9 +102,9 @@ class Denoise(Recall):
     def __post_init__(self) -> None:
         if self.layout not in AFTER:
             raise ValueError(f'expected the layout "paper" or "code", got {self.layout!r}')
-        least = PLACES if self.layout == "paper" else 1
-        if self.T < least:
-            raise ValueError(f"expected T of at least {least}, got {self.T}")
+        shortest = PLACES if self.layout == "paper" else 1
+        if self.T < shortest:
+            raise ValueError(f"expected T of at least {shortest}, got {self.T}")
 
     @property
     def input_size(self) -> int:

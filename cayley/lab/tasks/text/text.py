@@ -106,9 +106,9 @@ class Text(Task):
     """Predict the next character or word of a text.
 
     Each batch goes on where the one before ended, so the recurrent state is carried over, except
-    into the first batch of an epoch (or, without ``carry``, into any). Every token but the first of the text is predicted once an
-    epoch, whatever the batch size; the B streams differ from one long text only in the state at
-    their starts.
+    into the first batch of an epoch (or, without ``carry``, into any). Every token but the first of
+    the text is predicted once an epoch, whatever the batch size; the B streams differ from one long
+    text only in the state at their starts.
 
     Arguments:
         level: What a token is.
