@@ -30,6 +30,16 @@ WRONGLY_PRINTED = {
     "rnn/mnist-360-timing": ("137k", 133930),
     "enrnn/characters-310-720": ("1016k", 893575),
 }
+# epochs and steps of all rows, where they are printed
+PRINTED_LENGTHS = {
+    "helfrich2020-figure-2.12": (6, 0),
+    "helfrich2020-figure-2.13": (0, 4000),
+    "helfrich2020-table-2.1": (70, 0),
+    "helfrich2020-table-2.2": (200, 0),
+    "helfrich2020-table-2.4": (300, 0),
+    "helfrich2020-table-2.5": (20, 0),
+    "scurnn2019-table-1": (70, 0),
+}
 # two steps at full size would take seconds; the full size is built all the same, on no device
 SMALLER = {
     "gru/words": ["model.hidden=[40, 50, 40]", "model.embedding=40"],
@@ -132,6 +142,34 @@ def test_a_tenth_of_the_scornn_on_timit_is_negative() -> None:
     recipes = [entry.recipe() for name, entry in ENTRIES.items() if name.startswith("scornn/timit")]
     signs = {(recipe.model.hidden, recipe.model.options["negative_ones"]) for recipe in recipes}
     assert signs == {(224, 22), (322, 32), (425, 43)}
+
+
+@pytest.mark.parametrize("table", tables())
+def test_training_is_as_long_as_printed_or_said_to_be_unstated(table: str) -> None:
+    for entry in tables()[table].entries:
+        recipe = entry.recipe()
+        # a time for an epoch has no length
+        if not recipe.paper or entry.name.endswith("-timing"):
+            continue
+        if table in PRINTED_LENGTHS:
+            assert (recipe.training.epochs, recipe.training.steps) == PRINTED_LENGTHS[table]
+        else:
+            length = "training.epochs" if recipe.training.epochs else "training.steps"
+            assert {length, "training"} & set(recipe.unstated), entry.name
+
+
+def test_adding_goes_beyond_the_descent_of_the_restricted_urnn() -> None:
+    """U 5.3 has it around the tenth epoch of T = 750, in the figure of all these curves."""
+    names = ("scurnn", "scornn", "lstm", "urnn", "full-urnn", "ornn", "eurnn")
+    for name in names:
+        assert ENTRIES[f"{name}/adding-750"].recipe().training.epochs > 10
+
+
+def test_sizes_of_the_adding_problem_of_2023_are_unstated() -> None:
+    for entry in ENTRIES.values():
+        recipe = entry.recipe()
+        if recipe.paper == "pospisil2023" and recipe.task.name == "adding":
+            assert {"task.train", "task.valid", "task.test"} <= set(recipe.unstated), entry.name
 
 
 def test_larger_rates_are_found_not_given() -> None:

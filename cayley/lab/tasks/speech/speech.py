@@ -122,10 +122,6 @@ class Speech(ExampleTask):
     answers: ClassVar[Answers] = "each"
     naive_rule: ClassVar[str] = "the frame before once more: the mean of (x_{t+1} − x_t)²"
 
-    def __post_init__(self) -> None:
-        if self.minibatch < 1:
-            raise ValueError(f"expected a minibatch of at least 1 recording, got {self.minibatch}")
-
     @property
     def needs(self) -> tuple[Resource, ...]:
         """The archive of the corpus, or what it takes to get it."""

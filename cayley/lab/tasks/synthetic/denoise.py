@@ -1,7 +1,7 @@
 """The denoise problem: ten symbols to be picked from noise and remembered."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -75,7 +75,7 @@ class Denoise(Recall):
     """The denoise problem, with one-hot inputs.
 
     Arguments:
-        T: The number of steps is T + 10, or with ``"code"`` T + 20.
+        T: The number of steps is T + 10, or with ``"code"`` T + 20; at least ten, one a symbol.
         layout: Where symbols, marker and answer are, see :func:`denoise`.
         train, valid, test: The number of examples of each split.
         shuffle: Whether each epoch of training has an order of its own.
@@ -100,11 +100,8 @@ class Denoise(Recall):
     naive_rule: ClassVar[str] = "class 0, then any of the 9 symbols: 10 ln 9 / steps"
 
     def __post_init__(self) -> None:
-        if self.layout not in AFTER:
-            raise ValueError(f'expected the layout "paper" or "code", got {self.layout!r}')
-        shortest = PLACES if self.layout == "paper" else 1
-        if self.T < shortest:
-            raise ValueError(f"expected T of at least {shortest}, got {self.T}")
+        if self.T < PLACES:
+            raise ValueError(f"expected T of at least {PLACES}, got {self.T}")
 
     @property
     def input_size(self) -> int:
@@ -127,8 +124,3 @@ class Denoise(Recall):
         """Input (T + 10, B, 11) and target (T + 10, B), or T + 20."""
         x, y = denoise(index, self.T, layout=self.layout, stream=("denoise", seed, split))
         return one_hot(x, self.input_size, dtype), y, None
-
-    def tiny(self) -> Self:
-        """Twelve or fifteen steps of noise and symbols."""
-        T = 12 if self.layout == "paper" else 6
-        return replace(self, T=min(self.T, T), train=40, valid=10, test=10)

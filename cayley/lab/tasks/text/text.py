@@ -145,8 +145,6 @@ class Text(Task):
     naive_rule: ClassVar[str] = "the frequencies p of the training tokens: −Σ q ln p"
 
     def __post_init__(self) -> None:
-        if self.lines not in ("raw", "stripped"):
-            raise ValueError(f'expected lines to be "raw" or "stripped", got {self.lines!r}')
         if self.K < 1:
             raise ValueError(f"expected K of at least 1 step, got {self.K}")
 

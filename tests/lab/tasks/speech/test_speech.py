@@ -75,11 +75,6 @@ def test_padding_counts_within_the_minibatch(reduction: Reduction, B: int) -> No
     assert task.baseline("test")["mse"] == pytest.approx(total / count)
 
 
-def test_a_minibatch_has_a_recording() -> None:
-    with pytest.raises(ValueError, match="expected a minibatch of at least 1 recording, got 0"):
-        Speech(minibatch=0)
-
-
 @pytest.mark.parametrize("reduction", ["none", "padded", "valid"])
 def test_loss_is_the_metric_of_a_whole_split(reduction: Reduction) -> None:
     task = Speech(invented=True, reduction=reduction)

@@ -89,8 +89,6 @@ def test_too_many_streams_are_refused() -> None:
         next(Text(invented=True).batches("test", 100))
     with pytest.raises(ValueError, match="expected K of at least 1"):
         Text(K=0)
-    with pytest.raises(ValueError, match='expected lines to be "raw" or "stripped"'):
-        Text(lines="long")  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.mark.parametrize("level", ["characters", "words"])
