@@ -15,6 +15,7 @@ from cayley.lab.recipes import published, tables
 from cayley.lab.recipes.schema import Variant
 from cayley.lab.runs.machine import Machine
 from cayley.lab.tasks import Position
+from cayley.lab.tasks.speech import Speech
 from cayley.lab.training import RunSettings, build_task, train
 
 ROOT = Path(__file__).parents[3]
@@ -316,3 +317,15 @@ def test_the_code_differs_from_the_paper(name: str) -> None:
     paper, code = ENTRIES[name].recipe(), ENTRIES[name].recipe("code")
     assert replace(code, variant="paper") != paper
     assert (code.reported, code.claims) == (paper.reported, paper.claims)
+    # what it changes of the task is said on both sides, so that cayley show can
+    assert set(code.task.settings) == set(paper.task.settings)
+
+
+def test_timit_is_padded_within_the_minibatch() -> None:
+    """U 5.4; the code of Wisdom et al. has the longest of the set."""
+    for name, variant in RECIPES:
+        task: Any = build_task(ENTRIES[name].recipe(variant).task, RunSettings())
+        if isinstance(task, Speech):
+            recipe = ENTRIES[name].recipe(variant)
+            assert task.pad == ("batch" if variant == "paper" else "split"), name
+            assert task.minibatch == recipe.training.batch
