@@ -62,6 +62,12 @@ FIRST = {
     "scornn/words": ["model.hidden=[400, 200, 400]"],
 }
 TEXTS = [pair for pair in RECIPES if ENTRIES[pair[0]].recipe().task.name in ("characters", "words")]
+# the code's only where it is another network
+NETWORKS = [
+    (name, variant)
+    for name, variant in TEXTS
+    if variant == "paper" or ENTRIES[name].recipe("code").model != ENTRIES[name].recipe().model
+]
 
 
 def metric_of(id: str) -> tuple[str, str]:
@@ -252,12 +258,12 @@ def test_trains_two_steps(name: str, variant: Variant, tmp_path: Path) -> None:
     assert set(result.selected) <= set(recipe.evaluation.splits)
 
 
-@pytest.mark.parametrize(("name", "variant"), TEXTS)
+@pytest.mark.parametrize(("name", "variant"), NETWORKS)
 def test_a_text_begins_at_the_entropy_of_even_chances(name: str, variant: Variant) -> None:
     """The first loss is about ln V: a network that has seen nothing is sure of nothing."""
     recipe = ENTRIES[name].recipe(variant, FIRST.get(name, ()))
     task: Any = build_task(recipe.task, RunSettings())
-    task = replace(task, invented=True)
+    task = replace(task, invented=True, K=min(task.K, 50))
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, task)
     batch = task.batch("train", 2, Position())
