@@ -4,6 +4,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from cayley.lab.commands.presence import find_missing
@@ -88,13 +89,27 @@ def show(options: Namespace) -> int:
         *(
             f"# in the {variant}: {difference}"
             for variant in entry.variants
-            for difference in differences(entry.recipe(variant, options.set, options.task), recipe)
+            for difference in differences(
+                complete(entry.recipe(variant, options.set, options.task)), complete(recipe)
+            )
         ),
         f"# data: {known['data']}",
     ]
     print("\n".join(filter(None, lines)))
     print(write_recipe(recipe), end="")
     return 0
+
+
+def complete(recipe: Recipe) -> Recipe:
+    """The same recipe, with settings of the task that it leaves to their defaults."""
+    from cayley.lab.tasks import TASKS
+
+    kind, preset = TASKS.get(recipe.task.name, (None, {}))
+    if kind is None or not is_dataclass(kind):
+        return recipe
+    defaults = {f.name: f.default for f in fields(kind) if f.name not in ("source", "invented")}
+    settings = defaults | preset | recipe.task.settings
+    return replace(recipe, task=replace(recipe.task, settings=settings))
 
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:

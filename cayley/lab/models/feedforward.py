@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["CONVOLUTIONS", "MLP", "BatchNorm", "GraphNetwork", "convolution"]
 
 CONVOLUTIONS = ("GCN", "SAGE")
+Norm = Literal["", "batch", "layer"]
+Inference = Literal["running", "average"]
+Variance = Literal["", "biased", "unbiased"]
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -58,9 +61,9 @@ class BatchNorm(nn.BatchNorm1d):
         self,
         features: int,
         *,
-        inference: str = "running",
+        inference: Inference = "running",
         momentum: float = 0.01,
-        variance: str = "",
+        variance: Variance = "",
     ) -> None:
         check_word("inference", inference, ("running", "average"))
         check_word("variance", variance, ("", "biased", "unbiased"))
@@ -128,11 +131,11 @@ class MLP(nn.Module):
         self,
         sizes: Sequence[int],
         *,
-        norm: str = "",
-        before: str = "layer",
+        norm: Norm = "",
+        before: Literal["layer", "nonlinearity"] = "layer",
         momentum: float = 0.01,
-        inference: str = "running",
-        variance: str = "",
+        inference: Inference = "running",
+        variance: Variance = "",
         init_scale: float = 1.0,
         dropout: float = 0.0,
     ) -> None:
@@ -142,8 +145,9 @@ class MLP(nn.Module):
 
         def normalize(features: int) -> list[nn.Module]:
             if norm == "batch":
-                options = {"momentum": momentum, "inference": inference, "variance": variance}
-                return [BatchNorm(features, **options)]
+                return [
+                    BatchNorm(features, momentum=momentum, inference=inference, variance=variance)
+                ]
             return [nn.LayerNorm(features)] if norm else []
 
         inner = bool(norm) and before == "nonlinearity"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from cayley.lab.errors import RecipeError
-from cayley.lab.models.feedforward import MLP, BatchNorm, GraphNetwork
+from cayley.lab.models.feedforward import MLP, BatchNorm, GraphNetwork, Variance
 from cayley.lab.tasks import Graph
 
 torch_geometric = pytest.importorskip("torch_geometric")
@@ -45,7 +45,7 @@ def batches() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("variance", "correction"), [("", 0), ("biased", 0), ("unbiased", 1)])
-def test_running_statistics(variance: str, correction: int) -> None:
+def test_running_statistics(variance: Variance, correction: int) -> None:
     """H 3.5 and 3.6, from 0 and 1 on, with ρ = 0.9."""
     norm = BatchNorm(4, momentum=0.1, variance=variance)
     mu, var = torch.zeros(4), torch.ones(4)
@@ -58,7 +58,7 @@ def test_running_statistics(variance: str, correction: int) -> None:
 
 
 @pytest.mark.parametrize(("variance", "correction"), [("", 1), ("biased", 0), ("unbiased", 1)])
-def test_averages_at_inference(variance: str, correction: int) -> None:
+def test_averages_at_inference(variance: Variance, correction: int) -> None:
     """H 3.3 and 3.4, over the batches since the last restart."""
     norm = BatchNorm(4, inference="average", variance=variance)
     norm(torch.full((2, 4), 9.0))
@@ -118,12 +118,15 @@ def test_sites_are_one_digit_each(options: dict[str, Any]) -> None:
         GraphNetwork("GCN", (6, 4, 3), **options)
 
 
-def test_unknown_norm() -> None:
-    with pytest.raises(RecipeError, match=r'norm: expected "", "batch" or "layer", got \'bach\''):
-        MLP((6, 4, 3), norm="bach")
-    with pytest.raises(RecipeError, match=r'inference: expected "running" or "average"'):
-        MLP((6, 4, 3), norm="batch", inference="avg")
-    with pytest.raises(RecipeError, match=r'variance: expected "", "biased" or "unbiased"'):
-        MLP((6, 4, 3), norm="batch", variance="small")
-    with pytest.raises(RecipeError, match=r'before: expected "layer" or "nonlinearity"'):
-        MLP((6, 4, 3), norm="batch", before="relu")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "bach"}, r'norm: expected "", "batch" or "layer", got \'bach\''),
+        ({"norm": "batch", "inference": "avg"}, r'inference: expected "running" or "average"'),
+        ({"norm": "batch", "variance": "small"}, r'variance: expected "", "biased" or "unbiased"'),
+        ({"norm": "batch", "before": "relu"}, r'before: expected "layer" or "nonlinearity"'),
+    ],
+)
+def test_unknown_words(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        MLP((6, 4, 3), **options)

