@@ -101,14 +101,14 @@ def show(options: Namespace) -> int:
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """The same recipe, with settings of the task that it leaves to their defaults."""
-    from cayley.lab.tasks import TASKS
+    """The same recipe, with the settings of its task that it leaves to their defaults."""
+    from cayley.lab.training import RunSettings, build_task
 
-    kind, preset = TASKS.get(recipe.task.name, (None, {}))
-    if kind is None or not is_dataclass(kind):
+    task = build_task(recipe.task, RunSettings())
+    if not is_dataclass(task):
         return recipe
-    defaults = {f.name: f.default for f in fields(kind) if f.name not in ("source", "invented")}
-    settings = defaults | preset | recipe.task.settings
+    names = [field.name for field in fields(task) if field.name not in ("source", "invented")]
+    settings = {name: getattr(task, name) for name in names}
     return replace(recipe, task=replace(recipe.task, settings=settings))
 
 
