@@ -104,6 +104,13 @@ class SequenceModel(nn.Module):
         return x
 
 
+def features_of(layer: nn.Module) -> int:
+    """The number of features of a recurrent layer's output."""
+    if isinstance(layer, nn.RNNBase):
+        return (layer.proj_size or layer.hidden_size) * (2 if layer.bidirectional else 1)
+    return cast(int, layer.output_size)
+
+
 class LockedDropout(nn.Module):
     r"""Dropout with one mask for all steps of a batch (variational dropout).
 
@@ -151,10 +158,3 @@ def free_matrices(layer: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The recurrent matrices of a layer that are parameters, by name; structured ones are not."""
     own = layer.named_parameters(recurse=False)
     return [(name, parameter) for name, parameter in own if name.startswith("weight_hh")]
-
-
-def features_of(layer: nn.Module) -> int:
-    """The number of features of a recurrent layer's output."""
-    if isinstance(layer, nn.RNNBase):
-        return (layer.proj_size or layer.hidden_size) * (2 if layer.bidirectional else 1)
-    return cast(int, layer.output_size)
