@@ -153,7 +153,7 @@ def test_a_tenth_of_the_scornn_on_timit_is_negative() -> None:
     assert signs == {(224, 22), (322, 32), (425, 43)}
 
 
-@pytest.mark.parametrize("table", tables())
+@pytest.mark.parametrize("table", [name for name in tables() if "-section-" not in name])
 def test_training_is_as_long_as_printed_or_said_to_be_unstated(table: str) -> None:
     for entry in tables()[table].entries:
         recipe = entry.recipe()
