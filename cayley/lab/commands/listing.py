@@ -4,7 +4,6 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from cayley.lab.commands.presence import find_missing
@@ -89,27 +88,13 @@ def show(options: Namespace) -> int:
         *(
             f"# in the {variant}: {difference}"
             for variant in entry.variants
-            for difference in differences(
-                complete(entry.recipe(variant, options.set, options.task)), complete(recipe)
-            )
+            for difference in differences(entry.recipe(variant, changes, options.task), recipe)
         ),
         f"# data: {known['data']}",
     ]
     print("\n".join(filter(None, lines)))
     print(write_recipe(recipe), end="")
     return 0
-
-
-def complete(recipe: Recipe) -> Recipe:
-    """The same recipe, with the settings of its task that it leaves to their defaults."""
-    from cayley.lab.training import RunSettings, build_task
-
-    task = build_task(recipe.task, RunSettings())
-    if not is_dataclass(task):
-        return recipe
-    names = [field.name for field in fields(task) if field.name not in ("source", "invented")]
-    settings = {name: getattr(task, name) for name in names}
-    return replace(recipe, task=replace(recipe.task, settings=settings))
 
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
