@@ -61,6 +61,15 @@ def test_what_was_published_and_what_data_it_takes_is_listed(
             assert f"{published.result(name).value:g}" in out
 
 
+def test_show_prints_what_the_code_does_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", "ln-lstm/denoise-100") == 0
+    assert "# in the code: task.layout = code, not paper\n" in capsys.readouterr().out
+    assert run("show", "ln-lstm/denoise-100", "--variant", "code") == 0
+    assert "# in the paper: task.layout = paper, not code\n" in capsys.readouterr().out
+    assert run("show", "quickstart") == 0
+    assert "# in the" not in capsys.readouterr().out
+
+
 def test_what_show_prints_can_be_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

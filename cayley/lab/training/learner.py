@@ -2,14 +2,19 @@
 
 import copy
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 import cayley
+from cayley.lab.errors import RecipeError
+from cayley.lab.models import BatchNorm
 from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch, Task
+from cayley.lab.tasks.text import Text
 from cayley.lab.training.optimizers import build_bnp, build_optimizer, build_schedule
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ class Learner:
     def __init__(self, recipe: Recipe, task: Task, model: nn.Module, fabric: "Fabric") -> None:
         self.training = recipe.training
         self.every = recipe.optim.schedule.every
+        self.K = segment_length(recipe, task)
         self.task = task
         self.fabric = fabric
         self.model = model
@@ -51,6 +57,8 @@ class Learner:
             clip_grad_norm_(model.parameters(), clip_norm)
             optimizer.step()
 
+        with rates that the length of the batch may scale, see ``optim.lr_by_length``.
+
         Returns:
             The loss before the step, a scalar on the device.
         """
@@ -59,6 +67,9 @@ class Learner:
                 # the paper computes the inverse again at the start of each epoch
                 if isinstance(module, cayley.NCGRU):
                     module.refresh_()
+                # averages over the batches of an epoch
+                if isinstance(module, BatchNorm):
+                    module.restart_()
         output, state = self.forward(batch.input, None if batch.fresh else self.state)
         self.state = detach_state(state)
         loss = self.task.loss(output, batch)
@@ -70,11 +81,28 @@ class Learner:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
         if self.training.clip_value:
             nn.utils.clip_grad_value_(self.model.parameters(), self.training.clip_value)
-        self.optimizer.step()
+        with self.scaled_rates(batch):
+            self.optimizer.step()
         ended = batch.next.batch == 0
         if self.schedule is not None and (ended or self.every == "step"):
             self.schedule.step()
         return loss.detach()
+
+    @contextmanager
+    def scaled_rates(self, batch: Batch) -> Iterator[None]:
+        """Take the rates × length / K for a segment of a text, if the recipe says so."""
+        if self.K is None:
+            yield
+            return
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] *= len(batch.target) / self.K
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
 
     def rates(self) -> dict[str, float]:
         """The learning rates, by the name of their parameters."""
@@ -135,6 +163,18 @@ class Learner:
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 for _ in range(steps):
                     self.schedule.step()
+
+
+def segment_length(recipe: Recipe, task: Task) -> int | None:
+    """The number of steps that learning rates are for; None if they are for all alike."""
+    if not recipe.optim.lr_by_length:
+        return None
+    if not isinstance(task, Text):
+        raise RecipeError(
+            f"optim.lr_by_length: expected false, as the task is no text, got true for "
+            f"{recipe.task.name}"
+        )
+    return task.K
 
 
 def detach_state(state: Any, device: torch.device | None = None) -> Any:
