@@ -20,7 +20,7 @@ exit codes:
   2    wrong arguments, or a recipe that cannot be used
   3    a loss that is not finite; the last good checkpoint is kept
   4    a run folder that cannot be used: in use, no run, not writable, disk full
-  130  stopped by Ctrl-C, 143 by SIGTERM; there is a checkpoint to go on from
+  130  stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP; there is a checkpoint to go on from
 """
 
 Command = Callable[[argparse.Namespace], int]
@@ -95,6 +95,13 @@ def make_parser() -> argparse.ArgumentParser:
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
     data = sub.add_argument("--data", type=Path, help="only those whose data are in this folder")
     complete(data, FILES)
+    sub.add_argument(
+        "--views",
+        action="store_const",
+        dest="run",
+        const=commands.list_views,
+        help="the figures and tables of the documents instead, as cayley reproduce takes them",
+    )
     _add_json(sub)
 
     sub = add("show", commands.show, "cayley show quickstart")
@@ -105,10 +112,11 @@ def make_parser() -> argparse.ArgumentParser:
     _add_recipe(sub)
     sub.add_argument("--seed", type=int, help="of the (first) run; else that of the recipe")
     _add_seeds(sub)
+    _add_extend(sub)
     _add_work(sub)
 
-    sub = add("reproduce", commands.reproduce, "cayley reproduce quickstart --output runs")
-    table = sub.add_argument("table", help="the name of a table in cayley list")
+    sub = add("reproduce", commands.reproduce, "cayley reproduce helfrich2020-figure-2.12")
+    table = sub.add_argument("table", help="a figure or table, as cayley list --views names it")
     complete(table, TABLES)
     _add_changes(sub)
     sub.add_argument(
@@ -121,6 +129,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("resume", commands.resume, "cayley resume runs/quickstart/paper-seed5544")
     _add_run(sub)
+    _add_extend(sub)
+    sub.add_argument(
+        "--continue-with",
+        action="store_true",
+        help="take on the recipe.toml that was edited after the start",
+    )
     _add_output_style(sub)
     _add_checkpoints(sub)
 
@@ -245,6 +259,16 @@ def _add_seeds(sub: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_extend(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--extend",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="train a finished run for N more steps, or epochs if its recipe counts these",
+    )
+
+
 def _add_work(sub: argparse.ArgumentParser) -> None:
     output = sub.add_argument(
         "-o", "--output", type=Path, default=Path("runs"), help="where runs go (%(default)s)"
@@ -278,6 +302,11 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
 def _add_run(sub: argparse.ArgumentParser) -> None:
     folder = sub.add_argument("run_folder", metavar="RUN", type=Path, help="the folder of a run")
     complete(folder, FILES)
+    sub.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the code of a module that the recipe names and that is not of cayley",
+    )
     _add_place(sub, None)
 
 

@@ -2,6 +2,7 @@
 
 =============== ==============================================
 ``listing``     list, show; ``presence`` of their data
+``views``       list --views
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
 ``archive``     archive
@@ -22,12 +23,14 @@ from cayley.lab.commands.new import new
 from cayley.lab.commands.report import report
 from cayley.lab.commands.status import status
 from cayley.lab.commands.training import evaluate, reproduce, resume, train
+from cayley.lab.commands.views import list_views
 
 __all__ = [
     "archive",
     "completion",
     "evaluate",
     "list_recipes",
+    "list_views",
     "new",
     "report",
     "reproduce",

@@ -4,6 +4,7 @@ from argparse import Action, Namespace
 from typing import Any
 
 from cayley.lab.recipes import setting_keys, tables
+from cayley.lab.recipes.views import views
 
 __all__ = ["FILES", "RECIPES", "SETTINGS", "TABLES", "complete", "completion"]
 
@@ -34,7 +35,7 @@ def completion(options: Namespace) -> int:
 
     entries = [entry for table in tables().values() for entry in table.entries]
     recipes = " ".join(entry.name for entry in entries)
-    names = " ".join(tables())
+    names = " ".join(dict.fromkeys((*views(), *tables())))
     settings = " ".join(f"{key}=" for key in ("model.parameters", *setting_keys()))
     if options.shell == "bash":
         functions = (

@@ -21,6 +21,7 @@ from cayley.lab.recipes import (
     task_words,
     write_recipe,
 )
+from cayley.lab.recipes.differences import differences
 from cayley.lab.wording import align, counted
 
 __all__ = ["describe_recipe", "list_recipes", "show"]
@@ -65,7 +66,10 @@ def list_recipes(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Show a recipe: where it is from, what was published, and every setting."""
+    """Show a recipe: where it is from, what was published, and every setting.
+
+    Where the published code does something else than the paper says, that is printed too.
+    """
     entry, variant = find_recipe(options.recipe), options.variant
     changes = fit_sizes(entry, options.set, variant, options.task)
     recipe = entry.recipe(variant, changes, options.task)
@@ -83,6 +87,11 @@ def show(options: Namespace) -> int:
             for one in known["published"]
         ),
         f"# not stated there: {', '.join(recipe.unstated)}" if recipe.unstated else "",
+        *(
+            f"# in the {variant}: {difference}"
+            for variant in entry.variants
+            for difference in differences(entry.recipe(variant, changes, options.task), recipe)
+        ),
         f"# data: {known['data']}",
     ]
     print("\n".join(filter(None, lines)))

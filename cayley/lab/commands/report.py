@@ -62,7 +62,8 @@ def _records(summary: "Report") -> list[dict[str, Any]]:
     """A line of a table each."""
     return [
         {
-            "table": section.name,
+            "table": row.recipe.table,
+            "views": [view.name for view in summary.views if any(row is one for one in view.rows)],
             "recipe": row.recipe.name,
             "variant": row.recipe.variant,
             "changes": list(row.changes),
@@ -77,7 +78,6 @@ def _records(summary: "Report") -> list[dict[str, Any]]:
             "verdict": line.verdict,
             "baseline": line.baseline,
         }
-        for section in summary.sections
-        for row in section.rows
+        for row in summary.rows
         for line in row.lines
     ]

@@ -16,7 +16,7 @@ import cayley
 from cayley.lab.errors import RecipeError
 from cayley.lab.importing import import_class
 from cayley.lab.models.feedforward import CONVOLUTIONS, MLP, GraphNetwork, convolution
-from cayley.lab.models.sequences import SequenceModel, features_of
+from cayley.lab.models.sequences import SequenceModel, features_of, free_matrices
 from cayley.lab.recipes import ModelSettings, check_keys
 from cayley.lab.settings import Range, convert
 from cayley.lab.tasks import Task
@@ -100,8 +100,9 @@ def build_model(settings: ModelSettings, task: Task) -> nn.Module:
         raise RecipeError(
             f"model.embedding: expected 0, as the task has no tokens, got {settings.embedding}"
         )
-    if settings.embedding_dropout and not settings.embedding:
-        raise RecipeError("model.embedding_dropout: expected 0 without an embedding")
+    for name in ("embedding_dropout", "word_dropout"):
+        if getattr(settings, name) and not settings.embedding:
+            raise RecipeError(f"model.{name}: expected 0 without an embedding")
     layers = make_layers(settings, hidden, settings.embedding or task.input_size)
     return SequenceModel(
         layers,
@@ -138,11 +139,20 @@ def make_layers(
         )
     renamed = RENAMED.get(kind, {})
     options = {renamed.get(name, name): value for name, value in settings.options.items()}
+    count = settings.layers
+    if settings.locked:
+        # the dropout inside of a stack has a mask for each step
+        stack, count = stack * count, 1
     layers: list[nn.Module] = []
     for sizes in stack:
-        between = {"dropout": settings.dropout} if settings.layers > 1 else {}
+        between = {"dropout": settings.dropout} if count > 1 else {}
         size = features_of(layers[-1]) if layers else input_size
-        layers.append(kind(size, *sizes, settings.layers, **between, **options))
+        layers.append(kind(size, *sizes, count, **between, **options))
+    if settings.weight_dropout and not all(map(free_matrices, layers)):
+        raise RecipeError(
+            f"model.weight_dropout: expected 0, as the recurrent matrix of {settings.name} is "
+            f"structured and would not stay so, got {settings.weight_dropout}"
+        )
     if settings.input_matrix == "identity":
         U = cast(nn.Parameter, layers[0].weight_ih_l0)
         if U.shape[0] != U.shape[1]:
@@ -173,8 +183,9 @@ def layer_class(name: str) -> type[nn.Module]:
 
 def check_unused(settings: ModelSettings, reads: str) -> None:
     """Raise if a network without recurrence is given settings that it has no use for."""
-    unused = {"embedding", "embedding_dropout", "output_dropout", "tied", "input_matrix"}
-    unused |= {"output_init"} | ({"layers"} if reads == "rows" else set())
+    unused = {"embedding", "embedding_init", "embedding_dropout", "word_dropout", "locked", "tied"}
+    unused |= {"weight_dropout", "output_dropout", "input_matrix", "output_init"}
+    unused |= {"layers"} if reads == "rows" else set()
     for field in fields(settings):
         if field.name in unused and getattr(settings, field.name) != field.default:
             raise RecipeError(f"model.{field.name}: {settings.name} has none: leave it out")

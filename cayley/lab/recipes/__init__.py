@@ -11,6 +11,7 @@
 ``published``   the printed numbers and statements, from ``published.toml``;
                 those that no recipe serves, with the reason: ``not-runnable.toml``
 ``tables/``     the recipes of the package
+``views``       figures and tables of the documents over recipes, from ``views.toml``
 =============== ===================================================================
 """
 
@@ -24,7 +25,7 @@ from cayley.lab.recipes.catalogue import (
     tables,
 )
 from cayley.lab.recipes.data import data_set, supply
-from cayley.lab.recipes.differences import differences, distinguish, flatten
+from cayley.lab.recipes.differences import differences, distinguish, edits, flatten
 from cayley.lab.recipes.keys import setting_keys
 from cayley.lab.recipes.reading import check_keys, from_table, to_table
 from cayley.lab.recipes.schema import (
@@ -58,6 +59,7 @@ __all__ = [
     "data_set",
     "differences",
     "distinguish",
+    "edits",
     "find_recipe",
     "flatten",
     "from_table",

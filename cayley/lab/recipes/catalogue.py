@@ -19,6 +19,8 @@ FOLDER = Path(__file__).parent / "tables"
 OTHER = {"epochs": "steps", "steps": "epochs"}
 # what is tried out is not trained
 TINY_STEPS, TINY_BATCH, TINY_EVALUATION = 2, 4, 10
+# where a table says what holds for one variant alone
+VARIANT_KEYS: dict[Variant, str] = {"paper": "paper-only", "code": "code"}
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,9 @@ def read_table(path: Path) -> Table:
     """Read a file of recipes: TOML with ``title``, ``[defaults]`` and ``[[row]]``.
 
     Rows are merged over the defaults. ``[defaults.code]`` and ``[row.code]`` say what the published
-    code does otherwise. A single recipe, as ``cayley show`` prints it, is a table of one row.
+    code does otherwise, ``[defaults.paper-only]`` and ``[row.paper-only]`` what it has none of,
+    such as the options of another network. A single recipe, as ``cayley show`` prints it, is a
+    table of one row.
     """
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -223,11 +227,13 @@ def read_table(path: Path) -> Table:
     entries = []
     for row in content["row"]:
         sources = (defaults, row)
-        paper = tuple({k: v for k, v in source.items() if k != "code"} for source in sources)
-        code = tuple(source["code"] for source in sources if "code" in source)
-        layers: dict[Variant, tuple[Mapping[str, Any], ...]] = {"paper": paper}
-        if code:
-            layers["code"] = paper + code
+        keys = VARIANT_KEYS.values()
+        common = tuple({k: v for k, v in source.items() if k not in keys} for source in sources)
+        layers: dict[Variant, tuple[Mapping[str, Any], ...]] = {}
+        for variant, key in VARIANT_KEYS.items():
+            own = tuple(source[key] for source in sources if key in source)
+            if own or variant == "paper":
+                layers[variant] = common + own
         entries.append(Entry(row["name"], path.stem, layers))
     return Table(path.stem, content.get("title", ""), tuple(entries))
 

@@ -51,12 +51,17 @@ class ModelSettings:
         hidden: Units, or a list of them: see :func:`~cayley.lab.models.build_model`.
         layers: Of one size.
         dropout: Between layers.
+        locked: Whether the dropouts between layers, on the embedding and on the output have one
+            mask for all steps of a batch (variational dropout).
         embedding: The size of a learned embedding of tokens; 0 for one-hot vectors.
-        embedding_dropout: On the embedding.
+        embedding_init: Glorot uniform, a number b for U(−b, b), or torch's own N(0, 1).
+        embedding_dropout: On the embedded tokens.
+        word_dropout: Of whole tokens of the vocabulary, wherever they occur in a batch.
+        weight_dropout: Of entries of free recurrent matrices, one mask a batch (DropConnect).
         output_dropout: On what the output layer reads.
-        tied: Whether the output weights are those of the embedding.
+        tied: Whether the output weights are those of the embedding, which start as these do.
         input_matrix: ``"identity"`` for a first input matrix that is the identity and stays so.
-        output_init: Of the output layer: Glorot uniform, or torch's own.
+        output_init: Of the output layer: Glorot uniform, a number b for U(−b, b), or torch's own.
         options: Further keyword arguments.
     """
 
@@ -64,12 +69,16 @@ class ModelSettings:
     hidden: Size | tuple[Size, ...]
     layers: Annotated[int, Range(1, 1000)] = 1
     dropout: Dropout = 0.0
+    locked: bool = False
     embedding: Annotated[int, Range(0, 10**6)] = 0
+    embedding_init: Literal["glorot", "torch"] | Positive = "glorot"
     embedding_dropout: Dropout = 0.0
+    word_dropout: Dropout = 0.0
+    weight_dropout: Dropout = 0.0
     output_dropout: Dropout = 0.0
     tied: bool = False
     input_matrix: Literal["", "identity"] = ""
-    output_init: Literal["glorot", "torch"] = "glorot"
+    output_init: Literal["glorot", "torch"] | Positive = "glorot"
     options: Options = field(default_factory=dict, metadata=FURTHER)
 
 
@@ -97,6 +106,7 @@ class OptimSettings:
         phases: A class for the phases; empty for the same.
         phase_lr: None for ``lr``.
         phase_options: Keyword arguments of that class.
+        lr_by_length: Whether a step on a segment of a text has the rates × its length / K.
         schedule: How learning rates change.
     """
 
@@ -110,6 +120,7 @@ class OptimSettings:
     phases: Name = ""
     phase_lr: Positive | None = None
     phase_options: Options = field(default_factory=dict)
+    lr_by_length: bool = False
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
 
 

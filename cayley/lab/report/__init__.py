@@ -4,8 +4,9 @@
 ``reading``     runs read from their folders, and what is wrong with them
 ``quantities``  what a published number is a number of
 ``rows``        the rows of tables; ``summary`` gathers runs into them
+``sections``    rows as the figures and tables of the documents show them
 ``charts``      learning curves in Vega-Lite; ``figures`` draws those of runs
-``pages``       the page and the Markdown file
+``pages``       the page and the Markdown file; ``scripts`` of the page's charts
 =============== ================================================================
 """
 

@@ -1,34 +1,40 @@
-"""Learning curves of runs: for the page, for a page without scripts, and for a file."""
+"""Learning curves of runs, as a published figure shows them or by task, for the page or a file."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
-from cayley.lab.report.charts import Curves, draw_curves, static_chart
-from cayley.lab.report.quantities import Quantity, find_baseline
+from cayley.lab.recipes.views import Panel
+from cayley.lab.report.charts import TIMES, Curves, Trace, draw_curves, static_chart, zoom
+from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better
+from cayley.lab.report.reading import MeasuredRun
 from cayley.lab.report.rows import Row, Section
 from cayley.lab.wording import number
 
 __all__ = ["VEGALITE", "Figure", "draw_figures"]
 
 WIDTH = 640
+POINTS = 150
 # 6.4 shows "undefined" where the tooltip of the nearest point has words (vega-lite #9707)
 VEGALITE = "6.1"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Learning curves of a task.
+    """A chart of learning curves.
 
     Attributes:
         name: For a file.
         title: What is drawn.
         caption: What the marks mean, and the baseline.
         spec: The chart in Vega-Lite.
-        time: What it is drawn over.
+        time: What it is drawn over at first.
         positive: Whether a logarithmic axis can show all values.
         logarithmic: Whether it does at first.
+        zoom: Where the curves end up, if that is shown at first.
     """
 
     name: str
@@ -38,12 +44,7 @@ class Figure:
     time: str
     positive: bool
     logarithmic: bool
-
-    def svg(self) -> str:
-        """The chart as SVG, in the colour of the text around it."""
-        import vl_convert
-
-        return vl_convert.vegalite_to_svg(static_chart(self.spec, width=WIDTH), vl_version=VEGALITE)
+    zoom: tuple[float, float] | None = None
 
     def png(self) -> bytes:
         """The chart as PNG, on white."""
@@ -53,74 +54,204 @@ class Figure:
         return vl_convert.vegalite_to_png(spec, vl_version=VEGALITE, scale=2)
 
 
-def draw_figures(section: Section) -> list[Figure]:
-    """Draw the curves of a table: rows of the same task and metric share a figure."""
+def draw_figures(sections: Sequence[Section]) -> dict[str, list[Figure]]:
+    """Draw the curves of sections: the panels of figures, and other rows by task and metric.
+
+    A table has charts of the rows that no figure shows.
+
+    Returns:
+        The charts, by the name of the section.
+    """
+    drawn = {
+        id(row)
+        for section in sections
+        if section.view is not None and section.view.panel
+        for one in section.shown
+        for row in one.rows
+    }
+    figures: dict[str, list[Figure]] = {}
+    for section in sections:
+        if section.view is not None and section.view.panel:
+            panels = [_draw_panel(section, panel) for panel in section.view.panel]
+            figures[section.name] = [figure for figure in panels if figure is not None]
+        else:
+            rows = [row for row in section.rows if id(row) not in drawn]
+            figures[section.name] = _draw_tasks(section.name, rows)
+    return figures
+
+
+def _draw_tasks(table: str, rows: Iterable[Row]) -> list[Figure]:
+    """Rows of the same task and metric share a chart."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in section.rows:
+    for row in rows:
         if any(run.evaluations for run in row.runs):
             task, metric = row.recipe.task, row.runs[0].description.metric
             settings = tuple((key, str(value)) for key, value in sorted(task.settings.items()))
             groups.setdefault((task.name, settings, metric), []).append(row)
     shared = set.intersection(*(set(settings) for _, settings, _ in groups)) if groups else set()
     figures = []
-    for (task, settings, _), rows in groups.items():
+    for (task, settings, _), some in groups.items():
         own = [f"{key} = {value}" for key, value in settings if (key, value) not in shared]
-        figures.append(_draw(section.name, ", ".join((task, *own)), rows))
-    return figures
+        figures.append(_draw_rows(table, ", ".join((task, *own)), some))
+    return [figure for figure in figures if figure is not None]
 
 
-def _draw(table: str, task: str, rows: Sequence[Row]) -> Figure:
+def _draw_panel(section: Section, panel: Panel) -> Figure | None:
+    """A panel as the paper has it; None if nothing of it was run."""
+    assert section.view is not None
+    found = {(one.curve.recipe, one.curve.set): one.rows for one in section.shown}
+    labels = [curve.label or curve.recipe for curve in panel.curves]
+    rows = [
+        (f"{label}, code" if row.recipe.variant == "code" else label, row)
+        for label, curve in zip(labels, panel.curves, strict=True)
+        for row in found[curve.recipe, curve.set]
+    ]
+    title = ", ".join(filter(None, (section.view.location, panel.title)))
+    quantities = [Quantity.parse(name) for name in panel.y]
+    axes = _Axes(quantities, panel.x, panel.scale, panel.end, labels)
+    return _draw(section.view.paper, title, rows, axes)
+
+
+def _draw_rows(table: str, task: str, rows: Sequence[Row]) -> Figure | None:
     runs = [run for row in rows for run in row.runs]
-    first = runs[0].description
     splits = {split for one in runs for record in one.evaluations for split in record["scores"]}
     split = next(split for split in ("test", "valid", "train") if split in splits)
-    quantity = Quantity(split, first.metric.name)
+    metric = runs[0].description.metric
     time = "epoch" if all(row.recipe.training.epochs for row in rows) else "step"
-    points = [point for row in rows for point in _points(row, quantity)]
-    naive = {find_baseline(run, quantity) for run in runs}
-    baselines = sorted(value for value in naive if value is not None)
-    published = _published(rows, quantity, max(point[time] for point in points))
-    values = [*baselines, *(one["value"] for one in (*points, *published))]
-    positive = min(values) > 0
-    logarithmic = positive and first.metric.better == "lower"
-    spec = draw_curves(Curves(quantity.label, time, points, baselines, published, logarithmic))
-    caption = "A line a run."
-    if baselines:
-        shown = ", ".join(map(number, baselines))
-        caption += f" Dashed: the baseline, {shown} ({first.baseline_rule})."
-    if published:
-        caption += " ◂ marks a published value."
-    title = f"{task}: {quantity.label}"
+    scale = "log" if metric.better == "lower" else "zoom"
+    axes = _Axes([Quantity(split, metric.name)], time, scale)
+    return _draw(table, task, [(row.label, row) for row in rows], axes)
+
+
+@dataclass(frozen=True)
+class _Axes:
+    quantities: Sequence[Quantity]
+    time: str
+    scale: str
+    end: float = 0.0
+    order: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        """Of the values: several quantities are those of several splits."""
+        first = self.quantities[0]
+        return first.label if len(self.quantities) == 1 else Quantity("", first.metric).label
+
+
+def _draw(table: str, title: str, rows: Sequence[tuple[str, Row]], axes: _Axes) -> Figure | None:
+    """A chart of some rows, each with its label; None if they have no values."""
+    traces = []
+    for label, row in rows:
+        for quantity in axes.quantities:
+            part = quantity.split if len(axes.quantities) > 1 else ""
+            trace = _trace(label, part, row.runs, quantity)
+            if trace is not None:
+                traces.append(_cut(trace, axes.time, axes.end))
+    if not traces:
+        return None
+    runs = [run for _, row in rows for run in row.runs]
+    naive = {find_baseline(run, quantity) for run in runs for quantity in axes.quantities}
+    baselines = _distinct(value for value in naive if value is not None)
+    last = {key: max(getattr(one, key)[-1] for one in traces) for key in TIMES}
+    published = _published(rows, axes.quantities, last)
+    printed = [one["value"] for one in published]
+    positive = min([*baselines, *printed, *(value for one in traces for value in one.low)]) > 0
+    domain = None
+    if axes.scale == "zoom":
+        low, high = zoom(traces, printed, higher=is_higher_better(runs[0], axes.quantities[0]))
+        domain = (low, high) if low < high else None
+    logarithmic = positive and axes.scale == "log"
+    curves = Curves(
+        axes.label, axes.time, traces, baselines, published, logarithmic, domain, axes.order
+    )
+    title = f"{title}: {axes.label}"
     name = re.sub(r"[^a-z0-9.]+", "-", f"{table} {title}".lower()).strip("-")
-    return Figure(name, title, caption, spec, time, positive, logarithmic)
+    caption = _caption(curves, runs[0].description.baseline_rule)
+    spec = draw_curves(curves)
+    return Figure(name, title, caption, spec, axes.time, positive, logarithmic, domain)
 
 
-def _points(row: Row, quantity: Quantity) -> list[dict[str, Any]]:
-    """The evaluations of all runs of a row that have the quantity."""
-    return [
-        {
-            "row": row.label,
-            "run": index,
-            "seed": f"{run.description.seed}" + ("" if run.result else ", not finished"),
-            "step": record["step"],
-            "epoch": record["epoch"],
-            "value": record["scores"][quantity.split][quantity.metric],
-            "loss": record.get("train_loss"),
-        }
-        for index, run in enumerate(row.runs)
-        for record in run.evaluations
-        if quantity.metric in record["scores"].get(quantity.split, {})
-    ]
+def _caption(curves: Curves, rule: str) -> str:
+    words = ["A line a run."]
+    if any(line.low != line.high for line in curves.lines):
+        words = ["A line is the mean over seeds, its band from the lowest to the highest."]
+    if len(curves.parts) > 1:
+        *first, last = curves.parts
+        words.append(f"Dashed lines: {', '.join(first)}; solid ones: {last}.")
+    if curves.baselines:
+        low, high = curves.domain or (-math.inf, math.inf)
+        inside = any(low <= value <= high for value in curves.baselines)
+        where = "Straight and dashed" if inside else "Outside"
+        words.append(f"{where}: the baseline, {', '.join(map(number, curves.baselines))} ({rule}).")
+    if curves.published:
+        words.append("◂ marks a published value.")
+    if any(len(line.step) == POINTS for line in curves.lines):
+        words.append(f"Long curves are thinned to {POINTS} points.")
+    return " ".join(words)
 
 
-def _published(rows: Sequence[Row], quantity: Quantity, end: float) -> list[dict[str, Any]]:
-    """The published values of the quantity, each once, at the end of the curves."""
+def _trace(label: str, part: str, runs: Sequence[MeasuredRun], quantity: Quantity) -> Trace | None:
+    """The mean of the finished runs over seeds, at the steps that all have; else of all runs."""
+    finished = [run for run in runs if run.result is not None]
+    seeds: dict[int, dict[int, list[tuple[float, float, float]]]] = {}
+    for run in finished or runs:
+        points = seeds.setdefault(run.description.seed, {})
+        for record in run.evaluations:
+            value = record["scores"].get(quantity.split, {}).get(quantity.metric)
+            if value is not None:
+                minutes = record.get("seconds", 0.0) / 60
+                points.setdefault(record["step"], []).append((record["epoch"], minutes, value))
+    steps = sorted(set.intersection(*(set(points) for points in seeds.values())))
+    if not steps:
+        return None
+    if len(steps) > POINTS:
+        steps = [steps[k * (len(steps) - 1) // (POINTS - 1)] for k in range(POINTS)]
+    # runs of one seed are one: what they differ in is not what seeds do
+    values = [[mean(v for *_, v in points[step]) for points in seeds.values()] for step in steps]
+    places = [[p for points in seeds.values() for p in points[step]] for step in steps]
+    words = ", ".join(map(str, seeds)) + ("" if finished else ", not finished")
+    return Trace(
+        label,
+        part,
+        words,
+        step=tuple(steps),
+        epoch=tuple(_round(some[0][0]) for some in places),
+        time=tuple(_round(mean(minutes for _, minutes, _ in some)) for some in places),
+        value=tuple(_round(mean(some)) for some in values),
+        low=tuple(_round(min(some)) for some in values),
+        high=tuple(_round(max(some)) for some in values),
+    )
+
+
+def _round(value: float) -> float:
+    """Digits that no chart shows make the page longer."""
+    return float(f"{value:.6g}")
+
+
+def _cut(trace: Trace, time: str, end: float) -> Trace:
+    """A trace up to where a figure ends; 0 for all of it."""
+    if not end:
+        return trace
+    count = sum(place <= end * (1 + 1e-9) for place in getattr(trace, time))
+    columns = ("step", "epoch", "time", "value", "low", "high")
+    cut = {name: getattr(trace, name)[:count] for name in columns}
+    return Trace(trace.row, trace.part, trace.seeds, **cut)
+
+
+def _distinct(values: Iterable[float]) -> list[float]:
+    """Values, but not those that look the same: splits have nearly the same baseline."""
+    return list({number(value): value for value in sorted(values, reverse=True)}.values())[::-1]
+
+
+def _published(
+    rows: Sequence[tuple[str, Row]], quantities: Sequence[Quantity], last: dict[str, float]
+) -> list[dict[str, Any]]:
+    """The published values of the quantities, each once, at the end of the curves."""
+    wanted = {(quantity.split, quantity.metric) for quantity in quantities}
     found: dict[float, str] = {}
-    for row in rows:
+    for label, row in rows:
         for line in row.lines:
-            same = (line.quantity.split, line.quantity.metric) == (quantity.split, quantity.metric)
+            same = (line.quantity.split, line.quantity.metric) in wanted
             if line.published is not None and same:
-                found.setdefault(line.published.value / line.quantity.scale, row.label)
-    return [
-        {"row": label, "step": end, "epoch": end, "value": value} for value, label in found.items()
-    ]
+                found.setdefault(line.published.value / line.quantity.scale, label)
+    return [{"row": label, "value": value} | last for value, label in found.items()]

@@ -4,14 +4,14 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 
 from cayley.lab import wording
-from cayley.lab.report.figures import VEGALITE, Figure, draw_figures
-from cayley.lab.report.rows import Line, Report, Row
+from cayley.lab.report.charts import TIMES
+from cayley.lab.report.figures import Figure, draw_figures
+from cayley.lab.report.rows import Line, Report, Row, Section
+from cayley.lab.report.scripts import load_scripts
 from cayley.lab.wording import counted, number, printed, signed, spread
 
 __all__ = ["draw_all", "write_markdown", "write_page"]
 
-# the modules of the page's charts; they are bundled into it with all that they need
-SNIPPET = "window.vegaEmbed = vegaEmbed;"
 HEADS = (
     "recipe",
     "quantity",
@@ -26,14 +26,15 @@ HEADS = (
 )
 PREFACE = """\
 Ours is the mean over seeds ± the sample standard deviation. The gap is ours − published; it is
-*within spread* if it is not larger than that deviation, ours or theirs.
+*within spread* if it is not larger than that deviation, ours or theirs, and from one seed it tells
+neither better nor worse.
 † The test set chose its own best evaluation, as in the paper: optimistic.\
 """
 
 
 def draw_all(report: Report) -> dict[str, list[Figure]]:
-    """The figures of a report, by table."""
-    return {section.name: draw_figures(section) for section in report.sections}
+    """The charts of a report, by section."""
+    return draw_figures(report.sections)
 
 
 def write_page(report: Report, figures: dict[str, list[Figure]], date: str) -> str:
@@ -41,7 +42,7 @@ def write_page(report: Report, figures: dict[str, list[Figure]], date: str) -> s
 
     Arguments:
         report: What to show.
-        figures: By table.
+        figures: By section.
         date: When the report was made.
     """
     from jinja2 import Environment, StrictUndefined
@@ -53,15 +54,14 @@ def write_page(report: Report, figures: dict[str, list[Figure]], date: str) -> s
         files("cayley.lab.report").joinpath("page.html").read_text(encoding="utf-8")
     )
     return template.render(
-        report=report, figures=figures, date=date, wording=wording, bundle=_bundle(figures)
+        report=report,
+        figures=figures,
+        date=date,
+        wording=wording,
+        times=TIMES,
+        anchors={section.name for section in report.sections},
+        bundle=load_scripts() if any(figures.values()) else "",
     )
-
-
-def _bundle(figures: dict[str, list[Figure]]) -> str:
-    """The scripts of the charts; none if there are no charts."""
-    import vl_convert
-
-    return vl_convert.javascript_bundle(SNIPPET, VEGALITE) if any(figures.values()) else ""
 
 
 def write_markdown(
@@ -71,28 +71,48 @@ def write_markdown(
 
     Arguments:
         report: What to show.
-        figures: By table.
+        figures: By section.
         folder: Where the figures are, seen from the file; None to leave them out.
     """
     blocks = ["# Results beside the published ones", report.sentence, PREFACE]
     for section in report.sections:
-        blocks.append(f"## {section.title}")
+        blocks.append(f"## {_escape(section.title)}")
         lines = [(row, line) for row in section.rows for line in row.lines]
         cells = [HEADS, ("---", "---", *["---:"] * 7, "---"), *(_cells(*one) for one in lines)]
-        blocks.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+        if section.view is not None:
+            blocks.append(_describe(section))
+        if lines:
+            blocks.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
         if folder is not None:
             for figure in figures[section.name]:
                 blocks.append(f"![{_escape(figure.title)}]({folder / figure.name}.png)")
                 blocks.append(_escape(figure.caption))
     if report.problems:
         blocks.append("## Runs that are not, or not fully, in these numbers")
-        blocks.append("\n".join(f"- `{one.folder}`: {one.reason}" for one in report.problems))
+        problems = ((_escape(str(one.folder)), _escape(one.reason)) for one in report.problems)
+        blocks.append("\n".join(f"- {place}: {reason}" for place, reason in problems))
     blocks.append("## Machines")
     for environment in report.environments:
         facts = "; ".join(f"{name} {value}" for name, value in environment.facts)
         runs = counted(environment.run_count, "run")
         blocks.append(f"**{environment.letter}** ({runs}): {_escape(facts)}")
     return "\n\n".join(blocks) + "\n"
+
+
+def _describe(section: Section) -> str:
+    """Where a section is from, and what of it was run."""
+    assert section.view is not None
+    words = f"{section.view.source}: {section.coverage}, by `cayley reproduce {section.name}`."
+    if section.view.note:
+        words += f" {_escape(section.view.note)}"
+    if section.elsewhere:
+        which = "its other rows" if section.rows else "its rows"
+        words += f" Numbers of {which}: {'; '.join(view.source for view in section.elsewhere)}."
+    if section.missing:
+        words += f" Not run: {', '.join(f'`{one.words}`' for one in section.missing)}."
+    for name, reason in section.view.not_runnable.items():
+        words += f" {_escape(name)} cannot be: {_escape(reason)}"
+    return words
 
 
 def _cells(row: Row, line: Line) -> tuple[str, ...]:
@@ -122,10 +142,11 @@ def _cells(row: Row, line: Line) -> tuple[str, ...]:
 
 
 def _escape(text: str) -> str:
-    r"""Text that Markdown shows as it is.
+    r"""Text that Markdown shows as it is, in one line.
 
     Example:
-        >>> print(_escape("a_b|c"))
-        a\_b\|c
+        >>> print(_escape("a_b|c\n# d"))
+        a\_b\|c \# d
     """
-    return "".join("\\" + letter if letter in "\\|_*`[]<>" else letter for letter in text)
+    text = " ".join(text.splitlines())
+    return "".join("\\" + letter if letter in "\\|_*`[]<>#&~" else letter for letter in text)

@@ -4,13 +4,23 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from cayley.lab.recipes import Recipe
+from cayley.lab.recipes.views import Curve, View
 from cayley.lab.report.quantities import Quantity
 from cayley.lab.report.reading import MeasuredRun, Problem
 from cayley.lab.wording import counted, time_words
 
-__all__ = ["VERDICTS", "Environment", "Line", "PublishedValue", "Report", "Row", "Section"]
+__all__ = [
+    "VERDICTS",
+    "Environment",
+    "Line",
+    "PublishedValue",
+    "Report",
+    "Row",
+    "Section",
+    "Shown",
+]
 
-VERDICTS = ("better", "equal", "within spread", "worse")
+VERDICTS = ("better", "equal", "within spread", "worse", "from one seed")
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class Line:
         published: None if nothing was.
         baseline: What the naive predictor gets; None if that is not known.
         chosen_by: The split that chose the evaluations; ``"last"``; or empty.
+        judged: Whether ours may be compared with the published value: not with other settings.
     """
 
     quantity: Quantity
@@ -47,6 +58,7 @@ class Line:
     published: PublishedValue | None = None
     baseline: float | None = None
     chosen_by: str = ""
+    judged: bool = True
 
     @property
     def mean(self) -> float | None:
@@ -61,7 +73,7 @@ class Line:
     @property
     def gap(self) -> float | None:
         """Ours − published."""
-        if self.mean is None or self.published is None:
+        if self.mean is None or self.published is None or not self.judged:
             return None
         return self.mean - self.published.value
 
@@ -69,14 +81,15 @@ class Line:
     def verdict(self) -> str:
         """Ours against the published value: one of :data:`VERDICTS`, or empty.
 
-        Within the spread is a gap that is not larger than the standard deviation, ours or theirs.
+        Within the spread is a gap that is not larger than the standard deviation, ours or theirs. A
+        single seed of ours tells neither better nor worse.
 
         Example:
             >>> published = PublishedValue(0.973, None, ())
             >>> Line(Quantity("test", "accuracy"), True, (0.97, 0.974), published).verdict
             'within spread'
             >>> Line(Quantity("test", "accuracy"), True, (0.97,), published).verdict
-            'worse'
+            'from one seed'
         """
         if self.gap is None or self.published is None:
             return ""
@@ -84,6 +97,8 @@ class Line:
             return "equal"
         if abs(self.gap) <= max(self.spread or 0.0, self.published.std or 0.0):
             return "within spread"
+        if len(self.values) < 2:
+            return "from one seed"
         return "better" if (self.gap > 0) == self.higher else "worse"
 
     @property
@@ -153,12 +168,65 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """A curve of a view, and the rows that are runs of it: several for several variants."""
+
+    curve: Curve
+    rows: tuple[Row, ...]
+
+    @property
+    def is_run(self) -> bool:
+        """Whether there is a finished run."""
+        return any(row.finished for row in self.rows)
+
+    @property
+    def words(self) -> str:
+        """What ``cayley train`` takes."""
+        curve = self.curve
+        return " --set ".join((curve.recipe, *([" ".join(curve.set)] if curve.set else [])))
+
+
+@dataclass(frozen=True)
 class Section:
-    """A published table or figure: its rows that have runs."""
+    """A published figure or table or, without a view, further runs of a table of recipes.
+
+    Attributes:
+        name: For a link.
+        title: What it shows.
+        rows: Those whose numbers stand here: a figure leaves those of tables to the tables.
+        view: The figure or table.
+        shown: What it shows, run or not.
+        elsewhere: Views that have the numbers of its other rows.
+    """
 
     name: str
     title: str
     rows: tuple[Row, ...]
+    view: View | None = None
+    shown: tuple[Shown, ...] = ()
+    elsewhere: tuple[View, ...] = ()
+
+    @property
+    def coverage(self) -> str:
+        """How many of the rows were run.
+
+        Example:
+            >>> view = View("helfrich2020", "Figure 2.8", "MNIST")
+            >>> Section("a", "", (), view, (Shown(Curve("scornn/mnist-170"), ()),)).coverage
+            '0 of 1 row run'
+        """
+        count = sum(one.is_run for one in self.shown)
+        return f"{count} of {counted(len(self.shown), 'row')} run"
+
+    @property
+    def missing(self) -> tuple[Shown, ...]:
+        """What was not run, or not to its end."""
+        return tuple(one for one in self.shown if not one.is_run)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether anything of it was begun."""
+        return any(one.rows for one in self.shown)
 
 
 @dataclass(frozen=True)
@@ -172,36 +240,48 @@ class Environment:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a page shows."""
+    """Everything that a page shows.
+
+    Attributes:
+        sections: What stands on the page.
+        environments: What the runs ran on.
+        problems: What is wrong with some of them.
+        rows: All rows, each once.
+        views: All figures and tables, in the order of the documents, run or not.
+    """
 
     sections: tuple[Section, ...]
     environments: tuple[Environment, ...]
     problems: tuple[Problem, ...]
+    rows: tuple[Row, ...] = ()
+    views: tuple[Section, ...] = ()
 
     @property
     def run_count(self) -> int:
         """How many there are, those without numbers included."""
-        return sum(len(row.runs) for section in self.sections for row in section.rows)
+        return sum(len(row.runs) for row in self.rows)
 
     @property
     def tally(self) -> dict[str, int]:
         """How many published numbers met which fate, where no setting was changed."""
-        rows = [row for section in self.sections for row in section.rows if not row.changes]
-        verdicts = [line.verdict for row in rows for line in row.lines]
+        verdicts = [line.verdict for row in self.rows if not row.changes for line in row.lines]
         return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
     @property
     def sentence(self) -> str:
         """What matches the papers and what does not, in numbers."""
-        rows = sum(len(section.rows) for section in self.sections)
-        words = f"{counted(self.run_count, 'run')} in {counted(rows, 'row')}."
+        words = f"{counted(self.run_count, 'run')} in {counted(len(self.rows), 'row')}."
         total = sum(self.tally.values())
         if total:
             fates = ", ".join(f"{count} {verdict}" for verdict, count in self.tally.items())
             words += f" {counted(total, 'published number')} measured with the recipe's settings: "
             words += f"{fates}."
-        changed = [row for section in self.sections for row in section.rows if row.changes]
-        others = sum(bool(line.verdict) for row in changed for line in row.lines)
+        others = sum(
+            line.published is not None and line.mean is not None
+            for row in self.rows
+            if row.changes
+            for line in row.lines
+        )
         if others:
             words += f" {counted(others, 'number')} measured with other settings."
         if self.problems:

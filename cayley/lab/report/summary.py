@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from statistics import mean
 
-from cayley.lab.recipes import Table, differences, distinguish, flatten, published, tables
+from cayley.lab.recipes import differences, distinguish, flatten, published, tables
 from cayley.lab.report.quantities import (
     AUDIO,
     Quantity,
@@ -14,7 +14,8 @@ from cayley.lab.report.quantities import (
     measure,
 )
 from cayley.lab.report.reading import MeasuredRun, Problem, find_published
-from cayley.lab.report.rows import Environment, Line, PublishedValue, Report, Row, Section
+from cayley.lab.report.rows import Environment, Line, PublishedValue, Report, Row
+from cayley.lab.report.sections import arrange, show_views
 
 __all__ = ["find_changes", "summarize"]
 
@@ -36,16 +37,16 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
         key = (recipe.table, recipe.name, recipe.variant, *find_changes(run))
         settings = json.dumps(flatten(recipe), sort_keys=True)
         groups.setdefault(key, {}).setdefault(settings, []).append(run)
-    rows: dict[str, list[Row]] = {}
-    for (table, _, _, *changes), several in groups.items():
+    rows = []
+    for (_, _, _, *changes), several in groups.items():
         words = distinguish([group[0].recipe for group in several.values()])
         for group, more in zip(several.values(), words, strict=True):
             here = {places[id(run)] for run in group}
-            row = _row(group, (*changes, *more), tuple(sorted(here)))
-            rows.setdefault(table, []).append(row)
+            rows.append(_row(group, (*changes, *more), tuple(sorted(here))))
     environments = (Environment(letter, one, facts.count(one)) for one, letter in letters.items())
-    sections = (_section(name, some) for name, some in sorted(rows.items()))
-    return Report(tuple(sections), tuple(environments), tuple(problems))
+    shown = tuple(show_views(rows))
+    sections = arrange(rows, shown)
+    return Report(sections, tuple(environments), tuple(problems), tuple(rows), shown)
 
 
 def find_changes(run: MeasuredRun) -> tuple[str, ...]:
@@ -65,6 +66,11 @@ def find_changes(run: MeasuredRun) -> tuple[str, ...]:
         changes.append("a few made-up examples")
     if description.machine.precision != "32-true":
         changes.append(f"precision {description.machine.precision}")
+    for change in description.changes:
+        if change.kind == "edited":
+            changes.append(f"edited after step {change.step}: {'; '.join(change.differences)}")
+        elif change.note:
+            changes.append(f"extended: {change.note}")
     return tuple(changes)
 
 
@@ -72,10 +78,11 @@ def _row(group: list[MeasuredRun], changes: tuple[str, ...], environments: tuple
     group = sorted(group, key=lambda run: run.description.seed)
     recipe = group[0].recipe
     printed = (one.parameters for one in find_published(recipe) if one.parameters)
-    return Row(recipe, changes, tuple(group), _lines(group), environments, next(printed, ""))
+    lines = _lines(group, judged=not changes)
+    return Row(recipe, changes, tuple(group), lines, environments, next(printed, ""))
 
 
-def _lines(runs: Sequence[MeasuredRun]) -> tuple[Line, ...]:
+def _lines(runs: Sequence[MeasuredRun], *, judged: bool) -> tuple[Line, ...]:
     """Published quantities first, then the deciding metric and scores of sound."""
     wanted: dict[tuple[Quantity, float, float | None], list[str]] = {}
     for one in find_published(runs[0].recipe):
@@ -87,7 +94,7 @@ def _lines(runs: Sequence[MeasuredRun]) -> tuple[Line, ...]:
     ]
     seen = {(quantity.split, quantity.metric) for quantity, _ in pairs}
     pairs += [(own, None) for own in _own(runs) if (own.split, own.metric) not in seen]
-    return tuple(_line(runs, quantity, printed) for quantity, printed in pairs)
+    return tuple(_line(runs, quantity, printed, judged) for quantity, printed in pairs)
 
 
 def _source(one: published.PublishedResult) -> str:
@@ -105,7 +112,9 @@ def _own(runs: Sequence[MeasuredRun]) -> list[Quantity]:
     return own + [Quantity("test", name) for name in AUDIO if name in scored]
 
 
-def _line(runs: Sequence[MeasuredRun], quantity: Quantity, printed: PublishedValue | None) -> Line:
+def _line(
+    runs: Sequence[MeasuredRun], quantity: Quantity, printed: PublishedValue | None, judged: bool
+) -> Line:
     # runs of one seed are one: what they differ in is not what seeds do
     seeds: dict[int, list[float]] = {}
     for one in runs:
@@ -119,14 +128,8 @@ def _line(runs: Sequence[MeasuredRun], quantity: Quantity, printed: PublishedVal
         printed,
         find_baseline(runs[0], quantity),
         next(iter(choices), ""),
+        judged,
     )
-
-
-def _section(name: str, rows: list[Row]) -> Section:
-    table = tables().get(name, Table(name, "", ()))
-    order = {entry.name: index for index, entry in enumerate(table.entries)}
-    rows.sort(key=lambda row: (order.get(row.recipe.name, len(order)), row.label))
-    return Section(name, table.title or name, tuple(rows))
 
 
 def _facts(run: MeasuredRun) -> tuple[tuple[str, str], ...]:

@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 from cayley import cli
+from cayley.lab.recipes import read_table
+from cayley.lab.recipes.views import Curve
 from cayley.lab.runs import find_runs
 
 TINY = ["--tiny", "--device", "cpu", "--set", "training.steps=3"]
@@ -57,11 +59,11 @@ def test_what_needs_no_data_runs_without_them(
         task = { name = "adding", T = 10, train = 40, valid = 20, test = 20 }
         """
     )
-    from cayley.lab.commands import training
-    from cayley.lab.recipes import read_table
-
     table = read_table(tmp_path / "both.toml")
-    monkeypatch.setattr(training, "tables", lambda: {"both": table})
+    entries = {entry.name: entry for entry in table.entries}
+    curves = tuple(Curve(name) for name in entries)
+    monkeypatch.setattr("cayley.lab.commands.training.find_curves", lambda _: curves)
+    monkeypatch.setattr("cayley.lab.commands.training.find_recipe", entries.__getitem__)
     runs = tmp_path / "runs"
     assert cli.main(["reproduce", "both", "-o", str(runs), "-q", "--seeds", "2"]) == 1
     err = capsys.readouterr().err

@@ -38,6 +38,8 @@ def test_json_has_all_digits(
     first = next(one for one in records if one["recipe"] == "scornn/mnist-170")
     assert first["values"] == [0.9712, 0.9745, 0.9728]
     assert first["published"] == 0.973
+    # its table and its settings are others than those of the figures
+    assert (first["table"], first["views"]) == ("images", [])
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 import re
 import sys
+from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab.descriptions import make_description
@@ -10,6 +12,7 @@ from cayley import cli
 from cayley.lab.commands.training import check_same_run, describe_spread
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import find_recipe, tables
+from cayley.lab.recipes.views import Curve
 from cayley.lab.runs import RunResult, SelectedScores
 from cayley.lab.training import RunSettings
 
@@ -165,3 +168,60 @@ def test_a_seed_out_of_range_is_said_in_a_line(
     assert f"--seed: expected an integer from 0 to 4,294,967,295, got {seed}" in (
         capsys.readouterr().err
     )
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[Any]:
+    """The jobs that a command would do."""
+    jobs: list[Any] = []
+
+    def work(planned: list[Any], options: Namespace, *, again: bool) -> int:
+        jobs.extend(planned)
+        return 0
+
+    monkeypatch.setattr("cayley.lab.commands.training._work", work)
+    assert cli.main(["reproduce", *words]) == 0
+    return jobs
+
+
+def test_a_figure_is_trained_with_all_its_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other tables, too."""
+    jobs = planned(monkeypatch, "helfrich2020-figure-2.12", "--set", "training.batch=5")
+    assert [(job.recipe.name, job.recipe.table) for job in jobs] == [
+        ("enrnn/adding-750", "helfrich2020-figure-2.12"),
+        ("lstm/adding-750", "helfrich2020-figure-2.6"),
+        ("spectral-rnn/adding-750", "helfrich2020-figure-2.12"),
+        ("scornn/adding-750", "helfrich2020-figure-2.6"),
+        ("ornn/adding-750", "helfrich2020-figure-2.6"),
+        ("full-urnn/adding-750", "helfrich2020-figure-2.6"),
+    ]
+    assert {job.overrides for job in jobs} == {("training.batch=5",)}
+    assert {job.recipe.training.batch for job in jobs} == {5}
+
+
+def test_a_table_is_trained_with_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = planned(monkeypatch, "pospisil2023-table-2.2")
+    assert [(job.recipe.name, job.seed) for job in jobs[2:5]] == [
+        ("sage/proteins-adam", 5546),
+        ("sage/proteins-sgd", 5544),
+        ("sage/proteins-sgd", 5545),
+    ]
+
+
+def test_what_no_figure_shows_is_trained_by_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [job.recipe.name for job in planned(monkeypatch, "quickstart")] == ["quickstart"]
+
+
+def test_the_code_of_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = planned(monkeypatch, "scornn2018-figure-1", "--variant", "code", "--seeds", "1")
+    assert len(jobs) == 8
+    assert {job.recipe.variant for job in jobs} == {"code"}
+
+
+def test_curves_of_one_recipe_have_settings_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = (Curve("quickstart"), Curve("quickstart", set=("model.hidden=64",)))
+    monkeypatch.setattr("cayley.lab.commands.training.find_curves", lambda _: curves)
+    jobs = planned(monkeypatch, "a-figure", "--set", "training.batch=5")
+    assert [(job.recipe.model.hidden, job.overrides) for job in jobs] == [
+        (80, ("training.batch=5",)),
+        (64, ("model.hidden=64", "training.batch=5")),
+    ]

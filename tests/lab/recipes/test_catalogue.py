@@ -46,6 +46,34 @@ def test_rows_go_over_defaults_and_code_over_both(path: Path) -> None:
     assert one.recipe("code").training.batch == 20
 
 
+def test_what_the_code_has_none_of(path: Path) -> None:
+    """Such as options of a network that the code does not have."""
+    path.write_text(
+        """
+        [defaults]
+        task = { name = "adding" }
+        optim = { name = "Adam", lr = 1e-3 }
+        training = { batch = 20, epochs = 2 }
+        [[row]]
+        name = "one"
+        paper = "someone2020"
+        [row.paper-only]
+        model = { name = "NCGRU", hidden = 6, orthogonal = [] }
+        [row.code]
+        model = { name = "torch.GRU", hidden = 5 }
+        [[row]]
+        name = "two"
+        [row.paper-only]
+        model = { name = "RNN", hidden = 6 }
+        """
+    )
+    one, two = read_table(path).entries
+    assert one.recipe().paper == one.recipe("code").paper == "someone2020"
+    assert (one.recipe().model.name, one.recipe().model.options) == ("NCGRU", {"orthogonal": []})
+    assert (one.recipe("code").model.name, one.recipe("code").model.options) == ("torch.GRU", {})
+    assert two.variants == ("paper",)
+
+
 def test_overrides_go_last_and_forget_the_count(path: Path) -> None:
     entry = read_table(path).entries[0]
     assert entry.recipe().parameters == 7

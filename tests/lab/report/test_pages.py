@@ -5,16 +5,21 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from statistics import mean
+from time import process_time
 
 import pytest
 from lab.report.folders import make_recipe, write_run
 
+from cayley.lab.recipes import find_recipe, tables
+from cayley.lab.recipes.views import find_view
 from cayley.lab.report.figures import Figure
 from cayley.lab.report.pages import draw_all, write_markdown, write_page
-from cayley.lab.report.reading import read_runs
+from cayley.lab.report.reading import Problem, read_runs
+from cayley.lab.report.rows import Report, Section
+from cayley.lab.report.scripts import load_scripts
 from cayley.lab.report.summary import summarize
 
-# moves the pointer over the first chart, then makes its axes logarithmic
+# moves the pointer over the first chart, then changes all axes
 PROBE = """
 <script>
 setTimeout(() => {
@@ -25,6 +30,10 @@ setTimeout(() => {
     document.elementFromPoint(place.clientX, place.clientY)
       .dispatchEvent(new PointerEvent(kind, place));
   for (const box of document.querySelectorAll("figure input")) box.click();
+  for (const box of document.querySelectorAll("figure select")) {
+    box.value = "time";
+    box.dispatchEvent(new Event("change", {bubbles: true}));
+  }
 }, 1500);
 </script>
 """
@@ -109,14 +118,90 @@ def test_tables_need_no_scripts(runs: Path) -> None:
         (1.43, "1.430"),
         (2.31, "2.310"),
     ]
-    drawn = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
-    assert len(drawn) == 4
-    assert all(one.startswith("<svg") for one in drawn)
+    # a chart does, and says so
+    said = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
+    assert len(said) == 4
+    assert all("cayley report --figures" in one for one in said)
     assert "authors&#39; code. Not stated in the paper: training.batch." in page
     for word in ("0.9728 ± 0.0017", "within spread", "model.hidden=64", "16,415", "NVIDIA H200"):
         assert word in page
     assert "secret-host" not in page
     assert "/home/someone" not in page
+
+
+def write_figure(folder: Path) -> Path:
+    """Runs of two curves of a figure, one with several seeds, and of a row of another table."""
+    names = {"scornn/mnist-170": (5544, 5545), "scornn/mnist-360": (5544,)}
+    for name, seeds in (*names.items(), ("lstm/characters-350", (5544,))):
+        recipe = find_recipe(name).recipe()
+        for seed in seeds:
+            write_run(
+                folder,
+                recipe,
+                seed,
+                scores={"accuracy": 0.96 + 0.01 * (seed - 5544), "cross_entropy": 0.1},
+                start={"accuracy": 0.1, "cross_entropy": 2.3},
+                baseline={"accuracy": 0.1135, "cross_entropy": 2.3},
+            )
+    return folder
+
+
+def test_figures_and_tables_have_their_coverage(tmp_path: Path) -> None:
+    page = make_page(write_figure(tmp_path))
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.partition("<script")[0]))
+    assert "Helfrich 2020, Figure 2.8 Pixel MNIST in rows, over epochs 2 of 6" in text
+    # one that another shows leads there
+    assert re.search(r'Ye 2018, Figure 3</td><td><a href="#helfrich2020-figure-2.8">', page)
+    assert "Helfrich 2020, Table 2.4: TIMIT, 300 epochs, with scores of the sound, 4 rows." in text
+    section = page.partition('<section id="helfrich2020-figure-2.8">')[2].partition("</section>")[0]
+    assert "<strong>2 of 6 rows run</strong>" in section
+    assert "<summary>4 not run</summary>" in section
+    assert "<code>scornn/mnist-512</code>" in section
+    # its numbers are in the table
+    assert '<table class="results">' not in section
+    table = page.partition('<section id="helfrich2020-table-2.5">')[2].partition("</section>")[0]
+    view = find_view("helfrich2020-table-2.5")
+    rest, never = len(view.curves) - 1, len(view.not_runnable)
+    assert f"<summary>{rest} not run, {never} cannot be</summary>" in table
+    assert "GORU 512: Quoted from another paper" in table
+
+
+def test_links_have_places(tmp_path: Path) -> None:
+    page = make_page(write_figure(tmp_path))
+    links = re.findall(r'href="#([^"]+)"', page)
+    assert len(links) > 5
+    assert set(links) <= set(re.findall(r'<section id="([^"]+)"', page))
+
+
+def test_coverage_in_markdown(tmp_path: Path) -> None:
+    report = summarize(*read_runs([write_figure(tmp_path)]))
+    text = write_markdown(report, draw_all(report), PurePosixPath("figures"))
+    assert (
+        "Helfrich 2020, Figure 2.8: 2 of 6 rows run, by `cayley reproduce "
+        "helfrich2020-figure-2.8`. Numbers of its rows: Helfrich 2020, Table 2.1. Not run: "
+        "`scornn/mnist-512`, `lstm/mnist-256`, `urnn/mnist-2170`, `full-urnn/mnist-512`." in text
+    )
+    assert "GORU 512 cannot be: Quoted from another paper" in text
+    assert "![Figure 2.8: test accuracy](figures/helfrich2020-figure-2.8-test-accuracy.png)" in text
+
+
+def test_fifty_runs_take_no_longer_than_three_seconds(tmp_path: Path) -> None:
+    """Of the processor, once the scripts of the charts are kept."""
+    load_scripts()
+    recipes = [entry.recipe() for entry in tables()["helfrich2020-table-2.1"].entries[:10]]
+    for recipe in recipes:
+        for seed in range(5):
+            write_run(
+                tmp_path,
+                recipe,
+                seed,
+                scores={"accuracy": 0.97, "cross_entropy": 0.1},
+                start={"accuracy": 0.1, "cross_entropy": 2.3},
+                baseline={"accuracy": 0.1135, "cross_entropy": 2.3},
+            )
+    began = process_time()
+    make_page(tmp_path)
+    assert process_time() - began < 3
 
 
 def test_nothing_comes_from_outside(runs: Path) -> None:
@@ -188,9 +273,10 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     check_numbers(done.stdout, runs)
     live = re.sub(r"<noscript>.*?</noscript>", "", done.stdout, flags=re.DOTALL)
     assert len(re.findall(r'<svg[^>]*class="marks"', live)) == 4
+    assert live.count(">minutes of training</text>") == 4
     tooltip = re.findall(r'<div id="vg-tooltip-element".*?</div>', done.stdout, re.DOTALL)
     assert len(tooltip) == 1
-    assert re.search(r"recipe.*(scornn|lstm)/mnist-", tooltip[0], re.DOTALL)
+    assert re.search(r"curve.*(scornn|lstm)/mnist-", tooltip[0], re.DOTALL)
     assert re.search(r"epoch.*\d", tooltip[0], re.DOTALL)
     assert "undefined" not in tooltip[0]
 
@@ -232,8 +318,19 @@ def test_rows_of_markdown(runs: Path) -> None:
 
 def test_markdown_names_problems_and_machines(runs: Path) -> None:
     lines = markdown(runs, None)
-    assert len([line for line in lines if line.startswith("- `")]) == 4
+    assert len([line for line in lines if line.startswith("- ")]) == 4
     assert any(line.startswith("**B** (2 runs): device x86") for line in lines)
+
+
+def test_markdown_of_headings_and_problems_is_text() -> None:
+    """Names and messages are of the runs, which may be anybody's."""
+    wild = "a`b` <b> [c](d)\n# e"
+    section = Section("mine", wild, ())
+    report = Report((section,), (), (Problem(Path("runs", "x`y\nz"), f"left out: {wild}"),))
+    lines = write_markdown(report, {}, None).splitlines()
+    tame = r"a\`b\` \<b\> \[c\](d) \# e"
+    assert rf"## {tame}" in lines
+    assert rf"- runs/x\`y z: left out: {tame}" in lines
 
 
 def test_figures_of_markdown_are_linked_where_they_are(runs: Path) -> None:

@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 
+from cayley.lab.recipes.views import Curve, View
 from cayley.lab.report.quantities import Quantity
-from cayley.lab.report.rows import Line, PublishedValue
+from cayley.lab.report.rows import Line, PublishedValue, Section, Shown
 
 ACCURACY = Quantity("test", "accuracy")
 
@@ -15,15 +17,19 @@ def line(values: tuple[float, ...], value: float, std: float | None, higher: boo
 @pytest.mark.parametrize(
     ("values", "value", "std", "higher", "verdict"),
     [
-        ((0.5,), 0.4, None, True, "better"),
-        ((0.5,), 0.4, None, False, "worse"),
-        ((0.4,), 0.5, None, True, "worse"),
-        ((0.4,), 0.5, None, False, "better"),
+        ((0.5, 0.5), 0.4, None, True, "better"),
+        ((0.5, 0.5), 0.4, None, False, "worse"),
+        ((0.4, 0.4), 0.5, None, True, "worse"),
+        ((0.4, 0.4), 0.5, None, False, "better"),
         ((0.5,), 0.5, None, True, "equal"),
+        # one seed tells neither
+        ((0.5,), 0.4, None, True, "from one seed"),
+        ((0.4,), 0.5, None, True, "from one seed"),
         ((0.4, 0.6), 0.6, None, True, "within spread"),
         ((0.4, 0.6), 0.65, None, True, "worse"),
         ((0.5,), 0.6, 0.11, True, "within spread"),
-        ((0.5,), 0.6, 0.09, True, "worse"),
+        ((0.5,), 0.6, 0.09, True, "from one seed"),
+        ((0.5, 0.5), 0.6, 0.09, True, "worse"),
     ],
 )
 def test_verdicts(
@@ -38,6 +44,21 @@ def test_mean_spread_and_gap() -> None:
     # ((1−3)² + (2−3)² + (6−3)²) / (3 − 1) = 7
     assert one.spread == pytest.approx(math.sqrt(7.0), rel=1e-15)
     assert one.gap == 0.5
+
+
+def test_other_settings_are_not_judged() -> None:
+    one = replace(line((0.5, 0.5), 0.4, None, higher=True), judged=False)
+    assert (one.gap, one.verdict) == (None, "")
+
+
+def test_coverage() -> None:
+    view = View("helfrich2020", "Figure 2.17", "Sizes")
+    curve = Curve("enrnn/adding-750", "0", ("model.hidden=[96, 0]",))
+    section = Section(view.name, view.title, (), view, (Shown(curve, ()),) * 2)
+    assert section.coverage == "0 of 2 rows run"
+    assert [one.words for one in section.missing] == [
+        "enrnn/adding-750 --set model.hidden=[96, 0]",
+    ] * 2
 
 
 def test_nothing_to_compare() -> None:

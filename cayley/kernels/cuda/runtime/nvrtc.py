@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.runtime.cache import cache_folder, load, store
+from cayley.disk_cache import cache_folder, load, store
 from cayley.kernels.memory import memory_refusal
 from cayley.kernels.steps import check_devices
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cayley.disk_cache import cache_folder, load, store
 from cayley.kernels.cuda.runtime import nvrtc
-from cayley.kernels.cuda.runtime.cache import cache_folder, load, store
 
 
 def test_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

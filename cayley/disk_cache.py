@@ -1,4 +1,4 @@
-"""A folder of compiled kernels that only its owner can have written."""
+"""A folder for compiled kernels and other code that only its owner can have written."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: ``$CAYLEY_CACHE``, else in the user's folder for caches."""
+    """Where they are kept: ``$CAYLEY_CACHE``, else in the user's folder for caches."""
     if folder := os.environ.get("CAYLEY_CACHE"):
         return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cayley"
@@ -22,8 +22,8 @@ def cache_folder() -> Path:
 def load(path: Path) -> bytes | None:
     """What :func:`store` has written to a file, or None where it cannot be trusted or is not there.
 
-    Kernels run with the user's rights, so that a file counts only if this user owns it and nobody
-    else can write to it or to its folder, if it is no link, and if its content is whole.
+    What is kept runs with the user's rights, so that a file counts only if this user owns it and
+    nobody else can write to it or to its folder, if it is no link, and if its content is whole.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
