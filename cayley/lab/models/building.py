@@ -83,6 +83,11 @@ def build_model(settings: ModelSettings, task: Task) -> nn.Module:
             f"{settings.name}, which reads {wanted}"
         )
     hidden = settings.hidden if isinstance(settings.hidden, tuple) else (settings.hidden,)
+    if 0 in hidden and settings.name != "ENRNN":
+        raise RecipeError(
+            f"model.hidden: expected sizes of at least 1, got {list(hidden)}: ENRNN alone can do "
+            "without a part"
+        )
     if settings.layers * sum(hidden) + settings.embedding > SMALL:
         check_memory(settings, task)
     if wanted != "sequences":

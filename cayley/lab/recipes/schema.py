@@ -66,7 +66,7 @@ class ModelSettings:
     """
 
     name: Name
-    hidden: Size | tuple[Size, ...]
+    hidden: Size | tuple[Annotated[int, Range(0, 10**6)], ...]
     layers: Annotated[int, Range(1, 1000)] = 1
     dropout: Dropout = 0.0
     locked: bool = False

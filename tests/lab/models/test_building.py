@@ -121,6 +121,7 @@ def test_a_layer_of_the_users_own() -> None:
             {"name": "RNN", "hidden": 8, "tied": True},
             "expected an embedding of size 8",
         ),
+        ("mnist", {"name": "LSTM", "hidden": [8, 0]}, "model.hidden: expected sizes of at least 1"),
         ("mnist", {"name": "LSTM", "hidden": []}, "model.hidden: expected at least one size"),
         ("mnist", {"name": "ScoRNN", "hidden": 10**6}, "model: expected a network that the .* GiB"),
         ("cifar10", {"name": "MLP", "hidden": [10**6] * 9}, "model: expected a network that the"),
