@@ -20,6 +20,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "EURNN-fft": {"layers": "fft"},
     "ENRNN-uncoupled": {"coupled": False, "eps": 0.1, "nonlinearity": "relu"},
     "NCGRU-exact-candidate": {"orthogonal": ("candidate",), "order": None},
+    "NCGRU-all": {"orthogonal": ("reset", "update", "candidate")},
     "NCGRU-tanh": {"order": 1, "refresh_every": 2, "nonlinearity": "tanh"},
     "NCGRU-free": {"orthogonal": ()},
     "LSTM-layer": {"norm": "layer"},

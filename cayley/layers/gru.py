@@ -72,7 +72,9 @@ class NCGRU(Recurrent):
         input_size: The number m of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
-        orthogonal: Which matrices are orthogonal: ``"reset"``, ``"candidate"``, both or none.
+        orthogonal: Which matrices are orthogonal: any of ``"reset"``, ``"update"`` and
+            ``"candidate"``. The paper leaves the update gate's free; to choose others is its
+            ablation.
         order: The order of the Neumann series; None for the exact inverse.
         negative_ones: How many entries of D are −1, the last ones. None for n // 2.
         tolerance: The residual above which an inverse is computed anew; None for what the
@@ -250,11 +252,9 @@ class NCGRU(Recurrent):
 
 
 def check_orthogonal_gates(orthogonal: Sequence[str]) -> None:
-    """Raise unless each gate named is one that may be orthogonal."""
-    allowed = ("reset", "candidate")
+    """Raise unless each gate named is one that there is."""
     listed = isinstance(orthogonal, Collection) and not isinstance(orthogonal, str)
-    if not listed or not all(gate in allowed for gate in orthogonal):
+    if not listed or not all(gate in GATES for gate in orthogonal):
         raise ValueError(
-            f"expected orthogonal to hold some of {allowed}, as a tuple, got {orthogonal!r}; the "
-            "update gate's matrix is free in every variant of the network"
+            f"expected orthogonal to hold some of {GATES}, as a tuple, got {orthogonal!r}"
         )
