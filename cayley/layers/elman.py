@@ -7,7 +7,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor, nn
 
-from cayley.activations import ACTIVATIONS
+from cayley.activations import ACTIVATIONS, nonpositive
 from cayley.checks import check_integer
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     dropout: float
     bidirectional: bool
     trainable_h0: bool
+    nonpositive_bias: bool
     initializers: Mapping[str, Initializer] | None
     device: torch.device | str | None
     dtype: torch.dtype | None
@@ -93,6 +94,9 @@ class RNN(Recurrent):
         bidirectional: Whether a second set of weights reads the sequence from its end.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
+        nonpositive_bias: Whether the threshold of modReLU is :math:`-|b|`, which is never above 0
+            and b itself below it, see :func:`~cayley.activations.nonpositive`: then the complex
+            modReLU has no singularity.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
             ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own. The layer
             keeps them: to be pickled it needs functions that can be.
@@ -125,6 +129,7 @@ class RNN(Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         trainable_h0: bool = False,
+        nonpositive_bias: bool = False,
         initializers: Mapping[str, Initializer] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -149,6 +154,12 @@ class RNN(Recurrent):
         stacked = is_complex and nonlinearity == "modrelu"
         self._activation = "modrelu_stacked" if stacked else nonlinearity
         self._threshold = ACTIVATIONS[self._activation].threshold
+        if nonpositive_bias and not self._threshold:
+            raise ValueError(
+                "nonpositive_bias is about the threshold of modReLU: expected "
+                f"nonlinearity='modrelu', got {nonlinearity!r}"
+            )
+        self.nonpositive_bias = nonpositive_bias
         check_initializers(initializers or {})
         self._initializers = dict(initializers or {})
         (H,) = self.state_sizes
@@ -227,13 +238,17 @@ class RNN(Recurrent):
         if self._two_biases:
             return getattr(self, f"bias_ih_{suffix}") + getattr(self, f"bias_hh_{suffix}"), None
         b = getattr(self, f"bias_{suffix}")
-        return (None, b) if self._threshold else (b, None)
+        if not self._threshold:
+            return b, None
+        return None, nonpositive(b) if self.nonpositive_bias else b
 
     def extra_repr(self) -> str:
         """As ``nn.RNN`` prints it, with the nonlinearity."""
         parts = [super().extra_repr()]
         if self.nonlinearity != "tanh":
             parts.append(f"nonlinearity={self.nonlinearity!r}")
+        if self.nonpositive_bias:
+            parts.append("nonpositive_bias=True")
         return ", ".join(parts)
 
 

@@ -80,6 +80,7 @@ class NCGRU(Recurrent):
         tolerance: The residual above which an inverse is computed anew; None for what the
             precision allows, see :class:`~cayley.parametrizations.NeumannCayley`.
         refresh_every: After how many updates an inverse is computed anew in any case.
+        refine: Whether matrices by Neumann series are moved to orthogonal ones; the paper does not.
         nonlinearity: Of the candidate: ``"modrelu"`` or ``"tanh"``.
         bias: Whether there are biases (and a threshold).
         batch_first: Whether input and output are (B, T, ·).
@@ -111,6 +112,7 @@ class NCGRU(Recurrent):
         negative_ones: int | None = None,
         tolerance: float | None = None,
         refresh_every: int | None = None,
+        refine: bool = True,
         nonlinearity: str = "modrelu",
         bias: bool = True,
         batch_first: bool = False,
@@ -140,15 +142,18 @@ class NCGRU(Recurrent):
         self.order = order
         self.nonlinearity = nonlinearity
         n = hidden_size
+        self.refine = refine
         unused: dict[str, object] = {}
         if order is None or not self.orthogonal:
             unused |= {"tolerance": tolerance, "refresh_every": refresh_every}
+            unused["refine"] = None if refine else False
         if not self.orthogonal:
             unused["negative_ones"] = negative_ones
         for name, value in unused.items():
             if value is not None:
                 why = "the inverse is exact" if self.orthogonal else "no matrix is orthogonal"
-                raise ValueError(f"expected {name}=None where {why}, got {value}")
+                default = True if name == "refine" else None
+                raise ValueError(f"expected {name}={default} where {why}, got {value}")
         if order is None:
             make = partial(ScaledCayley, negative_ones=negative_ones)
         else:
@@ -158,6 +163,7 @@ class NCGRU(Recurrent):
                 negative_ones=negative_ones,
                 tolerance=tolerance,
                 refresh_every=refresh_every,
+                refine=refine,
             )
         template = make_map(make, n, device)
         for suffix, size, _ in self.suffixes():
@@ -246,6 +252,8 @@ class NCGRU(Recurrent):
         parts = [super().extra_repr(), f"orthogonal={self.orthogonal}"]
         if self.orthogonal:
             parts.append(f"order={self.order}")
+        if not self.refine:
+            parts.append("refine=False")
         if self.nonlinearity != "modrelu":
             parts.append(f"nonlinearity={self.nonlinearity!r}")
         return ", ".join(parts)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import cayley
+from cayley.activations import nonpositive
 from cayley.parametrizations import ScaledCayley
 
 T, B, I, H = 7, 4, 3, 5  # noqa: E741
@@ -168,3 +169,24 @@ def test_wrong_recurrences_are_refused() -> None:
         cayley.RNN(I, H, recurrent="cayley_complex", nonlinearity="tanh")
     with pytest.raises(ValueError, match="unknown initializers"):
         cayley.RNN(I, H, initializers={"wieght_ih": nn.init.zeros_})
+
+
+@pytest.mark.parametrize("make", [cayley.ScoRNN, cayley.ScuRNN, cayley.URNN])
+def test_thresholds_stay_at_zero_or_below(make: Any) -> None:
+    """Where the loss asks for larger ones; none of them stops for want of a gradient."""
+    layer = make(2, 6, nonpositive_bias=True)
+    free = make(2, 6)
+    x = torch.randn(9, 4, 2)
+    for network in (layer, free):
+        optimizer = torch.optim.Adam(cayley.parameter_groups(network, 1e-2))
+        for _ in range(30):
+            optimizer.zero_grad()
+            (-network(x)[0].square().mean()).backward()
+            optimizer.step()
+    assert (free.bias_l0 > 0).any()
+    assert (nonpositive(layer.bias_l0) <= 0).all()
+    (gradient,) = torch.autograd.grad(layer(x)[0].square().sum(), layer.bias_l0)
+    assert (gradient != 0).all()
+    assert "nonpositive_bias=True" in repr(layer)
+    with pytest.raises(ValueError, match="expected nonlinearity='modrelu', got 'tanh'"):
+        cayley.RNN(2, 6, nonpositive_bias=True)

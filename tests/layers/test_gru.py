@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "free-tanh": {"orthogonal": (), "nonlinearity": "tanh"},
     "free": {"orthogonal": ()},
     "no bias": {"bias": False},
+    "as printed": {"refine": False, "tolerance": torch.inf},
 }
 every = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
@@ -322,6 +323,8 @@ def test_bad_arguments_are_refused() -> None:
             NCGRU(I, N, order=None, **one)
         with pytest.raises(ValueError, match=f"{option}=None where no matrix is orthogonal"):
             NCGRU(I, N, orthogonal=(), **one)
+    with pytest.raises(ValueError, match="refine=True where the inverse is exact, got False"):
+        NCGRU(I, N, order=None, refine=False)
     with pytest.raises(ValueError, match="negative_ones=None where no matrix is orthogonal"):
         NCGRU(I, N, orthogonal=(), negative_ones=1)
     with pytest.raises(ValueError, match="negative_ones from 0 to n = 6, got 7"):
