@@ -15,6 +15,9 @@ Make = Callable[..., Recurrent]
 # any, too
 VARIANTS: dict[str, Mapping[str, Any]] = {
     "RNN-modrelu": {"nonlinearity": "modrelu"},
+    "RNN-layer": {"norm": "layer"},
+    "RNN-atn-modrelu": {"norm": "atn", "window": 3, "nonlinearity": "modrelu"},
+    "RNN-atn-cayley": {"norm": "atn", "window": 9, "affine": False, "recurrent": "cayley"},
     "RNN-cayley-relu": {"recurrent": "cayley", "nonlinearity": "relu"},
     "ScoRNN-banded": {"bandwidth": 2, "init": "uniform"},
     "ScuRNN-nonpositive": {"nonpositive_bias": True},

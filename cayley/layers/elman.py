@@ -2,24 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from cayley.activations import ACTIVATIONS, nonpositive
-from cayley.checks import check_integer
-from cayley.kernels.projection import projected_under_autocast
+from cayley.checks import check_integer, check_number
+from cayley.kernels.projection import project, projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.recurrent import Recurrent
+from cayley.layers.streams import StreamState, stream_size
+from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations import Parametrization, StructuredMatrix
 from cayley.parametrizations.orthogonal import MapFactory, make_map
-from cayley.parametrizations.parametrization import full_precision
-from cayley.recurrences import elman
+from cayley.parametrizations.parametrization import PRECISIONS, full_precision
+from cayley.recurrences import NormSite, elman, normalized_elman
 from cayley.tracing import no_autocast
 
 __all__ = ["RNN", "Options", "with_initializers"]
 
+NORMS = (None, "layer", "atn")
+# what is normalised: what the input contributes, and the recurrent products
+SITES = ("ih", "hh")
 INITIALIZED = ("weight_ih", "weight_hh", "bias", "h0")
 
 Initializer = Callable[[Tensor], object]
@@ -63,7 +68,13 @@ class RNN(Recurrent):
         for x_t in input:
             h = activation(x_t @ layer.weight_ih_l0.T + h @ W.T)
 
-    with the bias added inside, or taken as the threshold of modReLU.
+    with the bias added inside, or taken as the threshold of modReLU. With a normalisation it is
+
+    .. math:: h_t = \phi(N_x(U x_t) + N_h(W h_{t-1}) + b)
+
+    where N normalises each example over its units, ``"layer"``, and over the last K steps too,
+    ``"atn"``: assorted-time normalisation. Each has its own γ and β (``gamma_ih_l0``,
+    ``gamma_hh_l0``, …), which start at 1 and 0. There is no fused kernel of it, which is said once.
 
     With ``recurrent=None`` and tanh or ReLU the layer *is* ``nn.RNN``: the same parameters, numbers
     and initialisation, two biases included. Otherwise there is one bias a layer, ``bias_l0``.
@@ -77,6 +88,16 @@ class RNN(Recurrent):
         The matrix is formed in float32 or float64 and the recurrence runs in that precision also
         under autocast, which rounds the input's contribution only: an orthogonal recurrence never
         forgets a rounding error. The output then is float32, as that of ``layer_norm`` is.
+
+        With ``norm="atn"`` the state is (h, windows), where the second tensor holds the statistics
+        of the last K − 1 steps: with it, chunks and :meth:`step` give what one run gives. Given h
+        alone the layer starts an empty window.
+
+    References:
+        Finding Structure in Time, Elman, 1990.
+        Layer Normalization, Ba, Kiros, Hinton, 2016.
+        Breaking Time Invariance: Assorted-Time Normalization for RNNs, Pospisil, Zadorozhnyy, Ye,
+        2022; equations 3.3 and 3.9 of Pospisil's dissertation (2023).
 
     Arguments:
         input_size: The number I of features of the input.
@@ -97,6 +118,10 @@ class RNN(Recurrent):
         nonpositive_bias: Whether the threshold of modReLU is :math:`-|b|`, which is never above 0
             and b itself below it, see :func:`~cayley.activations.nonpositive`: then the complex
             modReLU has no singularity.
+        norm: None, ``"layer"`` or ``"atn"``, of real recurrences.
+        window: The number K of steps of ``"atn"``.
+        affine: Whether the normalisations have γ and β; otherwise they are 1 and 0.
+        eps: The ε of both normalisations.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
             ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own. The layer
             keeps them: to be pickled it needs functions that can be.
@@ -105,7 +130,8 @@ class RNN(Recurrent):
     Shapes:
         As ``nn.RNN``: input (T, B, I), ``hx`` (layers · directions, B, H) ↦ output
         (T, B, directions · H), ``h_n`` (layers · directions, B, H), where H is n, or 2n with a
-        complex matrix.
+        complex matrix. With ``norm="atn"`` and K > 1 a second tensor of the state,
+        (layers · directions, B, S) with S = 1 + 2 (2K − 1).
 
     Example:
         >>> layer = RNN(3, 8, recurrent="cayley", nonlinearity="modrelu", batch_first=True)
@@ -130,6 +156,10 @@ class RNN(Recurrent):
         bidirectional: bool = False,
         trainable_h0: bool = False,
         nonpositive_bias: bool = False,
+        norm: Literal["layer", "atn"] | None = None,
+        window: int | None = None,
+        affine: bool = True,
+        eps: float = 1e-5,
         initializers: Mapping[str, Initializer] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -137,17 +167,27 @@ class RNN(Recurrent):
         check_integer("hidden_size", hidden_size)
         template = None if recurrent is None else make_map(recurrent, hidden_size, device)
         is_complex = template is not None and template.is_complex
+        check_norm(norm, window, affine, is_complex)
+        check_number("RNN", "eps", eps)
+        K = window or 1
+        extra = 0 if norm is None else stream_size(len(SITES), K, "layer")
+        H = 2 * hidden_size if is_complex else hidden_size
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            state_sizes=(2 * hidden_size if is_complex else hidden_size,),
+            state_sizes=(H, *([extra] if extra else [])),
             bias=bias,
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
             trainable_h0=trainable_h0,
+            streams=extra > 0,
         )
+        self.norm = norm
+        self.window = K
+        self.affine = affine
+        self.eps = eps
         check_nonlinearity(nonlinearity, is_complex)
         self.nonlinearity = nonlinearity
         self.is_complex = is_complex
@@ -162,9 +202,8 @@ class RNN(Recurrent):
         self.nonpositive_bias = nonpositive_bias
         check_initializers(initializers or {})
         self._initializers = dict(initializers or {})
-        (H,) = self.state_sizes
         # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
-        self._two_biases = template is None and not self._threshold
+        self._two_biases = template is None and norm is None and not self._threshold
         bias_names = ("bias_ih", "bias_hh") if self._two_biases else ("bias",)
         for suffix, size, _ in self.suffixes():
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (H, size), "weight_hh": (H, H)}
@@ -175,6 +214,8 @@ class RNN(Recurrent):
                 )
             if bias:
                 shapes |= dict.fromkeys(bias_names, (hidden_size if self._threshold else H,))
+            for site in SITES if norm is not None and affine else ():
+                shapes |= {f"gamma_{site}": (H,), f"beta_{site}": (H,)}
             if trainable_h0:
                 shapes["h0"] = (H,)
             for name, shape in shapes.items():
@@ -192,11 +233,14 @@ class RNN(Recurrent):
             "weight_hh": uniform,
             "bias": nn.init.zeros_ if self._threshold else uniform,
             "h0": nn.init.zeros_,
+            "gamma": nn.init.ones_,
+            "beta": nn.init.zeros_,
             **self._initializers,
         }
         for name, parameter in self.named_parameters(recurse=False):
             kind = name.partition("_l")[0]
-            initializers["bias" if kind.startswith("bias") else kind](parameter)
+            shared = next((k for k in ("bias", "gamma", "beta") if kind.startswith(k)), kind)
+            initializers[shared](parameter)
         for matrix in self.matrices():
             matrix.reset_parameters()
 
@@ -207,8 +251,10 @@ class RNN(Recurrent):
         state: tuple[Tensor, ...] | None,
         batch_sizes: Tensor | None,
         reverse: bool,
-    ) -> tuple[Tensor, tuple[Tensor]]:
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """One layer in one direction; see :meth:`Recurrent.run`."""
+        if self.norm is not None:
+            return self._run_normalized(suffix, x, state, batch_sizes, reverse)
         weight = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
@@ -217,9 +263,10 @@ class RNN(Recurrent):
             if self.is_complex:
                 W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
+            h0 = self.initial_state(suffix, B) if state is None else state[0].to(W.dtype)
             h = elman(
                 x,
-                self.initial_state(suffix, B) if state is None else state[0].to(W.dtype),
+                h0,
                 W,
                 threshold,
                 U=U,
@@ -229,6 +276,63 @@ class RNN(Recurrent):
                 reverse=reverse,
             )
         return h, (last_states(h, batch_sizes, reverse),)
+
+    def _run_normalized(
+        self,
+        suffix: str,
+        x: Tensor,
+        state: tuple[Tensor, ...] | None,
+        batch_sizes: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The same with a normalisation, whose windows run in the order of the recurrence."""
+        weight = getattr(self, f"weight_ih_{suffix}")
+        if weight.dtype not in PRECISIONS:
+            raise TypeError(
+                f"RNN: expected parameters in float32 or float64 with norm={self.norm!r}, got "
+                f"{weight.dtype}: keep them in float32 and use torch.autocast"
+            )
+        if reverse:
+            x = reversed_sequences(x, batch_sizes)
+        additive, threshold = self._biases(suffix)
+        x, U, _ = projected_under_autocast(x, weight, None)
+        with full_precision(weight) if self.structured else no_autocast(weight.device):
+            W = self.recurrent_matrix(suffix)
+            B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
+            h0, *extra = (
+                (self.initial_state(suffix, B),)
+                if state is None
+                else (tensor.to(W.dtype) for tensor in state)
+            )
+            stream = extra[0] if extra else None
+            windows = StreamState([*SITES], self.window, "layer", stream, x, batch_sizes)
+            of_x, of_h = (self._site(site, suffix, windows) for site in SITES)
+            if additive is not None:
+                of_x = of_x._replace(beta=of_x.beta + additive)
+            states = normalized_elman(
+                project(x, U, None),
+                h0,
+                W,
+                threshold,
+                input=of_x,
+                recurrent=of_h,
+                window=self.window,
+                eps=self.eps,
+                nonlinearity=self._activation,
+                batch_sizes=batch_sizes,
+            )
+            windows.take(ih=states.input, hh=states.recurrent)
+        h_n = last_states(states.h, batch_sizes, False)
+        y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
+        return y, (h_n, *windows.state())
+
+    def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:
+        past = windows.past.get(site)
+        if self.affine:
+            gamma, beta = (getattr(self, f"{name}_{site}_{suffix}") for name in ("gamma", "beta"))
+            return NormSite(gamma, beta, past)
+        weight, H = getattr(self, f"weight_ih_{suffix}"), self.hidden_size
+        return NormSite(weight.new_ones(H), weight.new_zeros(H), past)
 
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:
         """The bias to add to z and the threshold of the activation; at most one is there."""
@@ -249,7 +353,34 @@ class RNN(Recurrent):
             parts.append(f"nonlinearity={self.nonlinearity!r}")
         if self.nonpositive_bias:
             parts.append("nonpositive_bias=True")
+        if self.norm is not None:
+            parts.append(f"norm={self.norm!r}")
+            if self.norm == "atn":
+                parts.append(f"window={self.window}")
+            if not self.affine:
+                parts.append("affine=False")
+            if self.eps != 1e-5:
+                parts.append(f"eps={self.eps}")
         return ", ".join(parts)
+
+
+def check_norm(norm: str | None, window: int | None, affine: bool, is_complex: bool) -> None:
+    """Raise unless the normalisation exists and has what it needs."""
+    if norm not in NORMS:
+        raise ValueError(f"expected norm to be one of {list(NORMS)}, got {norm!r}")
+    if norm is not None and is_complex:
+        raise ValueError(f"expected norm=None with a complex matrix, got {norm!r}")
+    if norm is None and not affine:
+        raise ValueError("affine=False is about a normalisation: expected norm, got None")
+    if norm == "atn":
+        if window is None:
+            raise ValueError("norm='atn' needs the number of steps of its window: pass window=K")
+        check_integer("window", window)
+    elif window is not None:
+        raise ValueError(
+            f"window is a setting of norm='atn', got window={window} with norm={norm!r}: leave it "
+            "out, or use norm='atn'"
+        )
 
 
 def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:

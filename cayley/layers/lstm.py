@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from cayley.checks import check_integer, check_number
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
-from cayley.layers.lstm_state import StreamState, stream_size
-from cayley.layers.recurrent import Recurrent, State
+from cayley.layers.recurrent import Recurrent
+from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.atn import check_over
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import reversed_sequences
@@ -157,6 +157,7 @@ class LSTM(Recurrent):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
+            streams=extra > 0,
         )
         self.norm = norm
         self.window = K
@@ -270,7 +271,7 @@ class LSTM(Recurrent):
                 eps=self.eps,
                 batch_sizes=batch_sizes,
             )
-            windows.take(states)
+            windows.take(ih=states.input, hh=states.recurrent, cell=states.cell)
             if self.over == "batch" and self.training:
                 sequences = windows.B if batch_sizes is None else batch_sizes
                 for site, (mean, var) in windows.statistics(self.eps).items():
@@ -303,14 +304,6 @@ class LSTM(Recurrent):
             return None, None, getattr(self, f"bias_{suffix}")
         b_x, b_h = (getattr(self, f"{name}_{suffix}") for name in ("bias_ih", "bias_hh"))
         return (b_x + b_h, None, None) if self.norm is None else (b_x, b_h, None)
-
-    def _split(self, hx: State | None, B: int, unbatched: bool) -> list[tuple[Tensor, ...]] | None:
-        """As every layer, but (h, c) alone are enough: the third tensor is what a stream adds."""
-        if isinstance(hx, (tuple, list)) and len(hx) == 2 < len(self.state_sizes):
-            empty = hx[0].new_zeros(*hx[0].shape[:-1], self.state_sizes[2])
-            states = super()._split((*hx, empty), B, unbatched)
-            return None if states is None else [state[:2] for state in states]
-        return super()._split(hx, B, unbatched)
 
     def extra_repr(self) -> str:
         """As ``nn.LSTM`` prints it, with the normalisation."""
