@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from cayley.activations import ACTIVATIONS, nonpositive
 from cayley.checks import check_integer, check_number
+from cayley.initializers import small_uniform_, unit_state_
 from cayley.kernels.projection import project, projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.recurrent import Recurrent
@@ -28,6 +29,24 @@ SITES = ("ih", "hh")
 INITIALIZED = ("weight_ih", "weight_hh", "bias", "h0")
 
 Initializer = Callable[[Tensor], object]
+# functions of one tensor that have a name, for files of settings
+NAMED: dict[str, Initializer] = {
+    function.__name__: function
+    for function in (
+        nn.init.zeros_,
+        nn.init.ones_,
+        nn.init.uniform_,
+        nn.init.normal_,
+        nn.init.eye_,
+        nn.init.orthogonal_,
+        nn.init.xavier_uniform_,
+        nn.init.xavier_normal_,
+        nn.init.kaiming_uniform_,
+        nn.init.kaiming_normal_,
+        small_uniform_,
+        unit_state_,
+    )
+}
 
 
 class Options(TypedDict, total=False):
@@ -39,7 +58,7 @@ class Options(TypedDict, total=False):
     bidirectional: bool
     trainable_h0: bool
     nonpositive_bias: bool
-    initializers: Mapping[str, Initializer] | None
+    initializers: Mapping[str, Initializer | str] | None
     device: torch.device | str | None
     dtype: torch.dtype | None
 
@@ -52,8 +71,7 @@ def with_initializers(options: Options, **own: Initializer) -> Options:
         >>> options["initializers"]["h0"].__name__
         'ones_'
     """
-    given = options.get("initializers") or {}
-    check_initializers(given)
+    given = named_initializers(options.get("initializers") or {})
     return {**options, "initializers": {**own, **given}}
 
 
@@ -123,8 +141,9 @@ class RNN(Recurrent):
         affine: Whether the normalisations have γ and β; otherwise they are 1 and 0.
         eps: The ε of both normalisations.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
-            ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own. The layer
-            keeps them: to be pickled it needs functions that can be.
+            ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own; or the
+            names of some of :mod:`torch.nn.init` and :mod:`cayley.initializers`, such as
+            ``"zeros_"``. The layer keeps them: to be pickled it needs functions that can be.
         device, dtype: Of the parameters, real also with a complex matrix.
 
     Shapes:
@@ -160,7 +179,7 @@ class RNN(Recurrent):
         window: int | None = None,
         affine: bool = True,
         eps: float = 1e-5,
-        initializers: Mapping[str, Initializer] | None = None,
+        initializers: Mapping[str, Initializer | str] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -200,8 +219,7 @@ class RNN(Recurrent):
                 f"nonlinearity='modrelu', got {nonlinearity!r}"
             )
         self.nonpositive_bias = nonpositive_bias
-        check_initializers(initializers or {})
-        self._initializers = dict(initializers or {})
+        self._initializers = named_initializers(initializers or {})
         # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
         self._two_biases = template is None and norm is None and not self._threshold
         bias_names = ("bias_ih", "bias_hh") if self._two_biases else ("bias",)
@@ -395,8 +413,15 @@ def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:
         )
 
 
-def check_initializers(initializers: Mapping[str, Initializer]) -> None:
-    """Raise unless they are functions under names that are known."""
+def named_initializers(
+    initializers: Mapping[str, Initializer | str],
+) -> dict[str, Initializer]:
+    """The functions, of which some may be given by name; raise unless all names are known.
+
+    Example:
+        >>> named_initializers({"bias": "zeros_"})["bias"] is nn.init.zeros_
+        True
+    """
     if not isinstance(initializers, Mapping):
         raise TypeError(
             f"expected initializers as a dictionary of functions under {INITIALIZED}, got "
@@ -404,9 +429,19 @@ def check_initializers(initializers: Mapping[str, Initializer]) -> None:
         )
     if unknown := set(initializers) - set(INITIALIZED):
         raise ValueError(f"unknown initializers {sorted(unknown)}: expected some of {INITIALIZED}")
+    found: dict[str, Initializer] = {}
     for name, initializer in initializers.items():
+        if isinstance(initializer, str):
+            if initializer not in NAMED:
+                raise ValueError(
+                    f"expected the initializer of {name!r} to be a function or one of "
+                    f"{sorted(NAMED)}, got {initializer!r}"
+                )
+            initializer = NAMED[initializer]
         if not callable(initializer):
             raise TypeError(
                 f"expected initializers of functions that fill a tensor in place, got "
                 f"{initializer!r} for {name!r}"
             )
+        found[name] = initializer
+    return found

@@ -144,6 +144,18 @@ def test_initializers_are_data() -> None:
     assert torch.equal(layer.bias_l0, torch.ones(H))
 
 
+def test_initializers_have_names() -> None:
+    """So that a file of settings can ask for them."""
+    layer: Any = cayley.ScuRNN(2, 5, initializers={"bias": "zeros_", "h0": "unit_state_"})
+    assert not layer.bias_l0.any()
+    assert 0.1 < layer.h0_l0.abs().max() <= (3 / 10) ** 0.5
+    layer.bias_l0.data.fill_(1.0)
+    layer.reset_parameters()
+    assert not layer.bias_l0.any()
+    with pytest.raises(ValueError, match=r"'bias' to be a function or one of .* got 'zero'"):
+        cayley.RNN(2, 5, initializers={"bias": "zero"})
+
+
 def test_a_map_is_made_from_its_size() -> None:
     for make in (ScaledCayley, partial(ScaledCayley, negative_ones=3), lambda n: ScaledCayley(n)):
         layer = cayley.RNN(I, H, 2, recurrent=make)
