@@ -1,17 +1,18 @@
 """The layer of the Elman recurrence, with a free or a structured recurrent matrix."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Literal, TypedDict
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from cayley.activations import ACTIVATIONS, nonpositive
 from cayley.checks import check_integer, check_number
-from cayley.initializers import small_uniform_, unit_state_
+from cayley.initializers import Initializer
 from cayley.kernels.projection import project, projected_under_autocast
 from cayley.kernels.steps import last_states
+from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.layouts import reversed_sequences
@@ -21,58 +22,10 @@ from cayley.parametrizations.parametrization import PRECISIONS, full_precision
 from cayley.recurrences import NormSite, elman, normalized_elman
 from cayley.tracing import no_autocast
 
-__all__ = ["RNN", "Options", "with_initializers"]
+__all__ = ["RNN"]
 
-NORMS = (None, "layer", "atn")
 # what is normalised: what the input contributes, and the recurrent products
 SITES = ("ih", "hh")
-INITIALIZED = ("weight_ih", "weight_hh", "bias", "h0")
-
-Initializer = Callable[[Tensor], object]
-# functions of one tensor that have a name, for files of settings
-NAMED: dict[str, Initializer] = {
-    function.__name__: function
-    for function in (
-        nn.init.zeros_,
-        nn.init.ones_,
-        nn.init.uniform_,
-        nn.init.normal_,
-        nn.init.eye_,
-        nn.init.orthogonal_,
-        nn.init.xavier_uniform_,
-        nn.init.xavier_normal_,
-        nn.init.kaiming_uniform_,
-        nn.init.kaiming_normal_,
-        small_uniform_,
-        unit_state_,
-    )
-}
-
-
-class Options(TypedDict, total=False):
-    """Keyword arguments that every network passes on to :class:`RNN`."""
-
-    bias: bool
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
-    trainable_h0: bool
-    nonpositive_bias: bool
-    initializers: Mapping[str, Initializer | str] | None
-    device: torch.device | str | None
-    dtype: torch.dtype | None
-
-
-def with_initializers(options: Options, **own: Initializer) -> Options:
-    """The options of a network with its own initialisers, over which go those of the options.
-
-    Example:
-        >>> options = with_initializers({"initializers": {"h0": nn.init.ones_}}, h0=nn.init.zeros_)
-        >>> options["initializers"]["h0"].__name__
-        'ones_'
-    """
-    given = named_initializers(options.get("initializers") or {})
-    return {**options, "initializers": {**own, **given}}
 
 
 class RNN(Recurrent):
@@ -142,8 +95,8 @@ class RNN(Recurrent):
         eps: The ε of both normalisations.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
             ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own; or the
-            names of some of :mod:`torch.nn.init` and :mod:`cayley.initializers`, such as
-            ``"zeros_"``. The layer keeps them: to be pickled it needs functions that can be.
+            names of some, keys of :data:`cayley.initializers.INITIALIZERS`, such as ``"zeros_"``.
+            The layer keeps them: to be pickled it needs functions that can be.
         device, dtype: Of the parameters, real also with a complex matrix.
 
     Shapes:
@@ -380,68 +333,3 @@ class RNN(Recurrent):
             if self.eps != 1e-5:
                 parts.append(f"eps={self.eps}")
         return ", ".join(parts)
-
-
-def check_norm(norm: str | None, window: int | None, affine: bool, is_complex: bool) -> None:
-    """Raise unless the normalisation exists and has what it needs."""
-    if norm not in NORMS:
-        raise ValueError(f"expected norm to be one of {list(NORMS)}, got {norm!r}")
-    if norm is not None and is_complex:
-        raise ValueError(f"expected norm=None with a complex matrix, got {norm!r}")
-    if norm is None and not affine:
-        raise ValueError("affine=False is about a normalisation: expected norm, got None")
-    if norm == "atn":
-        if window is None:
-            raise ValueError("norm='atn' needs the number of steps of its window: pass window=K")
-        check_integer("window", window)
-    elif window is not None:
-        raise ValueError(
-            f"window is a setting of norm='atn', got window={window} with norm={norm!r}: leave it "
-            "out, or use norm='atn'"
-        )
-
-
-def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:
-    """Raise unless the activation exists for states of this kind."""
-    # a list: it can be asked for what has no hash
-    known = sorted({"modrelu", "identity"} if is_complex else {*ACTIVATIONS} - {"modrelu_stacked"})
-    if nonlinearity not in known:
-        kind = "a complex" if is_complex else "a real"
-        raise ValueError(
-            f"expected the nonlinearity of {kind} recurrence to be one of {known}, got "
-            f"{nonlinearity!r}"
-        )
-
-
-def named_initializers(
-    initializers: Mapping[str, Initializer | str],
-) -> dict[str, Initializer]:
-    """The functions, of which some may be given by name; raise unless all names are known.
-
-    Example:
-        >>> named_initializers({"bias": "zeros_"})["bias"] is nn.init.zeros_
-        True
-    """
-    if not isinstance(initializers, Mapping):
-        raise TypeError(
-            f"expected initializers as a dictionary of functions under {INITIALIZED}, got "
-            f"{initializers!r}"
-        )
-    if unknown := set(initializers) - set(INITIALIZED):
-        raise ValueError(f"unknown initializers {sorted(unknown)}: expected some of {INITIALIZED}")
-    found: dict[str, Initializer] = {}
-    for name, initializer in initializers.items():
-        if isinstance(initializer, str):
-            if initializer not in NAMED:
-                raise ValueError(
-                    f"expected the initializer of {name!r} to be a function or one of "
-                    f"{sorted(NAMED)}, got {initializer!r}"
-                )
-            initializer = NAMED[initializer]
-        if not callable(initializer):
-            raise TypeError(
-                f"expected initializers of functions that fill a tensor in place, got "
-                f"{initializer!r} for {name!r}"
-            )
-        found[name] = initializer
-    return found

@@ -7,7 +7,8 @@ from torch import nn
 
 from cayley.checks import check_integer
 from cayley.initializers import small_uniform_, unit_state_
-from cayley.layers.elman import RNN, Options, with_initializers
+from cayley.layers.elman import RNN
+from cayley.layers.options import Options, with_initializers
 from cayley.parametrizations import (
     ComplexScaledCayley,
     GivensLayers,

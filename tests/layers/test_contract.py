@@ -95,8 +95,7 @@ def test_is_the_loop_in_its_docstring(make: Make) -> None:
             z = torch.complex(*z.chunk(2, -1))
         z = z + h @ W.T
         if layer.nonlinearity == "modrelu":
-            b = layer.bias_l0
-            h = cayley.modrelu(z, -b.abs() if layer.nonpositive_bias else b)
+            h = cayley.modrelu(z, layer.bias_l0)
         else:
             names = [name for name in layer._parameters if name.startswith("bias")]
             z = z + sum(getattr(layer, name) for name in names)
