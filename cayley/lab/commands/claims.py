@@ -1,12 +1,15 @@
 """The lists of ``cayley list --claims`` and ``--missing``: what the documents state."""
 
 import json
+import sys
 from argparse import Namespace
 from itertools import groupby
 from textwrap import fill
 from typing import Any
 
+from cayley.lab.recipes import plain
 from cayley.lab.recipes.coverage import Coverage, Missing, coverage, missing
+from cayley.lab.recipes.published import Claim
 
 __all__ = ["list_claims", "list_missing"]
 
@@ -15,10 +18,15 @@ WIDTH = 100
 
 def list_claims(options: Namespace) -> int:
     """List the statements of the papers, and what covers each: recipes, tests, or neither."""
-    for one in coverage():
+    found = [
+        one
+        for one in coverage()
+        if _wanted(options, one.claim, (one.claim.id, one.claim.text), one.recipes)
+    ]
+    if not found:
+        return _nothing("statement")
+    for one in found:
         claim = one.claim
-        if not _wanted(options, claim.paper, claim.location, claim.task, one.recipes):
-            continue
         if options.json:
             print(json.dumps(_claim(one)))
             continue
@@ -34,9 +42,9 @@ def list_claims(options: Namespace) -> int:
 
 def list_missing(options: Namespace) -> int:
     """List the published numbers and statements that no recipe serves, and why."""
-    found = [
-        one for one in missing() if _wanted(options, one.paper, one.location, one.task, (one.id,))
-    ]
+    found = [one for one in missing() if _wanted(options, one, (one.id, one.reason), (one.id,))]
+    if not found:
+        return _nothing("number or statement without a recipe")
     if options.json:
         for one in found:
             print(json.dumps(vars(one)))
@@ -54,14 +62,29 @@ def list_missing(options: Namespace) -> int:
 
 
 def _wanted(
-    options: Namespace, paper: str, location: str, task: str, names: tuple[str, ...]
+    options: Namespace, one: Claim | Missing, texts: tuple[str, ...], networks: tuple[str, ...]
 ) -> bool:
-    """Whether --paper, --task and --model, of which names of recipes tell, let it through."""
+    """Whether the words, --paper, --task and --model let it through.
+
+    Arguments:
+        options: Of the command.
+        one: What is listed.
+        texts: Where words are looked for, beside the place and the task.
+        networks: Names, of recipes if there are some, that tell the network.
+    """
+    place = f"{one.paper} {one.location}"
+    known = [plain(text) for text in (place, one.task, *texts, *networks)]
     return (
-        options.paper.lower() in f"{paper} {location}".lower()
-        and options.task.lower() in task.lower()
-        and options.model.lower() in " ".join(names).lower()
+        all(any(plain(word) in text for text in known) for word in options.words)
+        and options.paper.lower() in place.lower()
+        and options.task.lower() in one.task.lower()
+        and options.model.lower() in " ".join(networks).lower()
     )
+
+
+def _nothing(kind: str) -> int:
+    print(f"cayley: no {kind} is about that: use fewer words or filters", file=sys.stderr)
+    return 0
 
 
 def _names(label: str, names: tuple[str, ...]) -> None:

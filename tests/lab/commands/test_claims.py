@@ -27,7 +27,16 @@ def test_claims_are_chosen_as_recipes_are(capsys: pytest.CaptureFixture[str]) ->
     assert one["id"] == "ncgru-which-weights"
     assert "nc-gru/words-all" in one["recipes"]
     assert one["reason"] == ""
-    assert run(capsys, "--claims", "--model", "nothing like it") == ""
+    lines = run(capsys, "nonpositive", "--claims", "--json").splitlines()
+    assert {json.loads(line)["id"] for line in lines} == {
+        "modrelu-nonpositive-bias-hurts",
+        "scurnn-nonpositive-bias",
+    }
+    for what in ("--claims", "--missing"):
+        assert cli.main(["list", what, "--model", "nothing like it"]) == 0
+        out, err = capsys.readouterr()
+        assert not out
+        assert "is about that: use fewer words" in err
 
 
 def test_what_no_recipe_serves_is_listed_with_the_reason(
@@ -39,5 +48,7 @@ def test_what_no_recipe_serves_is_listed_with_the_reason(
     ids = {json.loads(line)["id"] for line in run(capsys, "--missing", "--json").splitlines()}
     assert ids == {id for gap in published.gaps() for id in (*gap.results, *gap.claims)}
     assert ids <= {word.strip(",") for word in out.split()}
-    with pytest.raises(SystemExit):
-        cli.main(["list", "--missing", "--claims"])
+    for other in (["--claims"], ["--data", "."]):
+        with pytest.raises(SystemExit):
+            cli.main(["list", "--missing", *other])
+        assert "not allowed with argument" in capsys.readouterr().err
