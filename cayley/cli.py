@@ -93,15 +93,25 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("words", nargs="*", metavar="WORD", help="what recipes are to be about")
     for what in ("paper", "model", "task"):
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
-    data = sub.add_argument("--data", type=Path, help="only those whose data are in this folder")
+    other = sub.add_mutually_exclusive_group()
+    data = other.add_argument("--data", type=Path, help="only those whose data are in this folder")
     complete(data, FILES)
-    sub.add_argument(
-        "--views",
-        action="store_const",
-        dest="run",
-        const=commands.list_views,
-        help="the figures and tables of the documents instead, as cayley reproduce takes them",
-    )
+    instead: dict[str, tuple[Command, str]] = {
+        "--views": (
+            commands.list_views,
+            "the figures and tables of the documents instead, as cayley reproduce takes them",
+        ),
+        "--claims": (
+            commands.list_claims,
+            "the statements of the papers instead, with the recipes and tests that cover each",
+        ),
+        "--missing": (
+            commands.list_missing,
+            "the published numbers and statements that no recipe serves instead, and why",
+        ),
+    }
+    for option, (command, words) in instead.items():
+        other.add_argument(option, action="store_const", dest="run", const=command, help=words)
     _add_json(sub)
 
     sub = add("show", commands.show, "cayley show quickstart")

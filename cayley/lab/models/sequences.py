@@ -8,6 +8,7 @@ from torch.nn.functional import dropout
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import ModelSettings
+from cayley.layers.recurrent import Recurrent
 
 __all__ = ["LockedDropout", "SequenceModel", "features_of", "free_matrices"]
 
@@ -16,8 +17,8 @@ class SequenceModel(nn.Module):
     """Recurrent layers between an embedding of tokens and a linear output.
 
     Note:
-        Of the state of an LSTM, h and c are carried from batch to batch; windows of assorted-time
-        normalisation start empty in each, as in the published code.
+        The state is carried from batch to batch; windows of assorted-time normalisation start empty
+        in each, as in the published code.
 
     Arguments:
         layers: With the contract of ``nn.RNN``, one after the other.
@@ -91,7 +92,7 @@ class SequenceModel(nn.Module):
                 x, hx = functional_call(layer, W, (x, hx))
             else:
                 x, hx = layer(x, hx)
-            states.append(hx[:2] if isinstance(hx, tuple) else hx)
+            states.append(without_windows(layer, hx))
         output = self.output(self.output_dropout(x[-1:] if self.last else x))
         return output[0] if self.last else output, tuple(states)
 
@@ -102,6 +103,14 @@ class SequenceModel(nn.Module):
             kept = dropout(x.new_ones(self.vocabulary, 1), self.word_dropout)
             x = x * kept[tokens]
         return x
+
+
+def without_windows(layer: nn.Module, state: Any) -> Any:
+    """The state of a layer without what assorted-time normalisation remembers of earlier steps."""
+    if not (isinstance(layer, Recurrent) and layer.streams):
+        return state
+    *kept, _ = state
+    return tuple(kept) if len(kept) > 1 else kept[0]
 
 
 def features_of(layer: nn.Module) -> int:

@@ -46,6 +46,16 @@ def test_windows_start_empty_in_each_batch() -> None:
     assert len(state) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*it has no normalisation for an Elman recurrence")
+def test_windows_of_a_plain_network_start_empty_too() -> None:
+    model: Any = build_model(model_settings("RNN", 5, norm="atn", window=4), CHARACTERS)
+    x = torch.randint(50, (12, 3))
+    _, (h,) = model(x)
+    assert h.shape == (1, 3, 5)
+    expected, _ = model.layers[0](torch.eye(50)[x], h)
+    torch.testing.assert_close(model(x, (h,))[0], model.output(expected))
+
+
 def test_one_hot_is_an_embedding_by_the_identity() -> None:
     model: Any = build_model(model_settings("ScoRNN", 6), CHARACTERS)
     x = torch.randint(50, (7, 2))
