@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -124,6 +125,18 @@ def _is_command() -> bool:
     return script == "cayley" or ("-m", "cayley") in pairwise(sys.orig_argv)
 
 
-if not _is_command():
+def _say_interrupted(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Say in a line that Ctrl-C came while the command was imported; show other errors whole."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("cayley: stopped before anything was begun", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+if _is_command():
+    sys.excepthook = _say_interrupted
+else:
     for _name in __all__:
         __getattr__(_name)

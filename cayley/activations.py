@@ -14,6 +14,7 @@ __all__ = [
     "by_slope",
     "modrelu",
     "modrelu_stacked",
+    "nonpositive",
 ]
 
 EPSILON = 1e-5
@@ -75,6 +76,24 @@ def modrelu_stacked(z: Tensor, b: Tensor) -> Tensor:
     return z * torch.cat((scale, scale), -1)
 
 
+def nonpositive(b: Tensor) -> Tensor:
+    r"""Thresholds that cannot be positive, :math:`-|b|`, with the derivative 1 at 0.
+
+    modReLU of complex numbers has no singularity for them. What is 0 or less stays as it is; a
+    step of an optimiser that would take a threshold above 0 is reflected there, so that none
+    stays at 0 for want of a gradient.
+
+    References:
+        Complex Unitary Recurrent Neural Networks using Scaled Cayley Transform, Maduranga,
+        Helfrich, Ye, 2019, section 4.
+
+    Example:
+        >>> nonpositive(torch.tensor([-0.5, 0.0, 0.25]))
+        tensor([-0.5000,  0.0000, -0.2500])
+    """
+    return torch.where(b > 0, -b, b)
+
+
 def _squared_modulus(z: Tensor) -> Tensor:
     x, y = z.chunk(2, -1)
     return x.square() + y.square()
@@ -90,6 +109,7 @@ class ModReLU(nn.Module):
 
     Arguments:
         features: The number n of units.
+        nonpositive_bias: Whether :func:`nonpositive` keeps the bias at 0 or below.
         device, dtype: Of b, real also for complex input.
 
     Shapes:
@@ -104,10 +124,12 @@ class ModReLU(nn.Module):
         self,
         features: int,
         *,
+        nonpositive_bias: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self.nonpositive_bias = nonpositive_bias
         self.bias = nn.Parameter(torch.empty(features, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -117,11 +139,11 @@ class ModReLU(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """σ(z)."""
-        return modrelu(z, self.bias)
+        return modrelu(z, nonpositive(self.bias) if self.nonpositive_bias else self.bias)
 
     def extra_repr(self) -> str:
-        """The number of units."""
-        return f"{len(self.bias)}"
+        """The number of units, and whether the bias is kept from being positive."""
+        return f"{len(self.bias)}" + (", nonpositive_bias=True" if self.nonpositive_bias else "")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from cayley import __version__
 from cayley.lab import commands
 from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, TABLES, complete
-from cayley.lab.errors import LabError
+from cayley.lab.errors import LabError, is_shortage
 
 __all__ = ["main"]
 
@@ -20,7 +20,7 @@ exit codes:
   2    wrong arguments, or a recipe that cannot be used
   3    a loss that is not finite; the last good checkpoint is kept
   4    a run folder that cannot be used: in use, no run, not writable, disk full
-  130  stopped by Ctrl-C, 143 by SIGTERM; there is a checkpoint to go on from
+  130  stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP; there is a checkpoint to go on from
 """
 
 Command = Callable[[argparse.Namespace], int]
@@ -46,6 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = 1
         message = (
             f"expected the package {error.name}, got none: pip install 'cayley[lab]' brings it"
+        )
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
+        code = 1
+        reason = " ".join(str(error).split("\n")[0].split())
+        message = (
+            "expected enough memory, got too little: make training.batch, evaluation.batch, "
+            f"model.hidden or the sequences smaller. {reason}"
         )
     except KeyboardInterrupt:
         code, message = 130, "stopped at once; a run goes on from its last checkpoint"
@@ -84,15 +93,25 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("words", nargs="*", metavar="WORD", help="what recipes are to be about")
     for what in ("paper", "model", "task"):
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
-    data = sub.add_argument("--data", type=Path, help="only those whose data are in this folder")
+    other = sub.add_mutually_exclusive_group()
+    data = other.add_argument("--data", type=Path, help="only those whose data are in this folder")
     complete(data, FILES)
-    sub.add_argument(
-        "--views",
-        action="store_const",
-        dest="run",
-        const=commands.list_views,
-        help="the figures and tables of the documents instead, as cayley reproduce takes them",
-    )
+    instead: dict[str, tuple[Command, str]] = {
+        "--views": (
+            commands.list_views,
+            "the figures and tables of the documents instead, as cayley reproduce takes them",
+        ),
+        "--claims": (
+            commands.list_claims,
+            "the statements of the papers instead, with the recipes and tests that cover each",
+        ),
+        "--missing": (
+            commands.list_missing,
+            "the published numbers and statements that no recipe serves instead, and why",
+        ),
+    }
+    for option, (command, words) in instead.items():
+        other.add_argument(option, action="store_const", dest="run", const=command, help=words)
     _add_json(sub)
 
     sub = add("show", commands.show, "cayley show quickstart")
@@ -103,6 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_recipe(sub)
     sub.add_argument("--seed", type=int, help="of the (first) run; else that of the recipe")
     _add_seeds(sub)
+    _add_extend(sub)
     _add_work(sub)
 
     sub = add("reproduce", commands.reproduce, "cayley reproduce helfrich2020-figure-2.12")
@@ -119,6 +139,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("resume", commands.resume, "cayley resume runs/quickstart/paper-seed5544")
     _add_run(sub)
+    _add_extend(sub)
+    sub.add_argument(
+        "--continue-with",
+        action="store_true",
+        help="take on the recipe.toml that was edited after the start",
+    )
     _add_output_style(sub)
     _add_checkpoints(sub)
 
@@ -284,6 +310,16 @@ def _add_seeds(sub: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_extend(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--extend",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="train a finished run for N more steps, or epochs if its recipe counts these",
+    )
+
+
 def _add_work(sub: argparse.ArgumentParser) -> None:
     output = sub.add_argument(
         "-o", "--output", type=Path, default=Path("runs"), help="where runs go (%(default)s)"
@@ -321,6 +357,11 @@ def _add_threads(sub: argparse.ArgumentParser) -> None:
 def _add_run(sub: argparse.ArgumentParser) -> None:
     folder = sub.add_argument("run_folder", metavar="RUN", type=Path, help="the folder of a run")
     complete(folder, FILES)
+    sub.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the code of a module that the recipe names and that is not of cayley",
+    )
     _add_place(sub, None)
 
 

@@ -1,11 +1,14 @@
 """Initial values that the papers use and :mod:`torch.nn.init` does not have."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["rotation_angles", "small_uniform_", "unit_state_"]
+__all__ = ["INITIALIZERS", "Initializer", "rotation_angles", "small_uniform_", "unit_state_"]
+
+Initializer = Callable[[Tensor], object]
 
 
 def rotation_angles(
@@ -58,3 +61,23 @@ def unit_state_(tensor: Tensor) -> Tensor:
     """
     bound = (3 / len(tensor)) ** 0.5
     return nn.init.uniform_(tensor, -bound, bound)
+
+
+# those of one tensor by their names, for files of settings
+INITIALIZERS: dict[str, Initializer] = {
+    function.__name__: function
+    for function in (
+        nn.init.zeros_,
+        nn.init.ones_,
+        nn.init.uniform_,
+        nn.init.normal_,
+        nn.init.eye_,
+        nn.init.orthogonal_,
+        nn.init.xavier_uniform_,
+        nn.init.xavier_normal_,
+        nn.init.kaiming_uniform_,
+        nn.init.kaiming_normal_,
+        small_uniform_,
+        unit_state_,
+    )
+}

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def full_disk() -> Iterator[None]:
-    """No file may grow beyond a kilobyte: the system refuses to write, as on a full disk."""
+def full_disk(size: int = 1000) -> Iterator[None]:
+    """No file may grow beyond a size: the system refuses to write, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:

@@ -3,7 +3,14 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from cayley.activations import ACTIVATIONS, EPSILON, ModReLU, modrelu, modrelu_stacked
+from cayley.activations import (
+    ACTIVATIONS,
+    EPSILON,
+    ModReLU,
+    modrelu,
+    modrelu_stacked,
+    nonpositive,
+)
 
 
 def test_real_modrelu_is_its_formula() -> None:
@@ -43,6 +50,37 @@ def test_complex_derivatives_are_those_of_the_theorem() -> None:
     grad_z, grad_b = torch.autograd.grad(modrelu(z, b), (z, b), g)
     torch.testing.assert_close(grad_z, d_z.conj() * g + d_conj * g.conj())
     torch.testing.assert_close(grad_b, active * (g.conj() * z / (r + EPSILON)).real.detach())
+
+
+def test_thresholds_that_are_never_positive() -> None:
+    b = torch.tensor([-0.7, -0.1, 0.0, 0.2], requires_grad=True)
+    torch.testing.assert_close(nonpositive(b), torch.tensor([-0.7, -0.1, 0.0, -0.2]))
+    # 1 at 0: a threshold that starts there can leave it
+    torch.testing.assert_close(grad_of_sum(b), torch.tensor([1.0, 1.0, 1.0, -1.0]))
+    layer, peer = ModReLU(4, nonpositive_bias=True), ModReLU(4)
+    with torch.no_grad():
+        layer.bias.copy_(b)
+        peer.bias.copy_(-b.abs())
+    z = torch.randn(5, 4, dtype=torch.complex128)
+    assert torch.equal(layer(z), peer(z))
+    assert "4, nonpositive_bias=True" in repr(layer)
+
+
+def grad_of_sum(b: Tensor) -> Tensor:
+    return torch.autograd.grad(nonpositive(b).sum(), b)[0]
+
+
+def test_gain_at_zero_is_bounded_without_positive_thresholds() -> None:
+    """What makes a state at 0 explode: (√ε + b)/(√ε + ε) at z = 0, 158.6 for b = 0.5."""
+    z = torch.zeros(1, dtype=torch.complex128, requires_grad=True)
+    gains = []
+    for kept in (False, True):
+        layer = ModReLU(1, nonpositive_bias=kept)
+        torch.nn.init.constant_(layer.bias, 0.5)
+        gains.append(torch.autograd.grad(layer(z).real.sum(), z)[0].abs().item())
+    root = EPSILON**0.5
+    assert gains == pytest.approx([(root + 0.5) / (root + EPSILON), 0.0])
+    assert gains[0] > 158
 
 
 def test_stacked_form_is_the_complex_one() -> None:

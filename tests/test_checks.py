@@ -118,7 +118,7 @@ def test_constructors_take_names_and_functions_only() -> None:
         if value is not None:
             with pytest.raises((TypeError, ValueError), match=r"expected .*maps.*got"):
                 cayley.RNN(3, 8, recurrent=value)  # pyrefly: ignore[bad-argument-type]
-    for value in (None, 3, "reset", ("update",), ([],)):
+    for value in (None, 3, "reset", ("output",), ([],)):
         with pytest.raises(ValueError, match=r"expected orthogonal to hold .*got"):
             cayley.NCGRU(3, 8, orthogonal=value)  # pyrefly: ignore[bad-argument-type]
     for value in ({"bias": 3}, {"bais": None}, ["bias"], 3):

@@ -2,15 +2,18 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from lab.descriptions import make_description
 
 import cayley
 from cayley import cli
-from cayley.lab.recipes import find_recipe, published, tables
-from cayley.lab.runs import find_runs, load_tensors, read_metrics
+from cayley.lab.recipes import find_recipe, published, tables, write_recipe
+from cayley.lab.report import read_runs, summarize
+from cayley.lab.runs import RunFolder, find_runs, load_tensors, read_metrics, read_run
 
 ROOT = Path(__file__).parent.parent
 QUICK = ["--tiny", "--threads", "1", "--device", "cpu", "--set", "training.steps=3"]
@@ -24,7 +27,7 @@ def test_list_shows_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list", "--paper", "quickstart") == 0
     out = capsys.readouterr().out
     assert "quickstart" in out
-    assert "ScoRNN 170" in out
+    assert "ScoRNN 80" in out
     assert run("list", "--model", "nothing like it") == 0
     assert capsys.readouterr() == (
         "",
@@ -32,7 +35,7 @@ def test_list_shows_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert run("list", "--task", "adding", "--paper", "quickstart", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["recipe"], facts["hidden"], facts["data"]) == ("quickstart", 170, "none")
+    assert (facts["recipe"], facts["hidden"], facts["data"]) == ("quickstart", 80, "none")
 
 
 @pytest.mark.parametrize("columns", [20, 80])
@@ -58,6 +61,15 @@ def test_what_was_published_and_what_data_it_takes_is_listed(
             assert f"{published.result(name).value:g}" in out
 
 
+def test_show_prints_what_the_code_does_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", "ln-lstm/denoise-100") == 0
+    assert "# in the code: task.layout = code, not paper\n" in capsys.readouterr().out
+    assert run("show", "ln-lstm/denoise-100", "--variant", "code") == 0
+    assert "# in the paper: task.layout = paper, not code\n" in capsys.readouterr().out
+    assert run("show", "quickstart") == 0
+    assert "# in the" not in capsys.readouterr().out
+
+
 def test_what_show_prints_can_be_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,7 +79,7 @@ def test_what_show_prints_can_be_trained(
     assert run("train", tmp_path / "mine.toml", "-o", tmp_path, *options) == 0
     assert run("train", tmp_path / "mine.toml", "-o", tmp_path, *options) == 4
     (folder,) = find_runs(tmp_path)
-    assert folder == tmp_path / "quickstart" / "paper-seed5544"
+    assert folder == tmp_path / "quickstart" / "tiny-seed5544"
     assert run("train", folder / "recipe.toml", "-o", tmp_path / "again", *options) == 0
     capsys.readouterr()
 
@@ -100,7 +112,7 @@ def test_train_prints_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run("train", "quickstart", "-o", tmp_path, *QUICK, "--seed", 7) == 0
     out, err = capsys.readouterr()
     (folder,) = find_runs(tmp_path)
-    assert folder.name.startswith("paper-seed7-")
+    assert folder.name == "steps-3-tiny-seed7"
     assert "seed 7: done, 3 steps in 0:00:0" in out
     assert f"in {folder}" in out
     assert "the best by valid), baseline 0.1667" in out
@@ -124,7 +136,8 @@ def test_seeds_are_runs_that_are_not_repeated(
     assert run(*arguments) == 0
     assert "quickstart, 2 seeds: valid mse " in capsys.readouterr().out
     folders = find_runs(tmp_path)
-    assert [folder.name[:14] for folder in folders] == ["paper-seed5544", "paper-seed5545"]
+    names = ["steps-3-tiny-seed5544", "steps-3-tiny-seed5545"]
+    assert [folder.name for folder in folders] == names
     written = [(folder / "result.json").stat().st_mtime_ns for folder in folders]
     (folders[1] / "result.json").unlink()
     assert run(*arguments) == 0
@@ -156,20 +169,34 @@ def test_another_run_is_not_taken_for_the_one_that_is_asked_for(
     (folder,) = find_runs(tmp_path)
     # what cannot change the numbers may differ
     assert run(*arguments, "--threads", 2, "--data", tmp_path) == 0
+    assert find_runs(tmp_path) == [folder]
+    assert run(*arguments, "--precision", "64-true") == 0
+    double = folder.with_name("steps-3-tiny-float64-seed5544")
+    assert find_runs(tmp_path) == [double, folder]
+    double.rename(tmp_path / "double")
+    folder.rename(double)
     assert run(*arguments, "--precision", "64-true") == 4
-    assert f"in {folder}, got one with precision 32-true, not 64-true" in capsys.readouterr().err
-    arguments = tuple(word for word in arguments if word != "--tiny")
-    assert run(*arguments) == 4
+    assert f"in {double}, got one with precision 32-true, not 64-true" in capsys.readouterr().err
+    real = folder.with_name("steps-3-seed5544")
+    double.rename(real)
+    assert run(*(word for word in arguments if word != "--tiny")) == 4
     assert "a few made-up examples: choose another --output" in capsys.readouterr().err
+    real.rename(folder)
+    if name == "train":
+        folder.rename(folder.with_name("steps-3-tiny-seed7"))
+        assert run(*arguments, "--seed", 7) == 4
+        assert "got one with seed 5544, not 7: choose" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_on_the_device_that_is_asked_for(tmp_path: Path) -> None:
     arguments = ("train", "quickstart", "--seeds", 1, "-o", tmp_path, "-q", *QUICK)
     assert run(*arguments) == 0
     (folder,) = find_runs(tmp_path)
-    description = json.loads((folder / "run.json").read_text())
-    description["machine"]["accelerator"] = "cuda:99"
-    (folder / "run.json").write_text(json.dumps(description))
+    description, _ = read_run(folder)
+    elsewhere = replace(description.machine, accelerator="cuda:99")
+    with RunFolder(folder) as writer:
+        writer.description = description
+        writer.write_json("run.json", replace(description, machine=elsewhere).to_json())
     (folder / "result.json").unlink()
     assert run(*arguments) == 0
     (event,) = (record for record in read_metrics(folder) if record["kind"] == "event")
@@ -236,6 +263,70 @@ def test_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "done, 3 steps" in capsys.readouterr().out
 
 
+def test_a_finished_run_is_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("train", "quickstart", "-o", tmp_path, *QUICK)
+    assert run(*arguments, "--extend", 2) == 4
+    assert "expected a run in" in capsys.readouterr().err
+    assert run(*arguments, "-q") == 0
+    assert run(*arguments, "--extend", 2) == 0
+    assert "done, 5 steps" in capsys.readouterr().out
+    (folder,) = find_runs(tmp_path)
+    assert run("resume", folder, "--extend", 1) == 0
+    assert "done, 6 steps" in capsys.readouterr().out
+    assert run(*arguments, "--extend", 1, "--precision", "64-true") == 4
+    assert run(*arguments, "--seeds", 1) == 4
+    assert "got one with training.steps = 6, not 3" in capsys.readouterr().err
+
+
+def test_an_edited_recipe_is_taken_on_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", "quickstart", "-o", tmp_path / "runs", "-q", *QUICK) == 0
+    (folder,) = find_runs(tmp_path)
+    (folder / "result.json").unlink()
+    path = folder / "recipe.toml"
+    path.write_text(path.read_text().replace("steps = 3", "steps = 4"))
+    assert run("resume", folder, "-q") == 4
+    assert "To go on with the change: cayley resume" in capsys.readouterr().err
+    assert not read_runs([tmp_path])[0]
+    assert run("resume", folder, "-q", "--continue-with") == 0
+    (section,) = summarize(*read_runs([tmp_path])).sections
+    assert "edited after step 3: training.steps = 4, not 3" in section.rows[0].changes
+
+
+def test_a_stranger_is_trusted_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "someones.py").write_text("from cayley.lab.tasks.synthetic import Adding as Own\n")
+    arguments = ("train", "quickstart", "--seeds", 1, "-o", tmp_path, *QUICK, "-q")
+    own = ("--task", "someones:Own")
+    assert run(*arguments, *own) == 0
+    # asked for by name it needs no trust
+    assert run(*arguments, *own) == 0
+    (folder,) = find_runs(tmp_path)
+    for command in ("evaluate", "resume"):
+        assert run(command, folder) == 4
+        assert "add --trust" in capsys.readouterr().err
+        assert run(command, folder, "--trust") == 0
+
+
+@pytest.mark.parametrize("name", ["run.json", "result.json"])
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "1", "", 100_000 * "["])
+def test_what_is_no_description_and_no_result_is_said(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = find_recipe("quickstart").recipe()
+    folder = tmp_path / "run"
+    with RunFolder(folder) as writer:
+        writer.begin(make_description(settings=write_recipe(recipe)))
+    (folder / name).write_text(text)
+    assert run("resume", folder, "-q") == 4
+    assert capsys.readouterr().err.startswith("cayley: ")
+    assert run("report", tmp_path, "-o", tmp_path / "report.html") == 0
+    assert run("archive", tmp_path, "-o", tmp_path / "archive") in (0, 4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -244,7 +335,7 @@ def test_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["train", "quickstart", "--task", "mnist"], 1, "give one with Source(folder) or"),
         (["train", "quickstart", "--task", "words", "--data", "my.txt"], 1, "task.corpus=own"),
         (["train", "quickstart", "--variant", "code"], 2, "expected a variant of"),
-        (["train", "quickstart", "--set", "optim.lr=-1"], 2, "expected a finite lr of at least 0"),
+        (["train", "quickstart", "--set", "optim.lr=-1"], 2, "optim.lr: expected a number of at"),
         (["train", "quickstart", "--set", "task.train=0"], 2, "expected examples to train on"),
         (["train", "quickstart", "--task", "os"], 2, "task: expected a task of adding"),
         (["train", "quickstart", "--task", "os:Foo"], 2, "expected Foo in os to be a subclass"),
@@ -430,6 +521,9 @@ def test_a_signal_ends_the_command_with_a_checkpoint(
         if json.loads(line)["kind"] == "train":
             break
     process.send_signal(number)
+    if number == signal.SIGTERM:
+        # as timeout does, once to the process and once to its group
+        process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == code
     assert "go on with: cayley resume" in err

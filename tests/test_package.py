@@ -2,7 +2,9 @@
 
 import ast
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -124,3 +126,18 @@ def test_the_package_is_the_command() -> None:
     command = [sys.executable, "-m", "cayley", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("usage: cayley ")
+
+
+def test_ctrl_c_during_the_imports_of_the_command_is_a_line(tmp_path: Path) -> None:
+    """The module that stands for any of them is one that only the command imports."""
+    (tmp_path / "argparse.py").write_text("raise KeyboardInterrupt")
+    command = [sys.executable, "-m", "cayley", "list"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT
+    assert (done.stdout, done.stderr) == ("", "cayley: stopped before anything was begun\n")
+    (tmp_path / "argparse.py").write_text("raise ValueError('other')")
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "ValueError: other" in done.stderr

@@ -4,7 +4,7 @@ Of each recurrence there are three records: its call, what it gives, and the gra
 the records of gradients, None stands for 0. Tensors come first in a call.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -18,7 +18,11 @@ __all__ = [
     "LstmCall",
     "LstmGradients",
     "LstmStates",
+    "NormalizedElmanCall",
+    "NormalizedElmanGradients",
+    "NormalizedElmanStates",
     "Site",
+    "WindowedCall",
 ]
 
 
@@ -78,7 +82,7 @@ class GruGradients(NamedTuple):
 
 
 class Site(NamedTuple):
-    """One normalisation of an LSTM.
+    """One normalisation inside a recurrence.
 
     Attributes:
         gamma: γ, (F).
@@ -95,6 +99,91 @@ class Site(NamedTuple):
     reference: Tensor | None = None
     past: Tensor | None = None
     given: Tensor | None = None
+
+
+class WindowedCall(Protocol):
+    """What a call with normalisations says about all of them."""
+
+    @property
+    def weights(self) -> Tensor | None:
+        """The number of values behind each step of the past, (K − 1, G, 1)."""
+
+    @property
+    def batch_sizes(self) -> Tensor | None:
+        """Of a packed sequence, (T), on the CPU."""
+
+    @property
+    def window(self) -> int:
+        """The number K of steps."""
+
+    @property
+    def over_batch(self) -> bool:
+        """Whether statistics are taken over the batch."""
+
+    @property
+    def eps(self) -> float:
+        """The ε of the normalisations."""
+
+
+class NormalizedElmanCall(NamedTuple):
+    """A call of :func:`cayley.recurrences.normalized_elman`, as its operator takes it.
+
+    Attributes:
+        x: What the input contributes to each step, (T, B, H) or (N, H).
+        h0: The state before the first step, (B, H).
+        W: The recurrent matrix, (H, H).
+        input: The normalisation of x.
+        recurrent: That of W h.
+        b: The threshold of modReLU, (H).
+        weights: The number of values behind each step of the past, (K − 1, B, 1).
+        batch_sizes: Of a packed sequence, (T), on the CPU.
+        window: The number K of steps.
+        eps: The ε of the normalisations.
+        nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
+    """
+
+    x: Tensor
+    h0: Tensor
+    W: Tensor
+    input: Site
+    recurrent: Site
+    b: Tensor | None = None
+    weights: Tensor | None = None
+    batch_sizes: Tensor | None = None
+    window: int = 1
+    eps: float = 1e-5
+    nonlinearity: str = "tanh"
+
+    @property
+    def over_batch(self) -> bool:
+        """False: statistics are those of each example."""
+        return False
+
+
+class NormalizedElmanStates(NamedTuple):
+    """What it gives.
+
+    Attributes:
+        h: All states.
+        kept: What is normalised of W h, before γ and β, in the layout of h.
+        input, recurrent: Of each normalisation, for each step: mean and variance of the step, mean
+            of its window and the scale by which it is divided, (4, T, B, 1), all means less the
+            reference.
+    """
+
+    h: Tensor
+    kept: Tensor
+    input: Tensor
+    recurrent: Tensor
+
+
+class NormalizedElmanGradients(NamedTuple):
+    """Those with respect to the results; that of ``kept`` is not used."""
+
+    h: Tensor
+    kept: Tensor | None = None
+    input: Tensor | None = None
+    recurrent: Tensor | None = None
 
 
 class LstmCall(NamedTuple):

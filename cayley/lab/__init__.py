@@ -2,11 +2,11 @@
 
 Imports run along these arrows only, from a room to those on its right::
 
-    cli → commands ─┬→ studies → training ─┬→ models → tasks ──────┬→ errors, importing, wording
-                    │                      │    └────────→ recipes ┤
-                    │                      └→ runs ──────→ recipes ┘
-                    ├→ report ───────────────→ runs
-                    └→ verdicts → report, studies
+    cli → commands ┬→ studies → training ┬→ models → tasks ┬→ errors, importing, settings, wording
+                   │                     │    └──→ recipes ┤
+                   │                     └→ runs → recipes ┘
+                   ├→ report → runs
+                   └→ verdicts → report, studies
 
 ============= ==================================================================
 ``recipes``   what to train, and what was published about it
@@ -20,6 +20,7 @@ Imports run along these arrows only, from a room to those on its right::
 ``commands``  what :mod:`cayley.cli` calls
 ``errors``    errors that a user can do something about
 ``importing`` classes of the user's own
+``settings``  what a setting may be: types, words, ranges
 ``wording``   numbers and times in words
 ============= ==================================================================
 

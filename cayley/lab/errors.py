@@ -8,6 +8,7 @@ __all__ = [
     "NotFinite",
     "RecipeError",
     "RunError",
+    "is_shortage",
 ]
 
 
@@ -41,6 +42,16 @@ class RunError(LabError):
     """A run folder that cannot be used."""
 
     code = 4
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether an error of Python or torch says that memory is too small.
+
+    Example:
+        >>> is_shortage(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+        True
+    """
+    return isinstance(error, MemoryError) or "tried to allocate" in str(error).lower()
 
 
 class Interrupted(LabError):

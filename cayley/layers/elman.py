@@ -1,54 +1,31 @@
 """The layer of the Elman recurrence, with a free or a structured recurrent matrix."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import TypedDict
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from cayley.activations import ACTIVATIONS
-from cayley.checks import check_integer
-from cayley.kernels.projection import projected_under_autocast
+from cayley.activations import ACTIVATIONS, nonpositive
+from cayley.checks import check_integer, check_number
+from cayley.initializers import Initializer
+from cayley.kernels.projection import project, projected_under_autocast
 from cayley.kernels.steps import last_states
+from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
 from cayley.layers.recurrent import Recurrent
+from cayley.layers.streams import StreamState, stream_size
+from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations import Parametrization, StructuredMatrix
 from cayley.parametrizations.orthogonal import MapFactory, make_map
-from cayley.parametrizations.parametrization import full_precision
-from cayley.recurrences import elman
+from cayley.parametrizations.parametrization import PRECISIONS, full_precision
+from cayley.recurrences import NormSite, elman, normalized_elman
 from cayley.tracing import no_autocast
 
-__all__ = ["RNN", "Options", "with_initializers"]
+__all__ = ["RNN"]
 
-INITIALIZED = ("weight_ih", "weight_hh", "bias", "h0")
-
-Initializer = Callable[[Tensor], object]
-
-
-class Options(TypedDict, total=False):
-    """Keyword arguments that every network passes on to :class:`RNN`."""
-
-    bias: bool
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
-    trainable_h0: bool
-    initializers: Mapping[str, Initializer] | None
-    device: torch.device | str | None
-    dtype: torch.dtype | None
-
-
-def with_initializers(options: Options, **own: Initializer) -> Options:
-    """The options of a network with its own initialisers, over which go those of the options.
-
-    Example:
-        >>> options = with_initializers({"initializers": {"h0": nn.init.ones_}}, h0=nn.init.zeros_)
-        >>> options["initializers"]["h0"].__name__
-        'ones_'
-    """
-    given = options.get("initializers") or {}
-    check_initializers(given)
-    return {**options, "initializers": {**own, **given}}
+# what is normalised: what the input contributes, and the recurrent products
+SITES = ("ih", "hh")
 
 
 class RNN(Recurrent):
@@ -62,7 +39,13 @@ class RNN(Recurrent):
         for x_t in input:
             h = activation(x_t @ layer.weight_ih_l0.T + h @ W.T)
 
-    with the bias added inside, or taken as the threshold of modReLU.
+    with the bias added inside, or taken as the threshold of modReLU. With a normalisation it is
+
+    .. math:: h_t = \phi(N_x(U x_t) + N_h(W h_{t-1}) + b)
+
+    where N normalises each example over its units, ``"layer"``, and over the last K steps too,
+    ``"atn"``: assorted-time normalisation. Each has its own γ and β (``gamma_ih_l0``,
+    ``gamma_hh_l0``, …), which start at 1 and 0. There is no fused kernel of it, which is said once.
 
     With ``recurrent=None`` and tanh or ReLU the layer *is* ``nn.RNN``: the same parameters, numbers
     and initialisation, two biases included. Otherwise there is one bias a layer, ``bias_l0``.
@@ -76,6 +59,16 @@ class RNN(Recurrent):
         The matrix is formed in float32 or float64 and the recurrence runs in that precision also
         under autocast, which rounds the input's contribution only: an orthogonal recurrence never
         forgets a rounding error. The output then is float32, as that of ``layer_norm`` is.
+
+        With ``norm="atn"`` the state is (h, windows), where the second tensor holds the statistics
+        of the last K − 1 steps: with it, chunks and :meth:`step` give what one run gives. Given h
+        alone the layer starts an empty window.
+
+    References:
+        Finding Structure in Time, Elman, 1990.
+        Layer Normalization, Ba, Kiros, Hinton, 2016.
+        Breaking Time Invariance: Assorted-Time Normalization for RNNs, Pospisil, Zadorozhnyy, Ye,
+        2022; equations 3.3 and 3.9 of Pospisil's dissertation (2023).
 
     Arguments:
         input_size: The number I of features of the input.
@@ -93,15 +86,24 @@ class RNN(Recurrent):
         bidirectional: Whether a second set of weights reads the sequence from its end.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
+        nonpositive_bias: Whether the threshold of modReLU is :math:`-|b|`, which is never above 0
+            and b itself below it, see :func:`~cayley.activations.nonpositive`: then the complex
+            modReLU has no singularity.
+        norm: None, ``"layer"`` or ``"atn"``, of real recurrences.
+        window: The number K of steps of ``"atn"``.
+        affine: Whether the normalisations have γ and β; otherwise they are 1 and 0.
+        eps: The ε of both normalisations.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
-            ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own. The layer
-            keeps them: to be pickled it needs functions that can be.
+            ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own; or the
+            names of some, keys of :data:`cayley.initializers.INITIALIZERS`, such as ``"zeros_"``.
+            The layer keeps them: to be pickled it needs functions that can be.
         device, dtype: Of the parameters, real also with a complex matrix.
 
     Shapes:
         As ``nn.RNN``: input (T, B, I), ``hx`` (layers · directions, B, H) ↦ output
         (T, B, directions · H), ``h_n`` (layers · directions, B, H), where H is n, or 2n with a
-        complex matrix.
+        complex matrix. With ``norm="atn"`` and K > 1 a second tensor of the state,
+        (layers · directions, B, S) with S = 1 + 2 (2K − 1).
 
     Example:
         >>> layer = RNN(3, 8, recurrent="cayley", nonlinearity="modrelu", batch_first=True)
@@ -125,35 +127,54 @@ class RNN(Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         trainable_h0: bool = False,
-        initializers: Mapping[str, Initializer] | None = None,
+        nonpositive_bias: bool = False,
+        norm: Literal["layer", "atn"] | None = None,
+        window: int | None = None,
+        affine: bool = True,
+        eps: float = 1e-5,
+        initializers: Mapping[str, Initializer | str] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         check_integer("hidden_size", hidden_size)
         template = None if recurrent is None else make_map(recurrent, hidden_size, device)
         is_complex = template is not None and template.is_complex
+        check_norm(norm, window, affine, is_complex)
+        check_number("RNN", "eps", eps)
+        K = window or 1
+        extra = 0 if norm is None else stream_size(len(SITES), K, "layer")
+        H = 2 * hidden_size if is_complex else hidden_size
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            state_sizes=(2 * hidden_size if is_complex else hidden_size,),
+            state_sizes=(H, *([extra] if extra else [])),
             bias=bias,
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
             trainable_h0=trainable_h0,
+            streams=extra > 0,
         )
+        self.norm = norm
+        self.window = K
+        self.affine = affine
+        self.eps = eps
         check_nonlinearity(nonlinearity, is_complex)
         self.nonlinearity = nonlinearity
         self.is_complex = is_complex
         stacked = is_complex and nonlinearity == "modrelu"
         self._activation = "modrelu_stacked" if stacked else nonlinearity
         self._threshold = ACTIVATIONS[self._activation].threshold
-        check_initializers(initializers or {})
-        self._initializers = dict(initializers or {})
-        (H,) = self.state_sizes
+        if nonpositive_bias and not self._threshold:
+            raise ValueError(
+                "nonpositive_bias is about the threshold of modReLU: expected "
+                f"nonlinearity='modrelu', got {nonlinearity!r}"
+            )
+        self.nonpositive_bias = nonpositive_bias
+        self._initializers = named_initializers(initializers or {})
         # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
-        self._two_biases = template is None and not self._threshold
+        self._two_biases = template is None and norm is None and not self._threshold
         bias_names = ("bias_ih", "bias_hh") if self._two_biases else ("bias",)
         for suffix, size, _ in self.suffixes():
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (H, size), "weight_hh": (H, H)}
@@ -164,6 +185,8 @@ class RNN(Recurrent):
                 )
             if bias:
                 shapes |= dict.fromkeys(bias_names, (hidden_size if self._threshold else H,))
+            for site in SITES if norm is not None and affine else ():
+                shapes |= {f"gamma_{site}": (H,), f"beta_{site}": (H,)}
             if trainable_h0:
                 shapes["h0"] = (H,)
             for name, shape in shapes.items():
@@ -181,11 +204,14 @@ class RNN(Recurrent):
             "weight_hh": uniform,
             "bias": nn.init.zeros_ if self._threshold else uniform,
             "h0": nn.init.zeros_,
+            "gamma": nn.init.ones_,
+            "beta": nn.init.zeros_,
             **self._initializers,
         }
         for name, parameter in self.named_parameters(recurse=False):
             kind = name.partition("_l")[0]
-            initializers["bias" if kind.startswith("bias") else kind](parameter)
+            shared = next((k for k in ("bias", "gamma", "beta") if kind.startswith(k)), kind)
+            initializers[shared](parameter)
         for matrix in self.matrices():
             matrix.reset_parameters()
 
@@ -196,8 +222,10 @@ class RNN(Recurrent):
         state: tuple[Tensor, ...] | None,
         batch_sizes: Tensor | None,
         reverse: bool,
-    ) -> tuple[Tensor, tuple[Tensor]]:
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """One layer in one direction; see :meth:`Recurrent.run`."""
+        if self.norm is not None:
+            return self._run_normalized(suffix, x, state, batch_sizes, reverse)
         weight = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
@@ -206,9 +234,10 @@ class RNN(Recurrent):
             if self.is_complex:
                 W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
+            h0 = self.initial_state(suffix, B) if state is None else state[0].to(W.dtype)
             h = elman(
                 x,
-                self.initial_state(suffix, B) if state is None else state[0].to(W.dtype),
+                h0,
                 W,
                 threshold,
                 U=U,
@@ -219,6 +248,63 @@ class RNN(Recurrent):
             )
         return h, (last_states(h, batch_sizes, reverse),)
 
+    def _run_normalized(
+        self,
+        suffix: str,
+        x: Tensor,
+        state: tuple[Tensor, ...] | None,
+        batch_sizes: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The same with a normalisation, whose windows run in the order of the recurrence."""
+        weight = getattr(self, f"weight_ih_{suffix}")
+        if weight.dtype not in PRECISIONS:
+            raise TypeError(
+                f"RNN: expected parameters in float32 or float64 with norm={self.norm!r}, got "
+                f"{weight.dtype}: keep them in float32 and use torch.autocast"
+            )
+        if reverse:
+            x = reversed_sequences(x, batch_sizes)
+        additive, threshold = self._biases(suffix)
+        x, U, _ = projected_under_autocast(x, weight, None)
+        with full_precision(weight) if self.structured else no_autocast(weight.device):
+            W = self.recurrent_matrix(suffix)
+            B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
+            h0, *extra = (
+                (self.initial_state(suffix, B),)
+                if state is None
+                else (tensor.to(W.dtype) for tensor in state)
+            )
+            stream = extra[0] if extra else None
+            windows = StreamState([*SITES], self.window, "layer", stream, x, batch_sizes)
+            of_x, of_h = (self._site(site, suffix, windows) for site in SITES)
+            if additive is not None:
+                of_x = of_x._replace(beta=of_x.beta + additive)
+            states = normalized_elman(
+                project(x, U, None),
+                h0,
+                W,
+                threshold,
+                input=of_x,
+                recurrent=of_h,
+                window=self.window,
+                eps=self.eps,
+                nonlinearity=self._activation,
+                batch_sizes=batch_sizes,
+            )
+            windows.take(ih=states.input, hh=states.recurrent)
+        h_n = last_states(states.h, batch_sizes, False)
+        y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
+        return y, (h_n, *windows.state())
+
+    def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:
+        past = windows.past.get(site)
+        if self.affine:
+            gamma, beta = (getattr(self, f"{name}_{site}_{suffix}") for name in ("gamma", "beta"))
+            return NormSite(gamma, beta, past)
+        weight, H = getattr(self, f"weight_ih_{suffix}"), self.hidden_size
+        return NormSite(weight.new_ones(H), weight.new_zeros(H), past)
+
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:
         """The bias to add to z and the threshold of the activation; at most one is there."""
         if not self.bias:
@@ -227,40 +313,23 @@ class RNN(Recurrent):
         if self._two_biases:
             return getattr(self, f"bias_ih_{suffix}") + getattr(self, f"bias_hh_{suffix}"), None
         b = getattr(self, f"bias_{suffix}")
-        return (None, b) if self._threshold else (b, None)
+        if not self._threshold:
+            return b, None
+        return None, nonpositive(b) if self.nonpositive_bias else b
 
     def extra_repr(self) -> str:
         """As ``nn.RNN`` prints it, with the nonlinearity."""
         parts = [super().extra_repr()]
         if self.nonlinearity != "tanh":
             parts.append(f"nonlinearity={self.nonlinearity!r}")
+        if self.nonpositive_bias:
+            parts.append("nonpositive_bias=True")
+        if self.norm is not None:
+            parts.append(f"norm={self.norm!r}")
+            if self.norm == "atn":
+                parts.append(f"window={self.window}")
+            if not self.affine:
+                parts.append("affine=False")
+            if self.eps != 1e-5:
+                parts.append(f"eps={self.eps}")
         return ", ".join(parts)
-
-
-def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:
-    """Raise unless the activation exists for states of this kind."""
-    # a list: it can be asked for what has no hash
-    known = sorted({"modrelu", "identity"} if is_complex else {*ACTIVATIONS} - {"modrelu_stacked"})
-    if nonlinearity not in known:
-        kind = "a complex" if is_complex else "a real"
-        raise ValueError(
-            f"expected the nonlinearity of {kind} recurrence to be one of {known}, got "
-            f"{nonlinearity!r}"
-        )
-
-
-def check_initializers(initializers: Mapping[str, Initializer]) -> None:
-    """Raise unless they are functions under names that are known."""
-    if not isinstance(initializers, Mapping):
-        raise TypeError(
-            f"expected initializers as a dictionary of functions under {INITIALIZED}, got "
-            f"{initializers!r}"
-        )
-    if unknown := set(initializers) - set(INITIALIZED):
-        raise ValueError(f"unknown initializers {sorted(unknown)}: expected some of {INITIALIZED}")
-    for name, initializer in initializers.items():
-        if not callable(initializer):
-            raise TypeError(
-                f"expected initializers of functions that fill a tensor in place, got "
-                f"{initializer!r} for {name!r}"
-            )

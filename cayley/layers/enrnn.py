@@ -5,7 +5,8 @@ from typing import Unpack, cast
 from torch import nn
 
 from cayley.initializers import small_uniform_
-from cayley.layers.elman import RNN, Options, with_initializers
+from cayley.layers.elman import RNN
+from cayley.layers.options import Options, with_initializers
 from cayley.parametrizations.long_short import LongShort, check_sizes
 
 __all__ = ["ENRNN"]

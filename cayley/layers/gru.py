@@ -72,12 +72,15 @@ class NCGRU(Recurrent):
         input_size: The number m of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
-        orthogonal: Which matrices are orthogonal: ``"reset"``, ``"candidate"``, both or none.
+        orthogonal: Which matrices are orthogonal: any of ``"reset"``, ``"update"`` and
+            ``"candidate"``. The paper leaves the update gate's free; to choose others is its
+            ablation.
         order: The order of the Neumann series; None for the exact inverse.
         negative_ones: How many entries of D are −1, the last ones. None for n // 2.
         tolerance: The residual above which an inverse is computed anew; None for what the
             precision allows, see :class:`~cayley.parametrizations.NeumannCayley`.
         refresh_every: After how many updates an inverse is computed anew in any case.
+        refine: Whether matrices by Neumann series are moved to orthogonal ones; the paper does not.
         nonlinearity: Of the candidate: ``"modrelu"`` or ``"tanh"``.
         bias: Whether there are biases (and a threshold).
         batch_first: Whether input and output are (B, T, ·).
@@ -109,6 +112,7 @@ class NCGRU(Recurrent):
         negative_ones: int | None = None,
         tolerance: float | None = None,
         refresh_every: int | None = None,
+        refine: bool = True,
         nonlinearity: str = "modrelu",
         bias: bool = True,
         batch_first: bool = False,
@@ -138,15 +142,18 @@ class NCGRU(Recurrent):
         self.order = order
         self.nonlinearity = nonlinearity
         n = hidden_size
+        self.refine = refine
         unused: dict[str, object] = {}
         if order is None or not self.orthogonal:
             unused |= {"tolerance": tolerance, "refresh_every": refresh_every}
+            unused["refine"] = None if refine else False
         if not self.orthogonal:
             unused["negative_ones"] = negative_ones
         for name, value in unused.items():
             if value is not None:
                 why = "the inverse is exact" if self.orthogonal else "no matrix is orthogonal"
-                raise ValueError(f"expected {name}=None where {why}, got {value}")
+                default = True if name == "refine" else None
+                raise ValueError(f"expected {name}={default} where {why}, got {value}")
         if order is None:
             make = partial(ScaledCayley, negative_ones=negative_ones)
         else:
@@ -156,6 +163,7 @@ class NCGRU(Recurrent):
                 negative_ones=negative_ones,
                 tolerance=tolerance,
                 refresh_every=refresh_every,
+                refine=refine,
             )
         template = make_map(make, n, device)
         for suffix, size, _ in self.suffixes():
@@ -244,17 +252,17 @@ class NCGRU(Recurrent):
         parts = [super().extra_repr(), f"orthogonal={self.orthogonal}"]
         if self.orthogonal:
             parts.append(f"order={self.order}")
+        if not self.refine:
+            parts.append("refine=False")
         if self.nonlinearity != "modrelu":
             parts.append(f"nonlinearity={self.nonlinearity!r}")
         return ", ".join(parts)
 
 
 def check_orthogonal_gates(orthogonal: Sequence[str]) -> None:
-    """Raise unless each gate named is one that may be orthogonal."""
-    allowed = ("reset", "candidate")
+    """Raise unless each gate named is one that there is."""
     listed = isinstance(orthogonal, Collection) and not isinstance(orthogonal, str)
-    if not listed or not all(gate in allowed for gate in orthogonal):
+    if not listed or not all(gate in GATES for gate in orthogonal):
         raise ValueError(
-            f"expected orthogonal to hold some of {allowed}, as a tuple, got {orthogonal!r}; the "
-            "update gate's matrix is free in every variant of the network"
+            f"expected orthogonal to hold some of {GATES}, as a tuple, got {orthogonal!r}"
         )

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from cayley.checks import check_integer, check_number
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
-from cayley.layers.lstm_state import StreamState, stream_size
-from cayley.layers.recurrent import Recurrent, State
+from cayley.layers.recurrent import Recurrent
+from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.atn import check_over
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import reversed_sequences
@@ -42,7 +42,7 @@ class LSTM(Recurrent):
 
     With ``norm=None`` the layer *is* ``nn.LSTM``: the same parameters, numbers and initialisation.
     Otherwise :math:`N_h, N_x, N_c` have their own γ and β (``gamma_hh_l0``, ``gamma_ih_l0``,
-    ``gamma_cell_l0``, …), the first two over all four gates together, and
+    ``gamma_cell_l0``, …) unless ``affine=False``, the first two over all four gates together, and
 
     - ``"layer"`` normalises each example over its units;
     - ``"batch"`` normalises each unit over the examples that have this step and, in evaluation, by
@@ -78,11 +78,12 @@ class LSTM(Recurrent):
         window: The number K of steps of ``"atn"``.
         over: What ``"atn"`` takes statistics over, ``"layer"`` or ``"batch"``.
         norm_cell: Whether :math:`N_c` is there; otherwise it is the identity.
+        affine: Whether the normalisations have γ and β; otherwise they are 1 and 0.
         bias_inside: Whether there are two biases inside of N as above, or one outside,
             :math:`N_h(W h) + N_x(U x) + b`, named ``bias_l0``.
         forget_bias: What is added to the forget gate at the start: its bias, or with a
-            normalisation, which would undo a bias inside, its :math:`\beta_h`. None leaves it as
-            it is drawn.
+            normalisation, which would undo a bias inside, its :math:`\beta_h`, or without β the
+            bias outside. None leaves it as it is drawn.
         eps: The ε of all normalisations.
         max_steps: The number of time steps with statistics of the population, over the batch; all
             later steps share the last one's.
@@ -116,6 +117,7 @@ class LSTM(Recurrent):
         window: int | None = None,
         over: Literal["layer", "batch"] = "layer",
         norm_cell: bool = True,
+        affine: bool = True,
         bias_inside: bool = True,
         forget_bias: float | None = None,
         eps: float = 1e-5,
@@ -130,8 +132,18 @@ class LSTM(Recurrent):
         check_norm(norm, window, over)
         check_number("LSTM", "eps", eps)
         check_integer("max_steps", max_steps)
-        if norm is None and forget_bias is not None and not bias:
-            raise ValueError("forget_bias is the value of a bias: expected bias=True, got False")
+        if norm is None and not affine:
+            raise ValueError("affine=False is about a normalisation: expected norm, got None")
+        if forget_bias is not None and (norm is None or not affine):
+            if not bias:
+                raise ValueError(
+                    "forget_bias is the value of a bias: expected bias=True, got False"
+                )
+            if norm is not None and bias_inside:
+                raise ValueError(
+                    "forget_bias would be undone by the normalisation: expected affine=True or "
+                    "bias_inside=False, got neither"
+                )
         sites = 0 if norm is None else 2 + norm_cell
         over = "batch" if norm == "batch" else over
         K = window or 1
@@ -145,11 +157,13 @@ class LSTM(Recurrent):
             batch_first=batch_first,
             dropout=dropout,
             bidirectional=bidirectional,
+            streams=extra > 0,
         )
         self.norm = norm
         self.window = K
         self.over: Literal["layer", "batch"] = over
         self.norm_cell = norm is not None and norm_cell
+        self.affine = affine
         self.bias_inside = bias_inside
         self.forget_bias = forget_bias
         self.eps = eps
@@ -163,7 +177,8 @@ class LSTM(Recurrent):
                 two = norm is None or bias_inside
                 shapes |= dict.fromkeys(("bias_ih", "bias_hh") if two else ("bias",), (4 * H,))
             for site, features in self._sites():
-                shapes |= {f"gamma_{site}": (features,), f"beta_{site}": (features,)}
+                if affine:
+                    shapes |= {f"gamma_{site}": (features,), f"beta_{site}": (features,)}
                 if over == "batch":
                     self.population[f"{site}_{suffix}"] = PopulationStatistics(
                         features, max_steps=max_steps, device=device, dtype=dtype
@@ -200,7 +215,9 @@ class LSTM(Recurrent):
                 nn.init.zeros_(parameter)
         if self.forget_bias is not None:
             for suffix, _, _ in self.suffixes():
-                names = ("bias_ih", "bias_hh") if self.norm is None else ("beta_hh",)
+                names = ("bias_ih", "bias_hh")
+                if self.norm is not None:
+                    names = ("beta_hh",) if self.affine else ("bias",)
                 for name, value in zip(names, (self.forget_bias, 0.0), strict=False):
                     getattr(self, f"{name}_{suffix}")[H : 2 * H] = value
         for suffix, _, _ in self.suffixes():
@@ -254,7 +271,7 @@ class LSTM(Recurrent):
                 eps=self.eps,
                 batch_sizes=batch_sizes,
             )
-            windows.take(states)
+            windows.take(ih=states.input, hh=states.recurrent, cell=states.cell)
             if self.over == "batch" and self.training:
                 sequences = windows.B if batch_sizes is None else batch_sizes
                 for site, (mean, var) in windows.statistics(self.eps).items():
@@ -264,7 +281,12 @@ class LSTM(Recurrent):
         return y, (h_n, c_n, *windows.state())
 
     def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:
-        gamma, beta = (getattr(self, f"{name}_{site}_{suffix}") for name in ("gamma", "beta"))
+        if self.affine:
+            gamma, beta = (getattr(self, f"{name}_{site}_{suffix}") for name in ("gamma", "beta"))
+        else:
+            features = dict(self._sites())[site]
+            weight = getattr(self, f"weight_hh_{suffix}")
+            gamma, beta = weight.new_ones(features), weight.new_zeros(features)
         if self.over == "layer":
             return NormSite(gamma, beta, past=windows.past.get(site))
         if self.training and windows.B > 0:
@@ -283,14 +305,6 @@ class LSTM(Recurrent):
         b_x, b_h = (getattr(self, f"{name}_{suffix}") for name in ("bias_ih", "bias_hh"))
         return (b_x + b_h, None, None) if self.norm is None else (b_x, b_h, None)
 
-    def _split(self, hx: State | None, B: int, unbatched: bool) -> list[tuple[Tensor, ...]] | None:
-        """As every layer, but (h, c) alone are enough: the third tensor is what a stream adds."""
-        if isinstance(hx, (tuple, list)) and len(hx) == 2 < len(self.state_sizes):
-            empty = hx[0].new_zeros(*hx[0].shape[:-1], self.state_sizes[2])
-            states = super()._split((*hx, empty), B, unbatched)
-            return None if states is None else [state[:2] for state in states]
-        return super()._split(hx, B, unbatched)
-
     def extra_repr(self) -> str:
         """As ``nn.LSTM`` prints it, with the normalisation."""
         parts = [super().extra_repr()]
@@ -300,6 +314,8 @@ class LSTM(Recurrent):
                 parts.append(f"window={self.window}, over={self.over!r}")
             if not self.norm_cell:
                 parts.append("norm_cell=False")
+            if not self.affine:
+                parts.append("affine=False")
             if not self.bias_inside:
                 parts.append("bias_inside=False")
             if self.eps != 1e-5:

@@ -7,7 +7,8 @@ from torch import nn
 
 from cayley.checks import check_integer
 from cayley.initializers import small_uniform_, unit_state_
-from cayley.layers.elman import RNN, Options, with_initializers
+from cayley.layers.elman import RNN
+from cayley.layers.options import Options, with_initializers
 from cayley.parametrizations import (
     ComplexScaledCayley,
     GivensLayers,
@@ -42,6 +43,9 @@ class ScoRNN(RNN):
             between n/10 and 7n/10. None for n // 2.
         nonlinearity: See :class:`~cayley.RNN`.
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
+        init: What A starts with: ``"blocks"``, the paper's choice, which gives W the eigenvalues
+            :math:`\pm e^{\pm it}`, :math:`t \sim U[0, \pi/2)`; ``"circle"``, ``"uniform"`` or
+            ``"zero"``, see :func:`~cayley.parametrizations.skew.initial_entries`.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -61,13 +65,16 @@ class ScoRNN(RNN):
         negative_ones: int | None = None,
         nonlinearity: str = "modrelu",
         bandwidth: int | None = None,
+        init: str = "blocks",
         **options: Unpack[Options],
     ) -> None:
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            recurrent=partial(ScaledCayley, negative_ones=negative_ones, bandwidth=bandwidth),
+            recurrent=partial(
+                ScaledCayley, negative_ones=negative_ones, bandwidth=bandwidth, init=init
+            ),
             nonlinearity=nonlinearity,
             **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),
         )
@@ -93,6 +100,7 @@ class ScuRNN(RNN):
         hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
         num_layers: The number of layers stacked.
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
+        init: What the real part of A starts with, see :class:`ScoRNN`; the imaginary part is 0.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -109,6 +117,7 @@ class ScuRNN(RNN):
         num_layers: int = 1,
         *,
         bandwidth: int | None = None,
+        init: str = "blocks",
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
@@ -116,7 +125,7 @@ class ScuRNN(RNN):
             input_size,
             hidden_size,
             num_layers,
-            recurrent=partial(ComplexScaledCayley, bandwidth=bandwidth),
+            recurrent=partial(ComplexScaledCayley, bandwidth=bandwidth, init=init),
             nonlinearity="modrelu",
             **with_initializers(
                 options, weight_ih=nn.init.xavier_uniform_, bias=small_uniform_, h0=small_uniform_

@@ -35,6 +35,8 @@ class Recurrent(nn.Module, ABC):
         dropout: Probability of dropout on the output of each layer but the last.
         bidirectional: Whether a second set of weights reads the sequence from its end.
         trainable_h0: Whether the output's initial state is a parameter, ``h0_l0``.
+        streams: Whether the last tensor of the state is what a stream adds to the others: it may be
+            left out of ``hx``, and :meth:`run` is then given the others alone.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Recurrent(nn.Module, ABC):
         dropout: float,
         bidirectional: bool,
         trainable_h0: bool = False,
+        streams: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
@@ -73,6 +76,7 @@ class Recurrent(nn.Module, ABC):
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
         self.trainable_h0 = trainable_h0
+        self.streams = streams
         self.structured = nn.ModuleDict()
 
     @abstractmethod
@@ -212,13 +216,15 @@ class Recurrent(nn.Module, ABC):
         if hx is None:
             return None
         tensors = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        if len(tensors) != len(self.state_sizes):
+        alone = self.streams and len(tensors) == len(self.state_sizes) - 1
+        sizes = self.state_sizes[:-1] if alone else self.state_sizes
+        if len(tensors) != len(sizes):
             raise RuntimeError(
                 f"{type(self).__name__}: expected hx to hold {len(self.state_sizes)} tensor(s), "
                 f"got {len(tensors)}"
             )
         count = self.num_layers * self.num_directions
-        for h, size in zip(tensors, self.state_sizes, strict=True):
+        for h, size in zip(tensors, sizes, strict=True):
             shape = (count, size) if unbatched else (count, B, size)
             if h.shape != shape:
                 raise RuntimeError(

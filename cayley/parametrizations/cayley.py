@@ -23,10 +23,10 @@ from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import (
     Skew,
-    bandwidth_repr,
     last_diagonal,
     positions,
     skew_at,
+    skew_repr,
 )
 from cayley.tracing import computes_now, has_tangent
 
@@ -103,6 +103,8 @@ class ScaledCayley(Parametrization):
         n: The size of W.
         negative_ones: How many of D's entries are −1: the last ones. None for n // 2.
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
+        init: What A starts with, ``"blocks"``, ``"circle"``, ``"uniform"`` or ``"zero"``: see
+            :func:`~cayley.parametrizations.skew.initial_entries`.
 
     Shapes:
         A's free entries (n(n−1)/2) ↦ W (n, n).
@@ -118,11 +120,16 @@ class ScaledCayley(Parametrization):
     D: Tensor
 
     def __init__(
-        self, n: int, *, negative_ones: int | None = None, bandwidth: int | None = None
+        self,
+        n: int,
+        *,
+        negative_ones: int | None = None,
+        bandwidth: int | None = None,
+        init: str = "blocks",
     ) -> None:
         super().__init__(n)
         self.negative_ones = count_signs(n, negative_ones)
-        self.skew = Skew(n, bandwidth=bandwidth)
+        self.skew = Skew(n, bandwidth=bandwidth, init=init)
         self.register_buffer("D", torch.empty(n))
         place_signs_(self.D, self.negative_ones)
         self._replay: Cache[Replay] = Cache()
@@ -195,13 +202,13 @@ class ScaledCayley(Parametrization):
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        """Plane rotations by angles t ~ U[0, π/2), and −1 in the last entries of D."""
+        """A as ``init`` says, and −1 in the last entries of D."""
         place_signs_(self.D, self.negative_ones)
         return self.skew.sample(device=device, dtype=dtype)
 
     def extra_repr(self) -> str:
-        """The size, the number of −1 that D starts with and the bandwidth."""
-        return f"{self.n}, negative_ones={self.negative_ones}{bandwidth_repr(self.skew.bandwidth)}"
+        """The size, the number of −1 that D starts with, and what is unusual about A."""
+        return f"{self.n}, negative_ones={self.negative_ones}{skew_repr(self.skew)}"
 
 
 def _matrix_and_inverse(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:

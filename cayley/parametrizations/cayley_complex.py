@@ -13,7 +13,7 @@ from cayley.parametrizations.parametrization import (
     check_square,
 )
 from cayley.parametrizations.signature import small_cayley
-from cayley.parametrizations.skew import SkewHermitian, bandwidth_repr
+from cayley.parametrizations.skew import SkewHermitian, skew_repr
 
 __all__ = ["ComplexScaledCayley", "phases_to_diagonal"]
 
@@ -48,6 +48,8 @@ class ComplexScaledCayley(Parametrization):
     Arguments:
         n: The size of W.
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
+        init: What the real part of A starts with, ``"blocks"``, ``"circle"``, ``"uniform"`` or
+            ``"zero"``: see :func:`~cayley.parametrizations.skew.initial_entries`.
 
     Shapes:
         A's free entries (n²), θ (n) ↦ W complex (n, n).
@@ -63,9 +65,9 @@ class ComplexScaledCayley(Parametrization):
     phases = ("theta",)
     is_complex = True
 
-    def __init__(self, n: int, *, bandwidth: int | None = None) -> None:
+    def __init__(self, n: int, *, bandwidth: int | None = None, init: str = "blocks") -> None:
         super().__init__(n)
-        self.skew = SkewHermitian(n, bandwidth=bandwidth)
+        self.skew = SkewHermitian(n, bandwidth=bandwidth, init=init)
 
     @property
     def onto(self) -> bool:
@@ -87,10 +89,10 @@ class ComplexScaledCayley(Parametrization):
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        """Plane rotations as for the real transform, and θ ~ U[0, 2π)."""
+        """A as ``init`` says, without an imaginary part, and θ ~ U[0, 2π)."""
         theta = torch.rand(self.n, device=device, dtype=dtype) * (2 * math.pi)
         return *self.skew.sample(device=device, dtype=dtype), theta
 
     def extra_repr(self) -> str:
-        """The size and, where there is one, the bandwidth."""
-        return f"{self.n}{bandwidth_repr(self.skew.bandwidth)}"
+        """The size, and what is unusual about A."""
+        return f"{self.n}{skew_repr(self.skew)}"

@@ -88,8 +88,11 @@ class NeumannCayley(Parametrization):
         W is formed as :math:`(2 \tilde A - I) D`, equal for the exact inverse, and
         :func:`~cayley.parametrizations.polar.refine` then moves it to an orthogonal matrix. So W is
         orthogonal to rounding (12 times the square of the tolerance at worst), while it may differ
-        from the exact transform of A by four times the residual. The paper has no such step: its W
-        is off the orthogonal matrices by as much as :math:`\tilde A` is off the inverse.
+        from the exact transform of A by four times the residual. The paper has no such step: with
+        ``refine=False`` W is the product :math:`\tilde A (I - A) D` itself, and off the orthogonal
+        matrices by as much as :math:`\tilde A` is off the inverse. The gradient above then has that
+        W in it. With ``tolerance=float("inf")`` beside it, and :meth:`refresh_` at the beginning of
+        every epoch, that is the paper's algorithm as it is printed.
 
         Only :meth:`advance`, which a layer calls in a forward pass in training mode that records a
         gradient for A, writes the buffers. Every other call computes from them what such a pass
@@ -103,7 +106,7 @@ class NeumannCayley(Parametrization):
         into one of its multiprocessors (n up to 170 on an H200): W is formed by one launch, its
         gradient by another, and no pass waits. Otherwise, and under
         ``cayley.backend("reference")``, every pass waits for the GPU once, and once more where A
-        has changed.
+        has changed. With ``refine=False`` W takes some launches more.
 
     References:
         Orthogonal Gated Recurrent Unit with Neumann-Cayley Transformation, Mucllari,
@@ -117,6 +120,7 @@ class NeumannCayley(Parametrization):
             the square root of the machine precision, 3.5e-4 in float32.
         refresh_every: The number of updates of which the last is by factorisation; None to leave
             that to the tolerance.
+        refine: Whether W is moved to an orthogonal matrix.
 
     Attributes:
         inverse: :math:`\tilde A`, (n, n).
@@ -154,6 +158,7 @@ class NeumannCayley(Parametrization):
         negative_ones: int | None = None,
         tolerance: float | None = None,
         refresh_every: int | None = None,
+        refine: bool = True,
     ) -> None:
         super().__init__(n)
         if not is_integer(order) or order < 1:
@@ -169,6 +174,7 @@ class NeumannCayley(Parametrization):
         self.negative_ones = count_signs(n, negative_ones)
         self.tolerance = tolerance
         self.refresh_every = refresh_every
+        self.refine = refine
         self.skew = Skew(n)
         self.register_buffer("D", torch.empty(n))
         self.register_buffer("inverse", torch.empty(n, n))
@@ -199,7 +205,8 @@ class NeumannCayley(Parametrization):
             return self._launch(A, update)[0]
         with full_precision(A, self.inverse):
             inverse = self._inverse(A, _update_inverse if update else None, _next_inverse)
-            return of_inverse(_inverse_of(self.skew(A), inverse), self.D)
+            M = self.skew(A)
+            return self._of_inverse(_inverse_of(M, inverse), M, self.D)
 
     @torch.no_grad()
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
@@ -213,15 +220,23 @@ class NeumannCayley(Parametrization):
         with full_precision(A, self.inverse):
             # without the operators, which hide from tracers what nobody traces here
             inverse = self._inverse(A, update_inverse_ if update else None, next_inverse).clone()
-            W = of_inverse(inverse, D)
-        return W, lambda G: (pulled_back(G, inverse, D, places),)
+            W = self._of_inverse(inverse, self.skew(A), D)
+        if self.refine:
+            return W, lambda G: (pulled_back(G, inverse, D, places),)
+        return W, lambda G: (printed_gradient(G, inverse, W, D, places),)
+
+    def _of_inverse(self, inverse: Tensor, A: Tensor, D: Tensor) -> Tensor:
+        """The matrix W of an inverse, (n, n), of A, (n, n), and of D, (n)."""
+        return of_inverse(inverse, D) if self.refine else inverse @ _minus(A) * D
 
     def capturable(self, *X: Tensor) -> bool:
         """Whether a CUDA graph can capture :meth:`with_pullback`: where it is one launch."""
         return self._is_one_launch(X[0])
 
     def _is_one_launch(self, A: Tensor) -> bool:
-        return by_kernel(self.n, A, self.D, self.inverse, self.point, self.residual)
+        state = (self.D, self.inverse, self.point, self.residual)
+        # the kernel refines what it forms
+        return self.refine and by_kernel(self.n, A, *state)
 
     def _launch(self, A: Tensor, update: bool) -> tuple[Tensor, Tensor, Tensor]:
         refreshes = self.refreshes if update else None
@@ -276,7 +291,31 @@ class NeumannCayley(Parametrization):
             parts.append(f"tolerance={self.tolerance}")
         if self.refresh_every is not None:
             parts.append(f"refresh_every={self.refresh_every}")
+        if not self.refine:
+            parts.append("refine=False")
         return ", ".join(parts)
+
+
+def _minus(A: Tensor) -> Tensor:
+    """I − A."""
+    return torch.eye(len(A), device=A.device, dtype=A.dtype) - A
+
+
+def printed_gradient(G: Tensor, X: Tensor, W: Tensor, D: Tensor, places: Tensor) -> Tensor:
+    r"""Gradient with respect to the free entries of A, from that of the matrix :math:`X (I - A) D`.
+
+    .. math:: Q^\top - Q, \qquad Q = X^\top G (D + W^\top)
+
+    Arguments:
+        G: The gradient with respect to the matrix, (n, n).
+        X: The inverse, or what stands for it, (n, n).
+        W: The matrix, (n, n).
+        D: The diagonal of the scaling matrix, (n).
+        places: Where the free entries are in A, read row by row.
+    """
+    with full_precision(G):
+        Q = X.mT @ torch.addmm(G * D, G, W.mT)
+    return (Q.mT - Q).flatten().index_select(0, places)
 
 
 def by_kernel(n: int, x: Tensor, *others: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Skew-symmetric and skew-Hermitian matrices from their free entries."""
 
 import functools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,17 +17,22 @@ from cayley.parametrizations.parametrization import (
 from cayley.tracing import computes_now
 
 __all__ = [
+    "INITS",
     "Skew",
     "SkewHermitian",
-    "bandwidth_repr",
     "diagonal_entries",
+    "initial_entries",
     "last_diagonal",
     "positions",
     "skew_at",
     "skew_blocks",
     "skew_hermitian",
+    "skew_repr",
     "skew_symmetric",
 ]
+
+
+INITS = ("blocks", "circle", "uniform", "zero")
 
 
 def diagonals(n: int, first: int, last: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -88,6 +94,56 @@ def skew_blocks(s: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
     return x
 
 
+def initial_entries(
+    init: str,
+    n: int,
+    bandwidth: int | None = None,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""The free entries of a skew-symmetric (n, n) matrix A to start with.
+
+    ``"blocks"`` and ``"circle"`` are blocks [[0, s], [−s, 0]] with :math:`s = \tan(t/2)`, whose
+    Cayley transform has the eigenvalues :math:`e^{\pm it}`: on the right half of the circle,
+    :math:`t \sim U[0, \pi/2)`, or on all of it, :math:`t \sim U[-\pi, \pi)`. ``"uniform"`` are
+    entries :math:`U[-1/\sqrt n, 1/\sqrt n)`, and ``"zero"`` is 0, whose transform is the identity.
+
+    Note:
+        The reference says that other initial values were worse, not which. ``"circle"`` is what the
+        program for the adding problem of scuRNN does. A of norm 1 or so, as that of ``"uniform"``
+        is whatever n, has transforms with eigenvalues all over the right half of the circle.
+
+    References:
+        Orthogonal Recurrent Neural Networks with Scaled Cayley Transform, Helfrich, Willmott, Ye,
+        2018, section 4.2.
+
+    Arguments:
+        init: ``"blocks"``, ``"circle"``, ``"uniform"`` or ``"zero"``.
+        n: The size of A.
+        bandwidth: How many diagonals above the main one may be non-zero; None for all.
+        device: Of the entries.
+        dtype: Of the entries.
+
+    Example:
+        >>> float(initial_entries("uniform", 4).abs().max()) <= 0.5
+        True
+        >>> initial_entries("zero", 3)
+        tensor([0., 0., 0.])
+    """
+    entries = torch.zeros(
+        diagonal_entries(n, 1, last_diagonal(n, bandwidth)), device=device, dtype=dtype
+    )
+    if init == "zero":
+        return entries
+    if init == "uniform":
+        return entries.uniform_(-(n**-0.5), n**-0.5)
+    t = rotation_angles(n, device=device, dtype=dtype)
+    if init == "circle":
+        t = 4 * t - math.pi
+    return skew_blocks((t / 2).tan(), n, bandwidth)
+
+
 def skew_symmetric(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
     r"""Skew-symmetric matrix :math:`A = -A^\top` from the entries above its diagonal.
 
@@ -147,13 +203,16 @@ def skew_hermitian(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
 
 
 class Banded(Parametrization):
-    """What skew-symmetric and skew-Hermitian matrices share: a bandwidth and a defect."""
+    """What skew-symmetric and skew-Hermitian matrices share: a bandwidth, a start and a defect."""
 
-    def __init__(self, n: int, *, bandwidth: int | None = None) -> None:
+    def __init__(self, n: int, *, bandwidth: int | None = None, init: str = "blocks") -> None:
         super().__init__(n)
         if bandwidth is not None and (not is_integer(bandwidth) or bandwidth < 1):
             raise ValueError(f"expected an int bandwidth of at least 1, got {bandwidth!r}")
+        if init not in INITS:
+            raise ValueError(f"expected init to be one of {INITS}, got {init!r}")
         self.bandwidth = bandwidth
+        self.init = init
 
     @property
     def onto(self) -> bool:
@@ -171,8 +230,8 @@ class Banded(Parametrization):
         return torch.linalg.matrix_norm(W.detach() + W.detach().mH)
 
     def extra_repr(self) -> str:
-        """The size and, where there is one, the bandwidth."""
-        return f"{self.n}" + bandwidth_repr(self.bandwidth)
+        """The size, and bandwidth and initial values where they are not the usual ones."""
+        return f"{self.n}" + skew_repr(self)
 
 
 class Skew(Banded):
@@ -181,6 +240,7 @@ class Skew(Banded):
     Arguments:
         n: The size of A.
         bandwidth: How many diagonals above the main one may be non-zero; None for all.
+        init: What ``sample`` draws, see :func:`initial_entries`.
 
     Shapes:
         A's free entries (n(n−1)/2) ↦ A (n, n).
@@ -211,9 +271,9 @@ class Skew(Banded):
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        """Blocks [[0, s], [−s, 0]] with s = tan(t/2), t ~ U[0, π/2), whose Cayley is e^{±it}."""
-        s = (rotation_angles(self.n, device=device, dtype=dtype) / 2).tan()
-        return (skew_blocks(s, self.n, self.bandwidth),)
+        """As :func:`initial_entries` draws them."""
+        options = {"device": device, "dtype": dtype}
+        return (initial_entries(self.init, self.n, self.bandwidth, **options),)
 
 
 class SkewHermitian(Banded):
@@ -222,6 +282,7 @@ class SkewHermitian(Banded):
     Arguments:
         n: The size of A.
         bandwidth: How many diagonals above the main one may be non-zero; None for all.
+        init: What ``sample`` draws, see :func:`initial_entries`.
 
     Shapes:
         A's free entries (n²) ↦ A complex (n, n).
@@ -256,8 +317,9 @@ class SkewHermitian(Banded):
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        """The blocks of :class:`Skew` as real part, no imaginary part."""
-        (real,) = Skew(self.n, bandwidth=self.bandwidth).sample(device=device, dtype=dtype)
+        """As :func:`initial_entries` draws real parts, and no imaginary parts."""
+        options = {"device": device, "dtype": dtype}
+        real = initial_entries(self.init, self.n, self.bandwidth, **options)
         last = last_diagonal(self.n, self.bandwidth)
         return (torch.cat((real, real.new_zeros(diagonal_entries(self.n, 0, last)))),)
 
@@ -267,9 +329,10 @@ def last_diagonal(n: int, bandwidth: int | None) -> int:
     return n - 1 if bandwidth is None else min(bandwidth, n - 1)
 
 
-def bandwidth_repr(bandwidth: int | None) -> str:
-    """The bandwidth as it stands in ``repr``."""
-    return "" if bandwidth is None else f", bandwidth={bandwidth}"
+def skew_repr(skew: Banded) -> str:
+    """What differs from the defaults, as it stands in ``repr``."""
+    bandwidth = "" if skew.bandwidth is None else f", bandwidth={skew.bandwidth}"
+    return bandwidth + ("" if skew.init == "blocks" else f", init={skew.init!r}")
 
 
 def check_skew(A: Tensor, defect: Tensor, n: int, bandwidth: int | None) -> None:

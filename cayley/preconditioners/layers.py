@@ -34,7 +34,8 @@ class LayerRule(Rule):
 
     U is always preconditioned, W where it is free, and both are centred where a bias is added to
     their products; the threshold of modReLU is not. Where a normalisation stands between the two
-    products of an LSTM there are two blocks, [b_x, U] and [b_h, W]. Of the structured matrices the
+    products there are two blocks, [b_x, U] and [b_h, W], in an Elman network without the biases.
+    Of the structured matrices the
     blocks that are free tensors themselves take part: free gates of :class:`~cayley.NCGRU` and the
     coupling of :class:`~cayley.ENRNN`.
 
@@ -78,6 +79,8 @@ class LayerRule(Rule):
                 blocks += _gru_blocks(module, suffix)
             elif isinstance(module, RNN):
                 blocks += _elman_blocks(module, suffix)
+                if module.norm is not None and module.nonlinearity != "modrelu":
+                    left[f"bias_{suffix}"] = "it is added behind the normalisation"
             left[f"h0_{suffix}"] = "an initial state, which multiplies nothing"
         named = {place.name for block in blocks for place in (*block.weights, *block.biases)}
         for name, _ in module.named_parameters():
@@ -108,8 +111,10 @@ class LayerRule(Rule):
 
 def _elman_blocks(module: RNN, suffix: str) -> list[Block]:
     name = f"weight_hh_{suffix}"
-    additive = module.nonlinearity != "modrelu"
+    additive = module.nonlinearity != "modrelu" and module.norm is None
     if name not in module.structured:
+        if module.norm is not None:
+            return separate_blocks(suffix)
         block = joint_block(suffix)
         return [block if additive else Block(block.weights)]
     parts: list[tuple[slice, tuple[Weight, ...]]] = [(ALL, ())]

@@ -2,12 +2,18 @@
 
 from cayley.kernels.dispatch import backend
 from cayley.recurrences.elman import elman, elman_loop
+from cayley.recurrences.elman_norm import (
+    NormalizedStates,
+    normalized_elman,
+    normalized_elman_loop,
+)
 from cayley.recurrences.gru import gru, gru_loop
 from cayley.recurrences.lstm import States, lstm, lstm_loop
 from cayley.recurrences.lstm_call import NormSite
 
 __all__ = [
     "NormSite",
+    "NormalizedStates",
     "States",
     "backend",
     "elman",
@@ -16,4 +22,6 @@ __all__ = [
     "gru_loop",
     "lstm",
     "lstm_loop",
+    "normalized_elman",
+    "normalized_elman_loop",
 ]

@@ -20,7 +20,7 @@ from cayley.norms.windows import (
 )
 from cayley.tracing import traced
 
-__all__ = ["LstmArguments", "NormSite", "lstm_call"]
+__all__ = ["LstmArguments", "NormSite", "check_site", "lstm_call", "reference_of_input"]
 
 
 class NormSite(NamedTuple):
@@ -80,10 +80,11 @@ class LstmArguments(NamedTuple):
         for site, features in zip(self.sites(), (4 * H, 4 * H, H), strict=True):
             if site is not None:
                 check_devices(x, site.gamma, site.beta, *(site.past or ()), *(site.given or ()))
-                _check_site(site, T, h0.shape[0], features, self.window, self.over)
+                check_site(site, T, h0.shape[0], features, self.window, self.over)
 
 
-def _check_site(site: NormSite, T: int, B: int, F: int, window: int, over: str) -> None:
+def check_site(site: NormSite, T: int, B: int, F: int, window: int, over: str) -> None:
+    """Raise unless a normalisation fits T steps of B sequences with F features."""
     if not site.gamma.shape == site.beta.shape == (F,):
         raise ValueError(
             f"expected gamma and beta of {F} features, got {tuple(site.gamma.shape)} and "
@@ -160,19 +161,18 @@ def _references(call: LstmCall, sites: Sequence[NormSite | None]) -> Sequence[Te
         return [None if site is None else one for one, site in zip(found, sites, strict=True)]
     cells = (1, h0.shape[1]) if call.over_batch else (h0.shape[0], 1)
     return (
-        _reference_of_input(call) if of_x else None,
+        reference_of_input(x, call.batch_sizes, call.over_batch) if of_x else None,
         _reference_of_products(call) if of_h else None,
         h0.new_zeros(cells) if of_c else None,
     )
 
 
-def _reference_of_input(call: LstmCall) -> Tensor:
-    """That of what the input contributes, (B, 1) or (1, 4H)."""
-    x, batch_sizes = call.x, call.batch_sizes
+def reference_of_input(x: Tensor, batch_sizes: Tensor | None, over_batch: bool) -> Tensor:
+    """That of what the input contributes, (B, 1), or (1, F) over the batch."""
     if batch_sizes is None:
         # the sum is a value, or the 0 of a batch without any
-        return reference_of(x[:, :1].sum(1, keepdim=True) if call.over_batch else x[..., :1])
-    if call.over_batch:
+        return reference_of(x[:, :1].sum(1, keepdim=True) if over_batch else x[..., :1])
+    if over_batch:
         first_row = batch_sizes.cumsum(0) - batch_sizes
         return reference_of(x[first_row.to(x.device, non_blocking=True), None])
     rows = step_mask(batch_sizes, x.device)

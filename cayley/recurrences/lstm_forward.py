@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from cayley.kernels.calls import LstmCall, LstmStates, Site
+from cayley.kernels.calls import LstmCall, LstmStates, Site, WindowedCall
 from cayley.kernels.projection import project
 from cayley.kernels.steps import step_sizes
 from cayley.norms.atn import assorted_time_norm, normalize
@@ -11,10 +11,10 @@ from cayley.norms.layouts import packed_table, step_mask
 from cayley.norms.running import DefinedWindow, RunningWindow
 from cayley.norms.windows import TimeWindow, mean_and_variance
 
-__all__ = ["lstm_forward"]
+__all__ = ["SiteSteps", "lstm_forward", "normalized_input"]
 
 
-class _Steps:
+class SiteSteps:
     """A normalisation, step by step.
 
     Arguments:
@@ -23,7 +23,7 @@ class _Steps:
         by_definition: Whether every window is summed anew.
     """
 
-    def __init__(self, site: Site, call: LstmCall, by_definition: bool) -> None:
+    def __init__(self, site: Site, call: WindowedCall, by_definition: bool) -> None:
         self.gamma, self.beta, self.reference, _, self.given = site
         self.over_batch, self.eps = call.over_batch, call.eps
         kind = DefinedWindow if by_definition else RunningWindow
@@ -56,7 +56,7 @@ class _Steps:
         return torch.stack(steps, 1)
 
 
-def _past(site: Site, call: LstmCall) -> TimeWindow | None:
+def _past(site: Site, call: WindowedCall) -> TimeWindow | None:
     if site.past is None or site.reference is None or call.weights is None:
         return None
     means, variances = site.past
@@ -72,11 +72,11 @@ def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
     """
     b, x, statistics_x = call.b, project(call.x, call.U, None), call.x.new_empty(0)
     N_h, N_c = (
-        None if site is None else _Steps(site, call, by_definition)
+        None if site is None else SiteSteps(site, call, by_definition)
         for site in (call.recurrent, call.cell)
     )
     if call.input is not None:
-        x, statistics_x = _normalized_input(x, call.input, call)
+        x, statistics_x = normalized_input(x, call.input, call)
     if N_h is None and b is not None:
         x = x + b
     sizes = step_sizes(x, call.batch_sizes)
@@ -111,7 +111,7 @@ def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
     )
 
 
-def _normalized_input(x: Tensor, site: Site, call: LstmCall) -> tuple[Tensor, Tensor]:
+def normalized_input(x: Tensor, site: Site, call: WindowedCall) -> tuple[Tensor, Tensor]:
     """N_x of all steps at once, and its statistics."""
     gamma, beta, batch_sizes, eps = site.gamma, site.beta, call.batch_sizes, call.eps
     if site.given is not None:

@@ -1,23 +1,25 @@
 """The gradient of the LSTM recurrence, from its last step to its first."""
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site, WindowedCall
 from cayley.kernels.operator import Found
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import outer_products, previous_states, step_sizes
 from cayley.norms.layouts import packed_table, step_mask
 from cayley.norms.running import RunningAdjoint, window_counts
 
-__all__ = ["lstm_gradient", "with_references"]
+__all__ = ["SiteAdjoint", "lstm_gradient", "normalized", "plus", "with_references"]
 
-Backward = Callable[[LstmGradients, LstmStates, LstmCall, Collection[str]], Found]
+# from the gradients of the results, the results, the call, and the names of what is needed
+Backward = Callable[[Any, Any, Any, Collection[str]], Found]
 
 
-class _SiteAdjoint:
+class SiteAdjoint:
     """The gradient of a normalisation, given step by step from the last to the first.
 
     Arguments:
@@ -32,7 +34,7 @@ class _SiteAdjoint:
     def __init__(
         self,
         site: Site,
-        call: LstmCall,
+        call: WindowedCall,
         sizes: list[int],
         zs: tuple[Tensor, ...],
         statistics: Tensor,
@@ -89,9 +91,7 @@ class _SiteAdjoint:
 def with_references(backward: Backward) -> Backward:
     """The same gradients, and those with respect to what all means are measured from."""
 
-    def run(
-        gradients: LstmGradients, states: LstmStates, call: LstmCall, needed: Collection[str]
-    ) -> Found:
+    def run(gradients: Any, states: Any, call: Any, needed: Collection[str]) -> Found:
         found = backward(gradients, states, call, needed)
         for name in ("input", "recurrent", "cell"):
             if f"{name}_reference" in needed:
@@ -141,7 +141,7 @@ def lstm_gradient(
     x = call.x if call.U is None else kept
     z_x, y_x, z_c, y_c = x, x, c, c
     if call.input is not None:
-        z_x = _normalized(x, states.input, call.input, call)
+        z_x = normalized(x, states.input, call.input, call)
         y_x = torch.addcmul(call.input.beta, z_x, call.input.gamma)
     if call.recurrent is None:
         i, f, g, o = kept.chunk(4, -1)
@@ -150,7 +150,7 @@ def lstm_gradient(
         i, f, g, o = (y_x + y_h).chunk(4, -1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     if call.cell is not None:
-        z_c = _normalized(c, states.cell, call.cell, call)
+        z_c = normalized(c, states.cell, call.cell, call)
         y_c = torch.addcmul(call.cell.beta, z_c, call.cell.gamma)
     tanh_c = y_c.tanh()
     # everything that the loop only multiplies by, at once
@@ -168,7 +168,7 @@ def lstm_gradient(
         return tensor.reshape(-1, tensor.shape[-1]).split(sizes)
 
     N_x, N_h, N_c = (
-        None if site is None else _SiteAdjoint(site, call, sizes, steps(z), own, external)
+        None if site is None else SiteAdjoint(site, call, sizes, steps(z), own, external)
         for site, z, own, external in zip(
             call.sites(), (z_x, kept, z_c), states.statistics(), gradients.statistics(), strict=True
         )
@@ -180,9 +180,9 @@ def lstm_gradient(
     # nothing comes from beyond the last step
     carry_h, carry_c = h0[:0], c0[:0]
     for t in reversed(range(len(sizes))):
-        dh = _plus(dhs[t], carry_h)
+        dh = plus(dhs[t], carry_h)
         dys[t] = dh * to_tanhs[t]
-        dc = _plus(dcs[t] + (dys[t] if N_c is None else N_c.step(t, dys[t])), carry_c)
+        dc = plus(dcs[t] + (dys[t] if N_c is None else N_c.step(t, dys[t])), carry_c)
         gate_gradients = to_cells[t].view(-1, 3, H) * dc[:, None]
         deltas[t] = torch.cat((gate_gradients.flatten(1), dh * to_os[t]), 1)
         dxs[t] = deltas[t] if N_x is None else N_x.step(t, deltas[t])
@@ -203,14 +203,14 @@ def lstm_gradient(
     return found
 
 
-def _plus(x: Tensor, carry: Tensor) -> Tensor:
+def plus(x: Tensor, carry: Tensor) -> Tensor:
     """A gradient with what comes from the next step, which has no more rows."""
     if len(carry) == len(x):
         return x + carry
     return torch.cat((x[: len(carry)] + carry, x[len(carry) :]))
 
 
-def _normalized(a: Tensor, statistics: Tensor, site: Site, call: LstmCall) -> Tensor:
+def normalized(a: Tensor, statistics: Tensor, site: Site, call: WindowedCall) -> Tensor:
     """What was normalised before γ and β, in the layout of a."""
     if site.given is not None:
         mean, scale = site.given[0], (site.given[1] + call.eps).rsqrt()

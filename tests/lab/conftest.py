@@ -67,7 +67,7 @@ def runs(tmp_path: Path) -> Path:
         "start": {"mse": 0.63},
         "baseline": {"mse": 1 / 6},
         "rule": "always 1: the variance of the sum of two uniform numbers, 1/6",
-        "parameters": 15046,
+        "parameters": 3481,
         "overrides": ("training.steps=200",),
         "machine": {"accelerator": "cpu", "device": "x86_64", "threads": 2},
     }

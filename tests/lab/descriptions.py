@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from cayley.lab.recipes import find_recipe, write_recipe
 from cayley.lab.runs import RunDescription
 
 CONTENT: dict[str, Any] = {
-    "format": 1,
+    "format": 2,
+    "id": "0123456789abcdef",
     "recipe": "papers/row",
     "table": "papers",
     "variant": "code",
@@ -36,6 +38,8 @@ CONTENT: dict[str, Any] = {
     },
     "versions": {"cayley": "0.1.0", "python": "3.11.9"},
     "git": None,
+    "settings": write_recipe(find_recipe("quickstart").recipe()),
+    "changes": [],
 }
 
 

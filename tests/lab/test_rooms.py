@@ -11,9 +11,10 @@ PACKAGE = Path(cayley.__file__).parent
 LAB = PACKAGE / "lab"
 
 # what each room may import of the laboratory, beside itself
-SHARED = {"errors", "importing", "wording"}
+SHARED = {"errors", "importing", "settings", "wording"}
 ROOMS: dict[str, set[str]] = {
     **{name: set() for name in SHARED},
+    "settings": {"errors"},
     "recipes": SHARED,
     "tasks": SHARED,
     "models": {"recipes", "tasks", *SHARED},

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import cayley
+from cayley.activations import nonpositive
 from cayley.parametrizations import ScaledCayley
 
 T, B, I, H = 7, 4, 3, 5  # noqa: E741
@@ -143,6 +144,18 @@ def test_initializers_are_data() -> None:
     assert torch.equal(layer.bias_l0, torch.ones(H))
 
 
+def test_initializers_have_names() -> None:
+    """So that a file of settings can ask for them."""
+    layer: Any = cayley.ScuRNN(2, 5, initializers={"bias": "zeros_", "h0": "unit_state_"})
+    assert not layer.bias_l0.any()
+    assert 0.1 < layer.h0_l0.abs().max() <= (3 / 10) ** 0.5
+    layer.bias_l0.data.fill_(1.0)
+    layer.reset_parameters()
+    assert not layer.bias_l0.any()
+    with pytest.raises(ValueError, match=r"'bias' to be a function or one of .* got 'zero'"):
+        cayley.RNN(2, 5, initializers={"bias": "zero"})
+
+
 def test_a_map_is_made_from_its_size() -> None:
     for make in (ScaledCayley, partial(ScaledCayley, negative_ones=3), lambda n: ScaledCayley(n)):
         layer = cayley.RNN(I, H, 2, recurrent=make)
@@ -168,3 +181,157 @@ def test_wrong_recurrences_are_refused() -> None:
         cayley.RNN(I, H, recurrent="cayley_complex", nonlinearity="tanh")
     with pytest.raises(ValueError, match="unknown initializers"):
         cayley.RNN(I, H, initializers={"wieght_ih": nn.init.zeros_})
+
+
+@pytest.mark.parametrize("make", [cayley.ScoRNN, cayley.ScuRNN, cayley.URNN])
+def test_thresholds_stay_at_zero_or_below(make: Any) -> None:
+    """Where the loss asks for larger ones; none of them stops for want of a gradient."""
+    layer = make(2, 6, nonpositive_bias=True)
+    free = make(2, 6)
+    x = torch.randn(9, 4, 2)
+    for network in (layer, free):
+        optimizer = torch.optim.Adam(cayley.parameter_groups(network, 1e-2))
+        for _ in range(30):
+            optimizer.zero_grad()
+            (-network(x)[0].square().mean()).backward()
+            optimizer.step()
+    assert (free.bias_l0 > 0).any()
+    assert (nonpositive(layer.bias_l0) <= 0).all()
+    (gradient,) = torch.autograd.grad(layer(x)[0].square().sum(), layer.bias_l0)
+    assert (gradient != 0).all()
+    assert "nonpositive_bias=True" in repr(layer)
+    with pytest.raises(ValueError, match="expected nonlinearity='modrelu', got 'tanh'"):
+        cayley.RNN(2, 6, nonpositive_bias=True)
+
+
+NORMS: dict[str, dict[str, Any]] = {
+    "layer": {"norm": "layer"},
+    "layer, plain": {"norm": "layer", "affine": False, "eps": 0.1},
+    "atn": {"norm": "atn", "window": 3},
+    "atn, relu": {"norm": "atn", "window": 20, "nonlinearity": "relu"},
+    "atn, modrelu": {"norm": "atn", "window": 2, "nonlinearity": "modrelu"},
+    "atn, orthogonal": {"norm": "atn", "window": 3, "recurrent": "cayley", "bias": False},
+}
+norms = pytest.mark.parametrize("options", NORMS.values(), ids=NORMS)
+slow = pytest.mark.filterwarnings("ignore:.*it has no normalisation for an Elman recurrence")
+
+
+def normalized_of(**options: Any) -> Any:
+    layer = cayley.RNN(I, H, **options)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return layer
+
+
+@slow
+@norms
+def test_normalised_it_is_the_equation_of_the_documents(options: dict[str, Any]) -> None:
+    """h = f(N(W h) + N(U x) + b), equation 3.3, with the raw values of each window."""
+    layer = normalized_of(**options)
+    x, h = torch.randn(T, B, I), torch.randn(B, H)
+    output, _ = layer(x, h[None])
+    past: dict[str, list[Tensor]] = {"ih": [], "hh": []}
+
+    def norm(site: str, a: Tensor) -> Tensor:
+        past[site] = [*past[site], a][-layer.window :]
+        pool = torch.cat(past[site], 1)
+        mean, var = pool.mean(1, keepdim=True), pool.var(1, correction=0, keepdim=True)
+        a = (a - mean) / (var + layer.eps).sqrt()
+        if not layer.affine:
+            return a
+        return getattr(layer, f"gamma_{site}_l0") * a + getattr(layer, f"beta_{site}_l0")
+
+    b = layer.bias_l0 if layer.bias else torch.zeros(H)
+    for t, x_t in enumerate(x):
+        z = norm("hh", h @ layer.weight_hh_l0.T) + norm("ih", x_t @ layer.weight_ih_l0.T)
+        if layer.nonlinearity == "modrelu":
+            h = cayley.modrelu(z, b)
+        else:
+            h = getattr(torch, layer.nonlinearity)(z + b)
+        torch.testing.assert_close(output[t], h)
+
+
+@slow
+def test_normalised_parameters_and_their_start() -> None:
+    layer: Any = cayley.RNN(I, H, norm="atn", window=4)
+    named = dict(layer.named_parameters())
+    assert [*named] == [
+        *("weight_ih_l0", "weight_hh_l0", "bias_l0"),
+        *("gamma_ih_l0", "beta_ih_l0", "gamma_hh_l0", "beta_hh_l0"),
+    ]
+    assert all((p == 1).all() for name, p in named.items() if "gamma" in name)
+    assert all((p == 0).all() for name, p in named.items() if "beta" in name)
+    bare = cayley.RNN(I, H, norm="layer", affine=False, bias=False)
+    assert [*dict(bare.named_parameters())] == ["weight_ih_l0", "weight_hh_l0"]
+    assert "norm='atn', window=4" in repr(layer)
+    assert "norm='layer', affine=False, eps=0.1" in repr(
+        cayley.RNN(I, H, norm="layer", affine=False, eps=0.1)
+    )
+
+
+@slow
+def test_normalised_window_of_one_is_layer_normalisation() -> None:
+    layer = normalized_of(norm="layer")
+    twin = cayley.RNN(I, H, norm="atn", window=1)
+    twin.load_state_dict(layer.state_dict())
+    x = torch.randn(T, B, I)
+    assert torch.equal(twin(x)[0], layer(x)[0])
+    assert isinstance(layer(x)[1], Tensor)
+
+
+@slow
+@pytest.mark.parametrize("cut", [1, 2, 6])
+def test_normalised_chunks_give_what_one_run_gives(cut: int) -> None:
+    """With the windows; with h alone they start empty."""
+    layer = normalized_of(norm="atn", window=4, num_layers=2)
+    x = torch.randn(T, B, I, requires_grad=True)
+    output, last = layer(x)
+    first, state = layer(x[:cut])
+    second, end = layer(x[cut:], state)
+    torch.testing.assert_close(torch.cat((first, second)), output)
+    torch.testing.assert_close(end, last)
+    g = torch.randn_like(output)
+    torch.testing.assert_close(  # gradients cross the cut, through the window too
+        torch.autograd.grad(torch.cat((first, second)), (x, *layer.parameters()), g),
+        torch.autograd.grad(output, (x, *layer.parameters()), g),
+    )
+    h, windows = state
+    empty, _ = layer(x[cut:], (h, torch.zeros_like(windows)))
+    for hx in (h, (h,), [h]):
+        torch.testing.assert_close(layer(x[cut:], hx)[0], empty)
+    assert not torch.allclose(empty, second)
+    with pytest.raises(RuntimeError, match="2 tensor"):
+        layer(x, (h, windows, windows))
+
+
+@slow
+def test_normalised_weights_have_no_scale() -> None:
+    """Equation 3.10: positive factors of U and W change nothing, nor does one of all inputs."""
+    layer: Any = normalized_of(norm="atn", window=3, eps=0.0)
+    x = torch.randn(T, B, I)
+    output = layer(x)[0]
+    one_step = x * torch.tensor([1.0, 1.0, 5.0, *[1.0] * (T - 3)])[:, None, None]
+    assert not torch.allclose(layer(one_step)[0], output)
+    hx = torch.randn(1, B, H)
+    expected = layer(x, hx)[0]
+    with torch.no_grad():
+        layer.weight_ih_l0.mul_(3.0)
+        layer.weight_hh_l0.mul_(0.2)
+    torch.testing.assert_close(layer(x, hx)[0], expected)
+    torch.testing.assert_close(layer(7 * x, hx)[0], expected)
+
+
+def test_normalisations_that_do_not_exist_are_refused() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"norm": "batch"}, r"one of \[None, 'layer', 'atn'\], got 'batch'"),
+        ({"norm": "atn"}, "pass window=K"),
+        ({"norm": "layer", "window": 3}, "window is a setting of norm='atn'"),
+        ({"window": 3}, "window is a setting of norm='atn'"),
+        ({"affine": False}, "affine=False is about a normalisation"),
+        ({"norm": "layer", "eps": -1.0}, "eps of at least 0"),
+        ({"norm": "layer", "recurrent": "givens", "nonlinearity": "modrelu"}, "complex matrix"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            cayley.RNN(I, H, **options)

@@ -113,13 +113,14 @@ def test_without_a_long_state() -> None:
 
 
 def test_short_state_decays() -> None:
-    """‖∂h^S_{t+τ} / ∂h^S_t‖ ≤ ‖W^S‖^τ, for ‖W^S‖₂ < 1."""
+    """‖∂h^S_{t+τ} / ∂h^S_t‖ ≤ ‖W^S‖^τ, ‖∂h^S_{t+τ} / ∂x_t‖ ≤ ‖W^S‖^τ ‖U^S‖, for ‖W^S‖₂ < 1."""
     layer: Any = ENRNN(2, 4, 6, nonlinearity="relu")
     with torch.no_grad():
         T = torch.randn(6, 6)
         layer.structured.weight_hh_l0.T.copy_(0.8 * T / torch.linalg.matrix_norm(T, 2))
         layer.weight_ih_l0.uniform_(1, 2)  # all units stay active, which is the worst case
-    norm = torch.linalg.matrix_norm(layer.weight_hh_l0[4:, 4:].detach(), 2)
+    W, U = layer.weight_hh_l0.detach(), layer.weight_ih_l0.detach()
+    norm, of_input = (float(torch.linalg.matrix_norm(M, 2)) for M in (W[4:, 4:], U[4:]))
     assert norm == pytest.approx(0.8)
     h = torch.rand(1, 10)
     for tau in (1, 2, 5, 12):
@@ -127,6 +128,13 @@ def test_short_state_decays() -> None:
         J = torch.autograd.functional.jacobian(lambda h, x=x: layer(x, h)[1], h)[0, :, 0]
         assert 0 < torch.linalg.matrix_norm(J[4:, 4:], 2) <= norm**tau + 1e-12
         assert not J[4:, :4].any()
+    x = torch.rand(13, 2) + 1
+    J = torch.autograd.functional.jacobian(lambda x: layer(x, h)[1][0, 4:], x)
+    for tau in range(13):
+        by_input = torch.linalg.matrix_norm(J[:, 12 - tau], 2)
+        assert 0 < by_input <= norm**tau * of_input + 1e-12
+    # at once what U^S lets in, all of it
+    assert float(torch.linalg.matrix_norm(J[:, 12], 2)) == pytest.approx(of_input)
 
 
 def test_events_and_latch() -> None:

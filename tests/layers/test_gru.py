@@ -1,4 +1,4 @@
-"""NC-GRU: its loop, its counts, its neighbours, and the bound on its Jacobian."""
+"""NC-GRU: its loop, its counts, its neighbours, and the bounds on its Jacobian."""
 
 import copy
 from collections.abc import Callable
@@ -18,10 +18,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "two": {},
     "candidate": {"orthogonal": ("candidate",)},
     "reset-tanh": {"orthogonal": ("reset",), "nonlinearity": "tanh"},
+    "update": {"orthogonal": ("update",)},
+    "update-candidate": {"orthogonal": ("candidate", "update")},
+    "all": {"orthogonal": ("reset", "update", "candidate")},
     "exact": {"order": None},
     "free-tanh": {"orthogonal": (), "nonlinearity": "tanh"},
     "free": {"orthogonal": ()},
     "no bias": {"bias": False},
+    "as printed": {"refine": False, "tolerance": torch.inf},
 }
 every = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
@@ -67,6 +71,8 @@ def test_is_the_loop_in_its_docstring(options: dict[str, Any]) -> None:
         (("reset", "candidate"), lambda n: n * n + n * (n - 1)),
         (("candidate",), lambda n: 2 * n * n + n * (n - 1) // 2),
         (("reset",), lambda n: 2 * n * n + n * (n - 1) // 2),
+        (("update",), lambda n: 2 * n * n + n * (n - 1) // 2),
+        (("reset", "update", "candidate"), lambda n: 3 * n * (n - 1) // 2),
         ((), lambda n: 3 * n * n),
     ],
 )
@@ -197,38 +203,96 @@ def test_evaluation_during_training_changes_nothing() -> None:
         assert torch.equal(value, layer.state_dict()[key]), key
 
 
+def jacobian(layer: NCGRU, x: Tensor, h: Tensor) -> float:
+    """The spectral norm of ∂h_t/∂h_{t−1}, of one sequence."""
+    J = torch.autograd.functional.jacobian(lambda h: layer(x, h[None])[1][0], h)
+    return float(torch.linalg.matrix_norm(J, 2))
+
+
+def alpha_beta(layer: NCGRU, x: Tensor, h: Tensor) -> tuple[float, float]:
+    """The constants of Theorem 3 of the reference, with absolute values in the maxima."""
+    r, u, c = (value.detach() for value in gates(layer, x[0], h))
+    U_r, U_u, _ = norms(layer)
+    largest = h.abs().max()
+    alpha = (u * (1 - u)).max() * (largest + c.abs().max()) * U_u + (1 - u).max()
+    beta = u.max() * ((r * (1 - r)).max() * U_r * largest + r.max())
+    return float(alpha), float(beta)
+
+
+def norms(layer: NCGRU) -> list[float]:
+    """The spectral norms of U_r, U_u and U_c."""
+    matrices = layer.weight_hh_l0.detach().chunk(3)
+    return [float(torch.linalg.matrix_norm(U, 2)) for U in matrices]
+
+
 @pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh"])
 def test_jacobian_bound(nonlinearity: str) -> None:
-    """Theorem 3 of the reference, with absolute values in the maxima."""
+    """Theorem 3 of the reference."""
     for trial in range(60):
         layer = layer_of(nonlinearity=nonlinearity)
         with torch.no_grad():
             layer.bias_l0[: 2 * N] *= 10 * (trial % 3)
         x, h = torch.randn(1, I), 2 * torch.randn(N)
+        alpha, beta = alpha_beta(layer, x, h)
+        assert jacobian(layer, x, h) <= alpha + beta * norms(layer)[2] + 1e-12
 
-        def step(h: Tensor, layer: NCGRU = layer, x: Tensor = x) -> Tensor:
-            return layer(x, h[None])[1][0]
 
-        jacobian = torch.autograd.functional.jacobian(step, h)
-        r, u, c = (value.detach() for value in gates(layer, x[0], h))
-        U_r, U_u, U_c = (torch.linalg.matrix_norm(U, 2) for U in layer.weight_hh_l0.chunk(3))
-        largest = h.abs().max()
-        alpha = (u * (1 - u)).max() * (largest + c.abs().max()) * U_u + (1 - u).max()
-        beta = u.max() * ((r * (1 - r)).max() * U_r * largest + r.max())
-        assert torch.linalg.matrix_norm(jacobian, 2) <= alpha + beta * U_c + 1e-12
+def test_constants_of_the_bound_for_tanh() -> None:
+    """Corollary 2: states of a tanh GRU stay in [−1, 1], so that the matrices bound α and β."""
+    for trial in range(20):
+        layer = layer_of(orthogonal=(), nonlinearity="tanh")
+        with torch.no_grad():  # from gates half open to gates closed or open
+            layer.bias_l0[: 2 * N] *= 10 * (trial % 3)
+            layer.weight_hh_l0.mul_(1 + trial % 4)
+        x = 3 * torch.randn(T, I)
+        states = torch.cat((torch.zeros(1, N), layer(x)[0].detach()))
+        U_r, U_u, U_c = norms(layer)
+        for x_t, h in zip(x, states, strict=False):
+            assert h.abs().max() <= 1
+            alpha, beta = alpha_beta(layer, x_t[None], h)
+            assert alpha <= U_u / 2 + 1
+            assert beta <= U_r / 4 + 1
+            bound = U_u / 2 + 1 + (U_r / 4 + 1) * U_c
+            assert jacobian(layer, x_t[None], h) <= bound + 1e-12
+
+
+def saturated(layer: NCGRU, r: Tensor, u: Tensor) -> NCGRU:
+    """The layer with gates that are 0 where a sign is negative, and 1 where it is positive."""
+    with torch.no_grad():
+        layer.bias_l0[: 2 * N] = 60.0 * torch.cat((r, u))
+    return layer
 
 
 def test_jacobian_is_at_most_two_for_saturated_gates() -> None:
-    """Corollary 4, for bounded states, which modReLU does not ensure."""
-    norms = []
+    """Corollaries 3 and 4, (4.14) and (4.21), for bounded states, which modReLU does not ensure."""
+    found = []
     for _ in range(50):
-        layer = NCGRU(I, N)
-        with torch.no_grad():
-            layer.bias_l0[: 2 * N] = 40.0 * torch.randn(2 * N).sign()
+        layer = saturated(NCGRU(I, N), torch.randn(N).sign(), torch.randn(N).sign())
         x, h = torch.randn(1, I), torch.rand(N) * 2 - 1
-        jacobian = torch.autograd.functional.jacobian(lambda h: layer(x, h[None])[1][0], h)  # noqa: B023
-        norms.append(float(torch.linalg.matrix_norm(jacobian, 2)))
-    assert 1 < max(norms) <= 2 + 1e-12
+        found.append(jacobian(layer, x, h))
+        assert sum(alpha_beta(layer, x, h)) <= 2 + 1e-12
+    assert 1 < max(found) <= 2 + 1e-12
+
+
+@pytest.mark.parametrize("r", [-1.0, 1.0])
+@pytest.mark.parametrize("u", [-1.0, 1.0])
+@pytest.mark.parametrize("orthogonal", [("reset", "candidate"), ("reset", "update", "candidate")])
+def test_jacobian_is_at_most_one_where_all_gates_agree(
+    r: float, u: float, orthogonal: tuple[str, ...]
+) -> None:
+    """Corollaries 3 and 4, (4.15) and (4.22): all of u, and all of r, near 0 or near 1."""
+    found = []
+    for _ in range(10):
+        layer = NCGRU(I, N, orthogonal=orthogonal)
+        saturated(layer, torch.full((N,), r), torch.full((N,), u))
+        with torch.no_grad():  # thresholds that let some units through, and some not
+            layer.bias_l0[2 * N :] = torch.randn(N)
+        x, h = torch.randn(1, I), torch.rand(N) * 2 - 1
+        found.append(jacobian(layer, x, h))
+        assert sum(alpha_beta(layer, x, h)) <= 1 + 1e-12
+    assert max(found) <= 1 + 1e-12
+    # the state is kept as it is, or all of it passes through an orthogonal matrix, or none
+    assert (max(found) > 0.5) == (u < 0 or r > 0)
 
 
 def test_stays_orthogonal_in_training() -> None:
@@ -246,9 +310,9 @@ def test_stays_orthogonal_in_training() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    for orthogonal in (("update",), ("candidate", "output"), "candidate"):
-        with pytest.raises(ValueError, match=r"\('reset', 'candidate'\), as a tuple, got"):
-            NCGRU(I, N, orthogonal=orthogonal)
+    for orthogonal in (("output",), ("candidate", "output"), "candidate", None):
+        with pytest.raises(ValueError, match=r"'update', 'candidate'\), as a tuple, got"):
+            NCGRU(I, N, orthogonal=orthogonal)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(ValueError, match=r'"modrelu" or "tanh", got \'relu\''):
         NCGRU(I, N, nonlinearity="relu")
     with pytest.raises(ValueError, match="order of at least 1"):
@@ -259,6 +323,8 @@ def test_bad_arguments_are_refused() -> None:
             NCGRU(I, N, order=None, **one)
         with pytest.raises(ValueError, match=f"{option}=None where no matrix is orthogonal"):
             NCGRU(I, N, orthogonal=(), **one)
+    with pytest.raises(ValueError, match="refine=True where the inverse is exact, got False"):
+        NCGRU(I, N, order=None, refine=False)
     with pytest.raises(ValueError, match="negative_ones=None where no matrix is orthogonal"):
         NCGRU(I, N, orthogonal=(), negative_ones=1)
     with pytest.raises(ValueError, match="negative_ones from 0 to n = 6, got 7"):

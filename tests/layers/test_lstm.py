@@ -102,7 +102,9 @@ class Window:
 
     def __init__(self, layer: LSTM, site: str) -> None:
         self.layer = layer
-        self.gamma, self.beta = (getattr(layer, f"{n}_{site}_l0") for n in ("gamma", "beta"))
+        self.gamma, self.beta = torch.ones(()), torch.zeros(())
+        if layer.affine:
+            self.gamma, self.beta = (getattr(layer, f"{n}_{site}_l0") for n in ("gamma", "beta"))
         self.values: list[Tensor] = []
 
     def __call__(self, a: Tensor) -> Tensor:
@@ -139,7 +141,16 @@ def defined(layer: LSTM, steps: list[Tensor], h: Tensor, c: Tensor) -> list[Tens
 
 @norms
 @pytest.mark.parametrize(
-    "options", [{}, {"norm_cell": False}, {"bias_inside": False}, {"bias": False}, {"eps": 1.0}]
+    "options",
+    [
+        {},
+        {"norm_cell": False},
+        {"bias_inside": False},
+        {"bias": False},
+        {"eps": 1.0},
+        {"affine": False},
+        {"affine": False, "bias_inside": False},
+    ],
 )
 def test_is_the_equations_of_the_documents(norm: dict, options: dict) -> None:
     layer = layer_of(**norm, **options)
@@ -434,6 +445,32 @@ def test_initial_values(norm: dict) -> None:
         assert not p["beta_ih"].any()
         assert not p["beta_cell"].any()
         assert p["beta_hh"].view(4, H)[:, 0].tolist() == [0, 2, 0, 0]
+
+
+@norms
+def test_without_gamma_and_beta(norm: dict) -> None:
+    """It is the layer with γ = 1 and β = 0, and has 2 (4H + 4H + H) parameters fewer."""
+    layer = layer_of(affine=False, **norm)
+    twin: Any = LSTM(I, H, **norm)
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            parameter.copy_(layer.state_dict().get(name, torch.tensor(1.0 * ("gamma" in name))))
+    x = torch.randn(T, B, I)
+    torch.testing.assert_close(layer(x)[0], twin(x)[0], rtol=0, atol=0)
+    counts = [sum(p.numel() for p in each.parameters()) for each in (layer, twin)]
+    assert counts[1] - counts[0] == 2 * 9 * H
+    assert "affine=False" in repr(layer)
+    (outside,) = LSTM(I, H, affine=False, bias_inside=False, forget_bias=2.0, **norm).bias_l0[None]
+    assert outside.view(4, H)[:, 0].tolist() == [0, 2, 0, 0]
+
+
+def test_gamma_and_beta_are_not_left_out_of_nothing() -> None:
+    with pytest.raises(ValueError, match="affine=False is about a normalisation"):
+        LSTM(I, H, affine=False)
+    with pytest.raises(ValueError, match="expected affine=True or bias_inside=False"):
+        LSTM(I, H, norm="layer", affine=False, forget_bias=1.0)
+    with pytest.raises(ValueError, match="expected bias=True, got False"):
+        LSTM(I, H, norm="layer", affine=False, bias_inside=False, bias=False, forget_bias=1.0)
 
 
 def test_forget_bias_without_a_norm() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradients import grad_of
 from torch import nn
 
 import cayley
@@ -191,3 +192,26 @@ def test_full_urnn_stays_unitary_under_its_optimiser() -> None:
     W = layer.weight_hh_l0.detach()
     assert not torch.allclose(W, before)
     torch.testing.assert_close(W.mH @ W, torch.eye(12, dtype=W.dtype))
+
+
+@pytest.mark.parametrize(
+    ("options", "finite"),
+    [
+        ({"trainable_h0": False}, False),
+        ({"trainable_h0": False, "initializers": {"bias": "zeros_"}}, True),
+        ({"trainable_h0": False, "nonpositive_bias": True}, True),
+        ({}, True),
+    ],
+)
+def test_zeros_from_a_state_of_zero_make_the_gradient_overflow(
+    options: dict[str, Any], finite: bool
+) -> None:
+    """As the dark pixels at the top of an image do; and each of the paper's remedies."""
+    layer = cayley.ScuRNN(1, 16, dtype=torch.float32, **options)
+    x = torch.zeros(150, 4, 1, dtype=torch.float32)
+    x[130:] = torch.rand(20, 4, 1)
+    output, _ = layer(x)
+    assert output.isfinite().all()
+    output[-1].square().sum().backward()
+    found = {name: bool(grad_of(p).isfinite().all()) for name, p in layer.named_parameters()}
+    assert found == dict.fromkeys(found, finite)

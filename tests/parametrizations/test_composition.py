@@ -62,6 +62,25 @@ def test_length_of_a_reflection_vector_is_without_effect(scale: float) -> None:
     torch.testing.assert_close(map(w, v * scale), map(w, v))
 
 
+@pytest.mark.parametrize("n", [2, 8, 10])
+def test_almost_all_unitary_matrices_are_missed(n: int) -> None:
+    """The theorem's proof: of rank below n², the derivative makes the image a null set (Sard).
+
+    Wherever it is taken, under whatever permutation. That a reflection does not change with the
+    length or the phase of its vector takes 2 of the 7n dimensions each.
+    """
+    for _ in range(3):
+        map = UnitaryComposition(n)
+        X = map.sample()
+        assert sum(x.numel() for x in X) == 7 * n
+        parts = torch.autograd.functional.jacobian(
+            lambda w, v, map=map: torch.view_as_real(map(w, v)).flatten(), X
+        )
+        rank = int(torch.linalg.matrix_rank(torch.cat([J.flatten(1) for J in parts], 1)))
+        assert rank <= min(7 * n - 4, n * n)
+        assert (rank < n * n) == (n > 7)
+
+
 def test_sample() -> None:
     n = 200
     map = UnitaryComposition(n)

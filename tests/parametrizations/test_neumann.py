@@ -163,6 +163,35 @@ def test_gradient_is_the_closed_form_with_the_running_inverse() -> None:
     torch.testing.assert_close(grad, upper)
 
 
+def test_without_refining_it_is_the_algorithm_as_printed() -> None:
+    """Algorithm 8 of Pospisil's dissertation (2023), written out, beside a layer's training."""
+    n, lr = 9, 0.02
+    matrix = matrix_of(n, order=2, negative_ones=4, tolerance=torch.inf, refine=False)
+    eye, D = torch.eye(n), matrix.map.D.diag()
+    A = skew_symmetric(matrix.A.detach(), n)
+    inverse = torch.linalg.inv(eye + A)
+    U = inverse @ (eye - A) @ D
+    optimizer = torch.optim.SGD(matrix.parameters(), lr=lr)
+    for _ in range(30):
+        W, G = matrix(update=True), torch.randn(n, n)
+        torch.testing.assert_close(W, U)
+        optimizer.zero_grad()
+        W.backward(G)
+        V = inverse.T @ G @ (D + U.T)
+        torch.testing.assert_close(matrix.A.grad, skew_entries(V.T - V))
+        optimizer.step()
+        delta = lr * (V.T - V)
+        A, X = A - delta, inverse @ delta
+        inverse = (eye + X + X @ X) @ inverse
+        U = inverse @ (eye - A) @ D
+    assert (int(matrix.map.updates), int(matrix.map.refreshes)) == (30, 1)
+    # as far from the orthogonal matrices as the inverse is from that of I + A
+    assert 0.1 * true_residual(matrix) < matrix.map.defect(W) < 10 * true_residual(matrix)
+    assert matrix.map.defect(W) > 1e-4
+    matrix.map.refresh_()
+    assert matrix.map.defect(matrix(update=True)) < 1e-13
+
+
 def skew_entries(M: Tensor) -> Tensor:
     return ScaledCayley(len(M)).skew.right_inverse(M)
 
@@ -344,14 +373,15 @@ def test_bad_arguments_are_refused() -> None:
         NeumannCayley(4, negative_ones=5)
     with pytest.raises(TypeError, match=r"inverse, torch.float64, got torch.float32"):
         NeumannCayley(4)(torch.zeros(6, dtype=torch.float32))
-    assert "order=3, negative_ones=1, tolerance=0.1, refresh_every=9" in repr(
-        NeumannCayley(4, order=3, negative_ones=1, tolerance=0.1, refresh_every=9)
+    assert "order=3, negative_ones=1, tolerance=0.1, refresh_every=9, refine=False" in repr(
+        NeumannCayley(4, order=3, negative_ones=1, tolerance=0.1, refresh_every=9, refine=False)
     )
 
 
 @pytest.mark.parametrize("update", [True, False])
-def test_the_pullback_does_what_forward_and_its_gradient_do(update: bool) -> None:
-    by_forward = NeumannCayley(7).double()
+@pytest.mark.parametrize("refine", [True, False])
+def test_the_pullback_does_what_forward_and_its_gradient_do(update: bool, refine: bool) -> None:
+    by_forward = NeumannCayley(7, refine=refine).double()
     (A,) = by_forward.sample(dtype=torch.float64)
     by_pullback, G = copy.deepcopy(by_forward), torch.randn(7, 7, dtype=torch.float64)
     for _ in range(4):

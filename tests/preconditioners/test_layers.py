@@ -12,6 +12,9 @@ import cayley
 from cayley.parametrizations import ScaledCayley
 from cayley.preconditioners import BNP
 
+# what has no kernel says so once
+pytestmark = pytest.mark.filterwarnings("ignore:.*it has no normalisation for an Elman recurrence")
+
 EPS, T, B, INPUT, H = 0.05, 6, 5, 3, 8
 
 

@@ -3,6 +3,7 @@
 =============== ==============================================
 ``listing``     list, show; ``presence`` of their data
 ``views``       list --views
+``claims``      list --claims, list --missing
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
 ``studies``     study
@@ -19,6 +20,7 @@ What takes long to import is imported where it is used: ``cayley --help`` needs 
 """
 
 from cayley.lab.commands.archive import archive
+from cayley.lab.commands.claims import list_claims, list_missing
 from cayley.lab.commands.completion import completion
 from cayley.lab.commands.listing import list_recipes, show
 from cayley.lab.commands.new import new
@@ -33,6 +35,8 @@ __all__ = [
     "archive",
     "completion",
     "evaluate",
+    "list_claims",
+    "list_missing",
     "list_recipes",
     "list_views",
     "new",

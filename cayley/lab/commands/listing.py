@@ -21,6 +21,7 @@ from cayley.lab.recipes import (
     task_words,
     write_recipe,
 )
+from cayley.lab.recipes.differences import differences
 from cayley.lab.wording import align, counted
 
 __all__ = ["describe_recipe", "list_recipes", "show"]
@@ -65,22 +66,32 @@ def list_recipes(options: Namespace) -> int:
 
 
 def show(options: Namespace) -> int:
-    """Show a recipe: where it is from, what was published, and every setting."""
-    entry = find_recipe(options.recipe)
-    changes = fit_sizes(entry, options.set, options.variant, options.task)
-    recipe = entry.recipe(options.variant, changes, options.task)
+    """Show a recipe: where it is from, what was published, and every setting.
+
+    Where the published code does something else than the paper says, that is printed too.
+    """
+    entry, variant = find_recipe(options.recipe), options.variant
+    changes = fit_sizes(entry, options.set, variant, options.task)
+    recipe = entry.recipe(variant, changes, options.task)
     known = describe_recipe(recipe)
     if options.json:
         print(json.dumps(known | {"settings": write_recipe(recipe)}))
         return 0
     lines = [
-        f"# {recipe.name}, variant {recipe.variant} of {', '.join(entry.variants)}",
+        f"# {recipe.name}, variant {recipe.variant}"
+        + "".join(f"; --variant {other} differs" for other in entry.variants if other != variant),
+        *(f"# {line}" for line in entry.implied(variant, changes)),
         f"# from: {recipe.paper} {recipe.location}".rstrip() if recipe.paper else "",
         *(
             f"# published: {one['metric']} {one['value']:g} ({one['id']})"
             for one in known["published"]
         ),
         f"# not stated there: {', '.join(recipe.unstated)}" if recipe.unstated else "",
+        *(
+            f"# in the {variant}: {difference}"
+            for variant in entry.variants
+            for difference in differences(entry.recipe(variant, changes, options.task), recipe)
+        ),
         f"# data: {known['data']}",
     ]
     print("\n".join(filter(None, lines)))

@@ -3,7 +3,7 @@
 import json
 import sys
 from argparse import Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,9 @@ from cayley.lab.commands.listing import describe_recipe
 from cayley.lab.commands.planning import Row, announce, missing_data, show_plan
 from cayley.lab.commands.sizing import fit_sizes
 from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
-from cayley.lab.recipes import Recipe, data_set, differences, find_recipe
+from cayley.lab.recipes import Recipe, Seed, data_set, differences, find_recipe
 from cayley.lab.recipes.views import find_curves
+from cayley.lab.settings import convert
 from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
@@ -26,16 +27,19 @@ def train(options: Namespace) -> int:
     """Train a recipe, in a folder of its own for each seed.
 
     With --seeds, runs that are finished are skipped and others gone on with; without it, a folder
-    that holds a run is refused.
+    that holds a run is refused. With --extend, runs that are finished are made longer.
     """
     entry = find_recipe(options.recipe)
     changes = fit_sizes(entry, options.set, options.variant, options.task)
-    recipe = entry.recipe(options.variant, changes, options.task)
+    recipe = entry.recipe(options.variant, changes, options.task, tiny=options.tiny)
+    base = entry.recipe(options.variant, tiny=options.tiny)
+    _say(entry.implied(options.variant, changes, tiny=options.tiny), options)
     overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
-    first = recipe.seed if options.seed is None else options.seed
+    first = convert(recipe.seed if options.seed is None else options.seed, Seed, "--seed")
     seeds = range(first, first + (options.seeds or 1))
-    jobs = [_Job(recipe, seed, tuple(overrides)) for seed in seeds]
-    return _work(jobs, options, again=options.seeds is not None)
+    jobs = [_Job(recipe, base, seed, tuple(overrides)) for seed in seeds]
+    again = options.seeds is not None or bool(options.extend)
+    return _work(jobs, options, again=again, extend=options.extend)
 
 
 def reproduce(options: Namespace) -> int:
@@ -44,24 +48,38 @@ def reproduce(options: Namespace) -> int:
     Each has as many seeds as in the paper; what is done is skipped. The names: cayley list --views.
     """
     jobs = []
+    said: list[str] = []
     for curve in find_curves(options.table):
         entry = find_recipe(curve.recipe)
         variant = curve.variant if options.variant == "paper" else options.variant
         if variant in entry.variants:
             changes = fit_sizes(entry, [*curve.set, *options.set], variant)
-            recipe = entry.recipe(variant, changes)
+            recipe = entry.recipe(variant, changes, tiny=options.tiny)
+            base = entry.recipe(variant, tiny=options.tiny)
+            said += entry.implied(variant, changes, tiny=options.tiny)
             count = options.seeds or recipe.seeds
             seeds = range(recipe.seed, recipe.seed + count)
-            jobs += [_Job(recipe, seed, tuple(changes)) for seed in seeds]
+            jobs += [_Job(recipe, base, seed, tuple(changes)) for seed in seeds]
     if not jobs:
         raise RecipeError(f"{options.table}: expected a row with the variant {options.variant}")
+    _say(said, options)
     if options.dry_run:
         return _plan(jobs, options)
     return _work(jobs, options, again=True)
 
 
 def resume(options: Namespace) -> int:
-    """Go on with a run where it was left; the final numbers are those of an undisturbed run."""
+    """Go on with a run where it was left; the final numbers are those of an undisturbed run.
+
+    With --extend, a finished run is made longer; its numbers are those of a run that was longer
+    from the start. Where its last evaluation lies between two others, that one stays and may be
+    chosen; the report says so. A run that stopped early cannot be extended, nor one whose schedule
+    is OneCycleLR.
+
+    A recipe.toml that was edited after the start is refused. With --continue-with the run goes on
+    with it, at the learning rates that it has at this step; the report shows what was changed, and
+    when.
+    """
     if not (options.quiet or options.json):
         print(f"going on with {options.run_folder}", file=sys.stderr, flush=True)
     from cayley.lab import training
@@ -75,6 +93,9 @@ def resume(options: Namespace) -> int:
             reporter=training.choose_reporter(options.quiet, options.json),
             interrupts=interrupts,
             checkpoint_seconds=options.checkpoint_every,
+            extend=options.extend,
+            continue_with=options.continue_with,
+            trust=options.trust,
         )
     if not (options.quiet or options.json):
         print_result(options.run_folder, result)
@@ -92,6 +113,7 @@ def evaluate(options: Namespace) -> int:
         device=options.device or "",
         data=options.data,
         audio=options.audio,
+        trust=options.trust,
     )
     if options.json:
         print(json.dumps({"split": options.split, "weights": options.weights, "scores": scores}))
@@ -104,6 +126,7 @@ def evaluate(options: Namespace) -> int:
 @dataclass(frozen=True)
 class _Job:
     recipe: Recipe
+    base: Recipe
     seed: int
     overrides: tuple[str, ...]
 
@@ -122,7 +145,14 @@ def _plan(jobs: list[_Job], options: Namespace) -> int:
 def _folder(job: _Job, options: Namespace) -> Path:
     from cayley.lab import training
 
-    return training.run_folder(options.output, job.recipe, job.seed, job.overrides)
+    return training.run_folder(
+        options.output,
+        job.recipe,
+        job.seed,
+        job.base,
+        tiny=options.tiny,
+        precision=options.precision,
+    )
 
 
 def _settings(options: Namespace, overrides: tuple[str, ...] = ()) -> "RunSettings":
@@ -156,13 +186,14 @@ def _leave_out(jobs: list[_Job], options: Namespace) -> list[_Job]:
     return left
 
 
-def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
+def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0) -> int:
     """Do jobs one after the other; among several, one that fails does not stop the rest.
 
     Arguments:
         jobs: What to do.
         options: Of the command.
         again: Whether to go on with runs that are there already.
+        extend: By how many steps or epochs to make finished runs longer.
 
     Returns:
         The exit code: that of the first failure.
@@ -180,8 +211,8 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
             reporter = training.choose_reporter(options.quiet, options.json)
             settings = _settings(options, job.overrides)
             try:
-                if again and (folder / "run.json").exists():
-                    check_same_run(folder, job.recipe, settings)
+                if extend or (again and (folder / "run.json").exists()):
+                    check_same_run(folder, job.recipe, settings, job.seed, any_length=bool(extend))
                     result = training.resume(
                         folder,
                         device="" if options.device == "auto" else options.device,
@@ -189,6 +220,9 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
                         reporter=reporter,
                         interrupts=interrupts,
                         checkpoint_seconds=options.checkpoint_every,
+                        extend=extend,
+                        # the recipe is the one that is asked for here
+                        trust=True,
                     )
                 else:
                     result = training.train(
@@ -215,16 +249,42 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool) -> int:
     return code
 
 
-def check_same_run(folder: Path, recipe: Recipe, settings: "RunSettings") -> None:
+def _say(lines: list[str], options: Namespace) -> None:
+    """Print each line once, where a person may be reading."""
+    if not (options.quiet or options.json):
+        for line in dict.fromkeys(lines):
+            print(line, file=sys.stderr)
+
+
+def check_same_run(
+    folder: Path,
+    recipe: Recipe,
+    settings: "RunSettings",
+    seed: int | None = None,
+    *,
+    any_length: bool = False,
+) -> None:
     """Raise unless the run in a folder is one of this recipe, with these settings.
 
     Threads and devices may be others, which change last digits only.
+
+    Arguments:
+        folder: Of the run.
+        recipe: The one that is asked for.
+        settings: Those that are asked for.
+        seed: The one that is asked for; None for any.
+        any_length: Whether it may be trained for another number of steps or epochs.
     """
     from cayley.lab.runs import read_run
     from cayley.lab.training import reads_files
 
     description, found = read_run(folder)
+    if any_length:
+        length = {"steps": found.training.steps, "epochs": found.training.epochs}
+        recipe = replace(recipe, training=replace(recipe.training, **length))
     differ = differences(found, recipe)
+    if seed not in (None, description.seed):
+        differ.append(f"seed {description.seed}, not {seed}")
     if description.tiny != settings.tiny:
         differ.append("a few made-up examples" if description.tiny else "the data, not --tiny")
     precision = description.machine.precision

@@ -8,12 +8,13 @@
 """
 
 from cayley.lab.models.building import LAYERS, build_model, count_parameters
-from cayley.lab.models.feedforward import MLP, GraphNetwork
+from cayley.lab.models.feedforward import MLP, BatchNorm, GraphNetwork
 from cayley.lab.models.sequences import SequenceModel
 
 __all__ = [
     "LAYERS",
     "MLP",
+    "BatchNorm",
     "GraphNetwork",
     "SequenceModel",
     "build_model",

@@ -1,18 +1,24 @@
 """From the settings of a model and the sizes of a task to a network."""
 
 import difflib
-from dataclasses import fields
+import operator
+import os
+from dataclasses import fields, replace
+from functools import reduce
 from inspect import Parameter, signature
-from typing import cast
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
+import torch
 from torch import nn
 
 import cayley
 from cayley.lab.errors import RecipeError
 from cayley.lab.importing import import_class
 from cayley.lab.models.feedforward import CONVOLUTIONS, MLP, GraphNetwork, convolution
-from cayley.lab.models.sequences import SequenceModel, features_of
+from cayley.lab.models.sequences import SequenceModel, features_of, free_matrices
 from cayley.lab.recipes import ModelSettings, check_keys
+from cayley.lab.settings import Range, convert
 from cayley.lab.tasks import Task
 from cayley.layers import NETWORKS
 
@@ -41,6 +47,12 @@ CHOSEN = {
 }
 # settings whose argument has a name that means something else here
 RENAMED: dict[type[nn.Module], dict[str, str]] = {cayley.EURNN: {"rotations": "layers"}}
+# integers among the arguments of layers count something
+Count = Annotated[int, Range(0, 10**6)]
+# so many units fit into any machine
+SMALL = 10_000
+# weights, their gradients, and two moments of an optimizer
+COPIES = 4
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
@@ -71,14 +83,21 @@ def build_model(settings: ModelSettings, task: Task) -> nn.Module:
             f"{settings.name}, which reads {wanted}"
         )
     hidden = settings.hidden if isinstance(settings.hidden, tuple) else (settings.hidden,)
+    if 0 in hidden and settings.name != "ENRNN":
+        raise RecipeError(
+            f"model.hidden: expected sizes of at least 1, got {list(hidden)}: ENRNN alone can do "
+            "without a part"
+        )
+    if settings.layers * sum(hidden) + settings.embedding > SMALL:
+        check_memory(settings, task)
     if wanted != "sequences":
         check_unused(settings, wanted)
     if settings.name == "MLP":
-        check_options(settings, MLP)
+        settings = check_options(settings, MLP)
         sizes = (task.input_size, *hidden, task.output_size)
         return MLP(sizes, dropout=settings.dropout, **settings.options)
     if settings.name in CONVOLUTIONS:
-        check_options(settings, GraphNetwork, convolution(settings.name))
+        settings = check_options(settings, GraphNetwork, convolution(settings.name))
         sizes = (task.input_size, *hidden * (settings.layers - 1), task.output_size)
         return GraphNetwork(settings.name, sizes, dropout=settings.dropout, **settings.options)
     tokens = task.reads == "tokens"
@@ -86,8 +105,9 @@ def build_model(settings: ModelSettings, task: Task) -> nn.Module:
         raise RecipeError(
             f"model.embedding: expected 0, as the task has no tokens, got {settings.embedding}"
         )
-    if settings.embedding_dropout and not settings.embedding:
-        raise RecipeError("model.embedding_dropout: expected 0 without an embedding")
+    for name in ("embedding_dropout", "word_dropout"):
+        if getattr(settings, name) and not settings.embedding:
+            raise RecipeError(f"model.{name}: expected 0 without an embedding")
     layers = make_layers(settings, hidden, settings.embedding or task.input_size)
     return SequenceModel(
         layers,
@@ -103,7 +123,9 @@ def make_layers(
 ) -> list[nn.Module]:
     """Recurrent layers: one module, or one for each size."""
     kind = layer_class(settings.name)
-    check_options(settings, kind)
+    settings = check_options(settings, kind)
+    if not hidden:
+        raise RecipeError("model.hidden: expected at least one size, got an empty list")
     if issubclass(kind, cayley.ENRNN):
         if len(hidden) != 2:
             raise RecipeError(f"model.hidden: expected [long, short] for ENRNN, got {list(hidden)}")
@@ -122,11 +144,20 @@ def make_layers(
         )
     renamed = RENAMED.get(kind, {})
     options = {renamed.get(name, name): value for name, value in settings.options.items()}
+    count = settings.layers
+    if settings.locked:
+        # the dropout inside of a stack has a mask for each step
+        stack, count = stack * count, 1
     layers: list[nn.Module] = []
     for sizes in stack:
-        between = {"dropout": settings.dropout} if settings.layers > 1 else {}
+        between = {"dropout": settings.dropout} if count > 1 else {}
         size = features_of(layers[-1]) if layers else input_size
-        layers.append(kind(size, *sizes, settings.layers, **between, **options))
+        layers.append(kind(size, *sizes, count, **between, **options))
+    if settings.weight_dropout and not all(map(free_matrices, layers)):
+        raise RecipeError(
+            f"model.weight_dropout: expected 0, as the recurrent matrix of {settings.name} is "
+            f"structured and would not stay so, got {settings.weight_dropout}"
+        )
     if settings.input_matrix == "identity":
         U = cast(nn.Parameter, layers[0].weight_ih_l0)
         if U.shape[0] != U.shape[1]:
@@ -157,8 +188,9 @@ def layer_class(name: str) -> type[nn.Module]:
 
 def check_unused(settings: ModelSettings, reads: str) -> None:
     """Raise if a network without recurrence is given settings that it has no use for."""
-    unused = {"embedding", "embedding_dropout", "output_dropout", "tied", "input_matrix"}
-    unused |= {"output_init"} | ({"layers"} if reads == "rows" else set())
+    unused = {"embedding", "embedding_init", "embedding_dropout", "word_dropout", "locked", "tied"}
+    unused |= {"weight_dropout", "output_dropout", "input_matrix", "output_init"}
+    unused |= {"layers"} if reads == "rows" else set()
     for field in fields(settings):
         if field.name in unused and getattr(settings, field.name) != field.default:
             raise RecipeError(f"model.{field.name}: {settings.name} has none: leave it out")
@@ -166,24 +198,66 @@ def check_unused(settings: ModelSettings, reads: str) -> None:
         raise RecipeError(f"model.hidden: expected one number for {settings.name}, got a list")
 
 
-def check_options(settings: ModelSettings, *kinds: type) -> None:
-    """Raise if a setting is no argument of any of these classes."""
+def check_memory(settings: ModelSettings, task: Task) -> None:
+    """Raise if the machine has less memory than training the network takes, without its states."""
+    # of a class of the user's own, nothing says that it can be built on no device
+    if torch.get_default_device().type == "meta" or ":" in settings.name:
+        return
+    # what is drawn for a network of no device must not change that of the real one
+    with torch.device("meta"), torch.random.fork_rng([]):
+        model = build_model(settings, task)
+    bytes = COPIES * sum(p.numel() * p.element_size() for p in model.parameters())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if bytes > memory:
+        raise RecipeError(
+            f"model: expected a network that the {memory / 2**30:.3g} GiB of this machine can "
+            f"train, got one that takes {bytes / 2**30:.3g} GiB for weights, gradients and moments "
+            "alone: make model.hidden smaller"
+        )
+
+
+def check_options(settings: ModelSettings, *kinds: type) -> ModelSettings:
+    """The same settings, with options of the types that the arguments of these classes have.
+
+    It raises if a setting is no argument of any of them, or of another type.
+    """
     valid = [name for kind in kinds for name in _arguments(kind) if name not in CHOSEN]
     valid += [name for kind in kinds for name in RENAMED.get(kind, ())]
     names = [field.name for field in fields(settings) if field.name != "options"]
     check_keys(settings.options, [*valid, *names], (), "model.")
+    if ":" in settings.name:
+        # a class of the user's own checks what it is given
+        return settings
+    hints = {name: hint for kind in kinds for name, hint in _arguments(kind).items()}
+    renamed = {name: new for kind in kinds for name, new in RENAMED.get(kind, {}).items()}
+    options = {
+        name: convert(value, _bounded(hints[renamed.get(name, name)]), f"model.{name}")
+        for name, value in settings.options.items()
+    }
+    return replace(settings, options=options)
 
 
-def _arguments(kind: type) -> list[str]:
-    """The named arguments of a class, and of those that it passes further ones on to."""
-    names: list[str] = []
+def _arguments(kind: type) -> dict[str, Any]:
+    """The named arguments of a class, and of those that it passes further ones on to, by type."""
+    found: dict[str, Any] = {}
     for parent in kind.__mro__:
         if "__init__" in vars(parent):
+            # types of the user's own may be known to a type checker only
+            known = parent.__module__.startswith(("cayley.", "torch"))
+            hints = get_type_hints(parent.__init__, include_extras=True) if known else {}
             parameters = signature(parent.__init__).parameters.values()
-            names += [p.name for p in parameters if p.kind not in VARIADIC]
+            named = [p.name for p in parameters if p.kind not in VARIADIC]
+            found = {name: hints.get(name, Any) for name in named} | found
             if all(p.kind != Parameter.VAR_KEYWORD for p in parameters):
                 break
-    return names
+    return found
+
+
+def _bounded(hint: Any) -> Any:
+    """A type whose integers count something."""
+    if get_origin(hint) in (Union, UnionType):
+        return reduce(operator.or_, map(_bounded, get_args(hint)))
+    return Count if hint is int else hint
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -2,58 +2,168 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from cayley.lab.errors import RecipeError
+from cayley.lab.settings import Range
 
 if TYPE_CHECKING:
     from cayley.lab.tasks import Graph
 
-__all__ = ["CONVOLUTIONS", "MLP", "GraphNetwork", "convolution"]
+__all__ = ["CONVOLUTIONS", "MLP", "BatchNorm", "GraphNetwork", "convolution"]
 
 CONVOLUTIONS = ("GCN", "SAGE")
+Norm = Literal["", "batch", "layer"]
+Inference = Literal["running", "average"]
+Variance = Literal["", "biased", "unbiased"]
+
+
+class BatchNorm(nn.BatchNorm1d):
+    r"""Batch normalisation of rows, with a choice of what stands for a batch at inference.
+
+    Training takes the mean :math:`\mu_B` and the biased variance :math:`\sigma_B^2` of the batch.
+    Inference takes, with ``"running"``,
+
+    .. math::
+        \mu \leftarrow \rho \mu + (1 - \rho) \mu_B, \qquad
+        \sigma^2 \leftarrow \rho \sigma^2 + (1 - \rho) \sigma_B^2
+
+    from :math:`\mu = 0, \sigma^2 = 1` on, and with ``"average"`` the plain means of
+    :math:`\mu_B` and :math:`\frac{N}{N-1} \sigma_B^2`, for N rows, over the batches since
+    :meth:`restart_`, which training calls where an epoch begins.
+
+    Note:
+        The reference prints 1/(x − 1) in front of the sum of variances over x batches and calls it
+        unbiased; N/(N − 1) is what makes it so. :class:`torch.nn.BatchNorm1d` has that factor in
+        its running statistics too.
+
+    References:
+        Helfrich, 2020, Algorithm 4 and equations 3.3 to 3.6.
+
+    Arguments:
+        features: The number of columns.
+        inference: ``"running"`` or ``"average"``.
+        momentum: The share 1 − ρ of a batch in the running statistics.
+        variance: ``"biased"`` or ``"unbiased"``: of what inference takes. Empty for what the
+            formulas above have.
+
+    Example:
+        >>> norm = BatchNorm(1, inference="average", variance="biased")
+        >>> for rows in ([[0.0], [2.0]], [[4.0], [8.0]]):
+        ...     _ = norm(torch.tensor(rows))
+        >>> norm.running_mean, norm.running_var
+        (tensor([3.5000]), tensor([2.5000]))
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        inference: Inference = "running",
+        momentum: float = 0.01,
+        variance: Variance = "",
+    ) -> None:
+        check_word("inference", inference, ("running", "average"))
+        check_word("variance", variance, ("", "biased", "unbiased"))
+        # without a momentum, torch takes plain means
+        super().__init__(features, momentum=momentum if inference == "running" else None)
+        self.variance = variance or ("biased" if inference == "running" else "unbiased")
+
+    def restart_(self) -> None:
+        """Begin averages anew: the next batch takes the place of all before it."""
+        assert self.num_batches_tracked is not None
+        if self.momentum is None:
+            self.num_batches_tracked.zero_()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalised rows (B, features)."""
+        if not self.training or self.variance == "unbiased":
+            return super().forward(input)
+        mean, var = self.running_mean, self.running_var
+        assert mean is not None
+        assert var is not None
+        assert self.num_batches_tracked is not None
+        output = nn.functional.batch_norm(
+            input, None, None, self.weight, self.bias, training=True, eps=self.eps
+        )
+        with torch.no_grad():
+            batch_var, batch_mean = torch.var_mean(input, 0, correction=0)
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                share = 1 / self.num_batches_tracked.to(mean.dtype)
+            else:
+                share = torch.as_tensor(self.momentum, dtype=mean.dtype, device=mean.device)
+            mean.lerp_(batch_mean.to(mean.dtype), share)
+            var.lerp_(batch_var.to(var.dtype), share)
+        return output
 
 
 class MLP(nn.Module):
     r"""Dense layers with ReLU between them.
 
-    .. math:: H^{(k)} = \mathrm{ReLU}(W^{(k)} N(H^{(k-1)}) + b^{(k)})
+    .. math::
+        H^{(k)} = \mathrm{ReLU}(W^{(k)} N(H^{(k-1)}) + b^{(k)}) \quad \text{or} \quad
+        H^{(k)} = \mathrm{ReLU}(N(W^{(k)} H^{(k-1)}))
 
-    N, which the input of the first layer does not pass, is the identity or a normalisation. Weights
-    are Glorot uniform, biases 0.
+    N is the identity or a normalisation. In the first form, it stands before each layer, the first
+    and the last included. In the second, it stands before each nonlinearity and has a shift of its
+    own, so that hidden layers have no bias b. Weights are Glorot uniform, biases 0.
+
+    References:
+        Helfrich, 2020, equations 3.1 and 3.2.
 
     Arguments:
         sizes: Features of the input, of each hidden layer, and outputs.
         norm: Empty, ``"batch"`` or ``"layer"``.
-        momentum: The share of a batch in the running statistics of ``"batch"``.
+        before: What ``norm`` stands before: ``"layer"`` or ``"nonlinearity"``.
+        momentum, inference, variance: Of ``"batch"``, see :class:`BatchNorm`.
         init_scale: What initial weights are multiplied by.
         dropout: After each hidden layer.
 
     Example:
         >>> [type(layer).__name__ for layer in MLP((3072, 100, 10), norm="batch").layers]
-        ['Linear', 'ReLU', 'BatchNorm1d', 'Dropout', 'Linear']
+        ['BatchNorm', 'Linear', 'ReLU', 'Dropout', 'BatchNorm', 'Linear']
     """
 
     def __init__(
         self,
         sizes: Sequence[int],
         *,
-        norm: str = "",
-        momentum: float = 0.01,
-        init_scale: float = 1.0,
+        norm: Norm = "",
+        before: Literal["layer", "nonlinearity"] = "layer",
+        momentum: Annotated[float, Range(0, 1)] = 0.01,
+        inference: Inference = "running",
+        variance: Variance = "",
+        init_scale: Annotated[float, Range(0)] = 1.0,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        check_word("norm", norm, ("", "batch", "layer"))
+        check_word("before", before, ("layer", "nonlinearity"))
+
+        def normalize(features: int) -> list[nn.Module]:
+            if norm == "batch":
+                return [
+                    BatchNorm(features, momentum=momentum, inference=inference, variance=variance)
+                ]
+            return [nn.LayerNorm(features)] if norm else []
+
+        inner = bool(norm) and before == "nonlinearity"
         layers: list[nn.Module] = []
-        for before, after in pairwise(sizes):
-            if layers:
-                layers += [nn.ReLU(), normalization(norm, before, momentum), nn.Dropout(dropout)]
-            linear = nn.Linear(before, after)
+        for number, (size, after) in enumerate(pairwise(sizes), 1):
+            last = number == len(sizes) - 1
+            layers += [] if inner else normalize(size)
+            linear = nn.Linear(size, after, bias=last or not inner)
             nn.init.xavier_uniform_(linear.weight, gain=init_scale)
-            nn.init.zeros_(linear.bias)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
             layers.append(linear)
+            if not last:
+                layers += normalize(after) if inner else []
+                layers += [nn.ReLU(), nn.Dropout(dropout)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, input: Tensor, state: None = None) -> tuple[Tensor, None]:
@@ -80,7 +190,7 @@ class GraphNetwork(nn.Module):
         conv: str,
         sizes: Sequence[int],
         *,
-        norm: str = "",
+        norm: Norm = "",
         sites: str = "",
         dropout: float = 0.0,
         **options: Any,
@@ -118,10 +228,16 @@ def convolution(name: str) -> type[nn.Module]:
     return {"GCN": GCNConv, "SAGE": SAGEConv}[name]
 
 
-def normalization(norm: str, features: int, momentum: float = 0.1) -> nn.Module:
-    """A normalisation of rows by its name; empty for the identity."""
-    if norm not in ("", "batch", "layer"):
-        raise RecipeError(f'model.norm: expected "", "batch" or "layer", got {norm!r}')
+def normalization(norm: str, features: int) -> nn.Module:
+    """A normalisation of nodes by its name; empty for the identity."""
+    check_word("norm", norm, ("", "batch", "layer"))
     if norm == "batch":
-        return nn.BatchNorm1d(features, momentum=momentum)
+        return nn.BatchNorm1d(features)
     return nn.LayerNorm(features) if norm else nn.Identity()
+
+
+def check_word(name: str, value: str, valid: Sequence[str]) -> None:
+    """Raise unless a setting of the model is one of these words."""
+    if value not in valid:
+        words = ", ".join(f'"{word}"' for word in valid[:-1]) + f' or "{valid[-1]}"'
+        raise RecipeError(f"model.{name}: expected {words}, got {value!r}")

@@ -3,19 +3,22 @@
 from typing import Any, cast
 
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import dropout
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import ModelSettings
+from cayley.layers.recurrent import Recurrent
 
-__all__ = ["SequenceModel", "features_of"]
+__all__ = ["LockedDropout", "SequenceModel", "features_of", "free_matrices"]
 
 
 class SequenceModel(nn.Module):
     """Recurrent layers between an embedding of tokens and a linear output.
 
     Note:
-        Of the state of an LSTM, h and c are carried from batch to batch; windows of assorted-time
-        normalisation start empty in each, as in the published code.
+        The state is carried from batch to batch; windows of assorted-time normalisation start empty
+        in each, as in the published code.
 
     Arguments:
         layers: With the contract of ``nn.RNN``, one after the other.
@@ -23,6 +26,10 @@ class SequenceModel(nn.Module):
         outputs: The number p of outputs.
         last: Whether only the last step is answered.
         settings: Of the embedding, the dropouts and the output.
+
+    References:
+        Regularizing and Optimizing LSTM Language Models, Merity, Keskar, Socher, 2018, for word
+        dropout (there: embedding dropout), weight dropout and locked dropout.
 
     Shapes:
         Input (T, B, I), or tokens (T, B), and the state of the batch before, a tuple with one
@@ -46,13 +53,18 @@ class SequenceModel(nn.Module):
             nn.Embedding(vocabulary, settings.embedding) if settings.embedding else None
         )
         self.layers = nn.ModuleList(layers)
-        self.dropout = nn.Dropout(settings.dropout)
-        self.embedding_dropout = nn.Dropout(settings.embedding_dropout)
-        self.output_dropout = nn.Dropout(settings.output_dropout)
+        kind = LockedDropout if settings.locked else nn.Dropout
+        self.dropout = kind(settings.dropout)
+        self.embedding_dropout = kind(settings.embedding_dropout)
+        self.output_dropout = kind(settings.output_dropout)
+        self.word_dropout = settings.word_dropout
+        self.weight_dropout = settings.weight_dropout
         self.output = nn.Linear(features, outputs)
-        if settings.output_init == "glorot":
-            nn.init.xavier_uniform_(self.output.weight)
+        if settings.output_init != "torch":
+            initialize_(self.output.weight, settings.output_init)
             nn.init.zeros_(self.output.bias)
+        if self.embedding is not None:
+            initialize_(self.embedding.weight, settings.embedding_init)
         if settings.tied:
             if self.embedding is None or self.embedding.weight.shape != self.output.weight.shape:
                 raise RecipeError(
@@ -60,8 +72,7 @@ class SequenceModel(nn.Module):
                     f"last layer, and as many tokens as outputs, got embedding="
                     f"{settings.embedding}, {vocabulary} tokens and {outputs} outputs"
                 )
-            # not the other way round: an embedding's N(0, 1) makes logits of size √features
-            self.embedding.weight = self.output.weight
+            self.output.weight = self.embedding.weight
 
     def forward(
         self, input: Tensor, state: tuple[Any, ...] | None = None
@@ -69,17 +80,37 @@ class SequenceModel(nn.Module):
         """Answers and the state after the last step."""
         x = input
         if self.embedding is not None:
-            x = self.embedding_dropout(self.embedding(x))
+            x = self.embedding_dropout(self.embed(self.embedding, x))
         elif self.vocabulary:
             x = nn.functional.one_hot(x, self.vocabulary).to(self.output.weight.dtype)
         states = []
         for number, layer in enumerate(self.layers):
             x = x if number == 0 else self.dropout(x)
             hx = None if state is None else state[number]
-            x, hx = layer(x, hx)
-            states.append(hx[:2] if isinstance(hx, tuple) else hx)
-        x = x[-1] if self.last else x
-        return self.output(self.output_dropout(x)), tuple(states)
+            if self.training and self.weight_dropout:
+                W = {name: dropout(W, self.weight_dropout) for name, W in free_matrices(layer)}
+                x, hx = functional_call(layer, W, (x, hx))
+            else:
+                x, hx = layer(x, hx)
+            states.append(without_windows(layer, hx))
+        output = self.output(self.output_dropout(x[-1:] if self.last else x))
+        return output[0] if self.last else output, tuple(states)
+
+    def embed(self, embedding: nn.Embedding, tokens: Tensor) -> Tensor:
+        """Rows of the embedding, of which word dropout in training makes some zero."""
+        x = embedding(tokens)
+        if self.training and self.word_dropout:
+            kept = dropout(x.new_ones(self.vocabulary, 1), self.word_dropout)
+            x = x * kept[tokens]
+        return x
+
+
+def without_windows(layer: nn.Module, state: Any) -> Any:
+    """The state of a layer without what assorted-time normalisation remembers of earlier steps."""
+    if not (isinstance(layer, Recurrent) and layer.streams):
+        return state
+    *kept, _ = state
+    return tuple(kept) if len(kept) > 1 else kept[0]
 
 
 def features_of(layer: nn.Module) -> int:
@@ -87,3 +118,52 @@ def features_of(layer: nn.Module) -> int:
     if isinstance(layer, nn.RNNBase):
         return (layer.proj_size or layer.hidden_size) * (2 if layer.bidirectional else 1)
     return cast(int, layer.output_size)
+
+
+class LockedDropout(nn.Module):
+    r"""Dropout with one mask for all steps of a batch (variational dropout).
+
+    .. math:: y_{t,b} = m_b \odot x_{t,b} / (1 - p), \qquad m_b \in \{0, 1\}^F
+
+    References:
+        A Theoretically Grounded Application of Dropout in Recurrent Neural Networks, Gal,
+        Ghahramani, 2016; Regularizing and Optimizing LSTM Language Models, Merity, Keskar, Socher,
+        2018, section 4.2.
+
+    Arguments:
+        p: The probability of zero.
+
+    Example:
+        >>> import torch
+        >>> x = LockedDropout(0.5)(torch.ones(3, 1, 4))
+        >>> torch.equal(x[0], x[1]), torch.equal(x[1], x[2])
+        (True, True)
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Of sequences (T, B, F)."""
+        if not self.training or not self.p:
+            return input
+        return input * dropout(input.new_ones(1, *input.shape[1:]), self.p)
+
+    def extra_repr(self) -> str:
+        """As nn.Dropout shows itself."""
+        return f"p={self.p}"
+
+
+def initialize_(weight: Tensor, init: str | float) -> None:
+    """Glorot uniform, uniform with a bound, or as torch left it."""
+    if isinstance(init, float):
+        nn.init.uniform_(weight, -init, init)
+    elif init == "glorot":
+        nn.init.xavier_uniform_(weight)
+
+
+def free_matrices(layer: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The recurrent matrices of a layer that are parameters, by name; structured ones are not."""
+    own = layer.named_parameters(recurse=False)
+    return [(name, parameter) for name, parameter in own if name.startswith("weight_hh")]

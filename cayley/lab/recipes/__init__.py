@@ -25,7 +25,7 @@ from cayley.lab.recipes.catalogue import (
     tables,
 )
 from cayley.lab.recipes.data import data_set, supply
-from cayley.lab.recipes.differences import differences, distinguish, flatten
+from cayley.lab.recipes.differences import differences, distinguish, edits, flatten
 from cayley.lab.recipes.keys import setting_keys
 from cayley.lab.recipes.reading import check_keys, from_table, to_table
 from cayley.lab.recipes.schema import (
@@ -34,6 +34,7 @@ from cayley.lab.recipes.schema import (
     OptimSettings,
     Recipe,
     ScheduleSettings,
+    Seed,
     TaskSettings,
     TrainingSettings,
     Variant,
@@ -49,6 +50,7 @@ __all__ = [
     "OptimSettings",
     "Recipe",
     "ScheduleSettings",
+    "Seed",
     "Table",
     "TaskSettings",
     "TrainingSettings",
@@ -57,6 +59,7 @@ __all__ = [
     "data_set",
     "differences",
     "distinguish",
+    "edits",
     "find_recipe",
     "flatten",
     "from_table",

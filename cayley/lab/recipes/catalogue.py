@@ -15,6 +15,12 @@ from cayley.lab.recipes.schema import Recipe, Variant, read_recipe
 __all__ = ["Entry", "Table", "find_recipe", "merge", "parse_override", "read_table", "tables"]
 
 FOLDER = Path(__file__).parent / "tables"
+# how long a run is, said in one way or the other
+OTHER = {"epochs": "steps", "steps": "epochs"}
+# what is tried out is not trained
+TINY_STEPS, TINY_BATCH, TINY_EVALUATION = 2, 4, 10
+# where a table says what holds for one variant alone
+VARIANT_KEYS: dict[Variant, str] = {"paper": "paper-only", "code": "code"}
 
 
 @dataclass(frozen=True)
@@ -37,21 +43,70 @@ class Entry:
         return tuple(self.layers)
 
     def recipe(
-        self, variant: Variant = "paper", overrides: Iterable[str] = (), task: str = ""
+        self,
+        variant: Variant = "paper",
+        overrides: Iterable[str] = (),
+        task: str = "",
+        *,
+        tiny: bool = False,
     ) -> Recipe:
         """The recipe of a variant.
 
         Arguments:
             variant: What the paper says, or what its published code does.
-            overrides: Such as ``model.hidden=64``, see :func:`parse_override`. The parameters are
-                then no longer as many as in the paper.
-            task: The name of another task, in place of this one and its settings.
+            overrides: Such as ``model.hidden=64``, see :func:`parse_override`. With another model
+                or task, the parameters are no longer as many as in the paper. Steps take the place
+                of epochs, and epochs that of steps, see :meth:`implied`.
+            task: The name of another task, in place of this one and its settings; what was
+                published of this one is then left out.
+            tiny: Whether to be done in seconds, if overrides do not say otherwise.
 
         Example:
             >>> recipe = find_recipe("quickstart").recipe(overrides=["model.hidden=64"])
             >>> recipe.task.name, recipe.model.hidden
             ('adding', 64)
         """
+        content = self._content(variant, tiny)
+        changes = _merged(overrides)
+        if task or "model" in changes or "task" in changes:
+            content["parameters"] = 0
+        if task:
+            content["task"] = {"name": task}
+            content |= {"reported": [], "claims": []}
+            keys = content.get("unstated", ())
+            content["unstated"] = [key for key in keys if key.partition(".")[0] != "task"]
+        replaced = _replaced(content, changes)
+        content = merge(content, changes)
+        for key in replaced:
+            content["training"][key] = 0
+        return read_recipe(content)
+
+    def implied(
+        self, variant: Variant = "paper", overrides: Iterable[str] = (), *, tiny: bool = False
+    ) -> list[str]:
+        """What overrides change beside what they say, in sentences.
+
+        Arguments:
+            variant: What the paper says, or what its published code does.
+            overrides: As for :meth:`recipe`.
+            tiny: As for :meth:`recipe`.
+
+        Example:
+            >>> find_recipe("scornn/mnist-170").implied(overrides=["training.steps=100"])
+            ['training.epochs=0: training.steps=100 takes the place of 70 epochs']
+        """
+        content, changes = self._content(variant, tiny), _merged(overrides)
+        if tiny:
+            # what takes its place was not the recipe's
+            return []
+        return [
+            f"training.{key}=0: training.{OTHER[key]}={changes['training'][OTHER[key]]} takes the "
+            f"place of {content['training'][key]} {key}"
+            for key in _replaced(content, changes)
+        ]
+
+    def _content(self, variant: Variant, tiny: bool) -> dict[str, Any]:
+        """The settings of a variant, of any type."""
         if variant not in self.layers:
             raise RecipeError(
                 f"{self.name}: expected a variant of {list(self.variants)}, got {variant!r}"
@@ -59,14 +114,42 @@ class Entry:
         content: dict[str, Any] = {"table": self.table, "variant": variant}
         for layer in self.layers[variant]:
             content = merge(content, layer)
-        changes = [parse_override(text) for text in overrides]
-        if changes or task:
-            content["parameters"] = 0
-        if task:
-            content["task"] = {"name": task}
-        for change in changes:
-            content = merge(content, change)
-        return read_recipe(content)
+        return _shorten(read_recipe(content), content) if tiny else content
+
+
+def _merged(overrides: Iterable[str]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for text in overrides:
+        changes = merge(changes, parse_override(text))
+    return changes
+
+
+def _replaced(content: Mapping[str, Any], changes: Mapping[str, Any]) -> list[str]:
+    """Of ``epochs`` and ``steps``, what there is and the other of which is now asked for."""
+    before, after = content.get("training"), changes.get("training")
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        # that it is no table is said when the recipe is read
+        return []
+    return [
+        key
+        for key, other in OTHER.items()
+        if before.get(key) and after.get(other) and key not in after
+    ]
+
+
+def _shorten(recipe: Recipe, content: dict[str, Any]) -> dict[str, Any]:
+    """The settings with which a recipe is tried out: a few steps on a few examples."""
+    training = recipe.training
+    few = {
+        "training": {
+            "epochs": 0,
+            "steps": min(training.steps or TINY_STEPS, TINY_STEPS),
+            "batch": min(training.batch, TINY_BATCH),
+        },
+        # made-up recordings have no speech to be scored
+        "evaluation": {"batch": TINY_EVALUATION, "audio": False},
+    }
+    return merge(content, few)
 
 
 @dataclass(frozen=True)
@@ -115,7 +198,8 @@ def parse_override(text: str) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    # TOMLDecodeError, and a number of more digits than Python reads
+    except ValueError:
         return text
 
 
@@ -123,7 +207,9 @@ def read_table(path: Path) -> Table:
     """Read a file of recipes: TOML with ``title``, ``[defaults]`` and ``[[row]]``.
 
     Rows are merged over the defaults. ``[defaults.code]`` and ``[row.code]`` say what the published
-    code does otherwise. A single recipe, as ``cayley show`` prints it, is a table of one row.
+    code does otherwise, ``[defaults.paper-only]`` and ``[row.paper-only]`` what it has none of,
+    such as the options of another network. A single recipe, as ``cayley show`` prints it, is a
+    table of one row.
     """
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -141,11 +227,13 @@ def read_table(path: Path) -> Table:
     entries = []
     for row in content["row"]:
         sources = (defaults, row)
-        paper = tuple({k: v for k, v in source.items() if k != "code"} for source in sources)
-        code = tuple(source["code"] for source in sources if "code" in source)
-        layers: dict[Variant, tuple[Mapping[str, Any], ...]] = {"paper": paper}
-        if code:
-            layers["code"] = paper + code
+        keys = VARIANT_KEYS.values()
+        common = tuple({k: v for k, v in source.items() if k not in keys} for source in sources)
+        layers: dict[Variant, tuple[Mapping[str, Any], ...]] = {}
+        for variant, key in VARIANT_KEYS.items():
+            own = tuple(source[key] for source in sources if key in source)
+            if own or variant == "paper":
+                layers[variant] = common + own
         entries.append(Entry(row["name"], path.stem, layers))
     return Table(path.stem, content.get("title", ""), tuple(entries))
 

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from cayley.lab.recipes.reading import to_table
 from cayley.lab.recipes.schema import Recipe
 
-__all__ = ["differences", "distinguish", "flatten"]
+__all__ = ["differences", "distinguish", "edits", "flatten"]
 
 PARTS = ("task", "model", "optim", "bnp", "training", "evaluation")
 
@@ -20,6 +21,17 @@ def differences(one: Recipe, other: Recipe) -> list[str]:
         for key in dict.fromkeys((*ours, *theirs))
         if ours.get(key) != theirs.get(key)
     ]
+
+
+def edits(one: Recipe, other: Recipe) -> list[str]:
+    """Everything that a recipe says otherwise than another: settings, and what it is about."""
+    about = [
+        f"{field.name} = {_words(getattr(one, field.name))}, not "
+        f"{_words(getattr(other, field.name))}"
+        for field in fields(Recipe)
+        if field.name not in PARTS and getattr(one, field.name) != getattr(other, field.name)
+    ]
+    return [*differences(one, other), *about] or ["numbers of another type"]
 
 
 def distinguish(recipes: Sequence[Recipe]) -> list[tuple[str, ...]]:

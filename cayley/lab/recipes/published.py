@@ -16,6 +16,7 @@ __all__ = [
     "Gap",
     "Paper",
     "PublishedResult",
+    "checks",
     "claim",
     "claims",
     "gaps",
@@ -99,7 +100,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Gap:
-    """Results and claims that no recipe serves, and why.
+    """Results and claims that no recipe serves, and why; or what tests check beside recipes.
 
     Attributes:
         reason: Why, or what is still to come.
@@ -147,6 +148,12 @@ def claims() -> dict[str, Claim]:
 def gaps() -> tuple[Gap, ...]:
     """What no recipe serves."""
     return tuple(from_table(Gap, one) for one in _content("not-runnable")["gap"])
+
+
+@cache
+def checks() -> tuple[Gap, ...]:
+    """What tests of ours check of claims that recipes serve too."""
+    return tuple(from_table(Gap, one) for one in _content("not-runnable")["check"])
 
 
 def result(id: str) -> PublishedResult:

@@ -4,10 +4,10 @@ import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from cayley.lab.errors import RecipeError
+from cayley.lab.settings import convert
 
 __all__ = ["FURTHER", "check_keys", "from_table", "to_table"]
 
@@ -45,10 +45,12 @@ def from_table(kind: type[Any], content: Any, path: str = "", *, strict: bool = 
     keys = [key for key in content if key not in others and (strict or key in valid)]
     check_keys(keys, valid, required, path, others)
     hints = _hints(kind)
+
+    def make(kind: type[Any], content: Any, path: str) -> Any:
+        return from_table(kind, content, path + ".", strict=strict)
+
     values = {
-        key: _convert(content[key], hints[key], path + key, strict)
-        for key in valid
-        if key in content
+        key: convert(content[key], hints[key], path + key, make) for key in valid if key in content
     }
     return kind(**values, **({further.name: others} if further else {}))
 
@@ -56,7 +58,7 @@ def from_table(kind: type[Any], content: Any, path: str = "", *, strict: bool = 
 # a few classes are asked for hundreds of recipes
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+    return get_type_hints(kind, include_extras=True)
 
 
 @cache
@@ -113,51 +115,3 @@ def check_keys(
 @cache
 def _further(kind: type[Any]) -> Field[Any] | None:
     return next((f for f in fields(kind) if "further" in f.metadata), None)
-
-
-def _convert(value: Any, hint: Any, path: str, strict: bool) -> Any:
-    """A value as a type wants it: lists become tuples, integers floats, tables dataclasses."""
-    if is_dataclass(hint):
-        return from_table(hint, value, path + ".", strict=strict)
-    kind, parts = get_origin(hint) or hint, get_args(hint)
-    if kind is Any:
-        return value
-    if kind is tuple and isinstance(value, (list, tuple)):
-        return tuple(_convert(part, parts[0], path, strict) for part in value)
-    if kind is dict and isinstance(value, Mapping):
-        return {key: _convert(one, parts[1], f"{path}.{key}", strict) for key, one in value.items()}
-    if kind in (Union, UnionType):
-        if isinstance(value, Mapping) and (tables := [p for p in parts if _is_table(p)]):
-            # its error says more than that of the union
-            return _convert(value, tables[0], path, strict)
-        for part in parts:
-            try:
-                return _convert(value, part, path, strict)
-            except RecipeError:
-                continue
-    elif kind is Literal:
-        if value in parts:
-            return value
-    elif kind is float:
-        # True is an int to Python, not to us
-        if type(value) in (int, float):
-            return float(value)
-    elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-        return value
-    raise RecipeError(f"{path}: expected {_words(hint)}, got {value!r}")
-
-
-def _is_table(hint: Any) -> bool:
-    return is_dataclass(hint) or get_origin(hint) is dict
-
-
-def _words(hint: Any) -> str:
-    kind, parts = get_origin(hint) or hint, get_args(hint)
-    if kind is Literal:
-        return " or ".join(map(repr, parts))
-    if kind in (Union, UnionType):
-        return " or ".join(map(_words, parts))
-    if kind is tuple:
-        return f"a list of {_words(parts[0])}"
-    words = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-    return words.get(kind, "nothing" if kind is type(None) else "a table")

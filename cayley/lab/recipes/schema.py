@@ -3,10 +3,11 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes.reading import FURTHER, from_table, to_table
+from cayley.lab.settings import Free, Range
 
 __all__ = [
     "EvaluationSettings",
@@ -14,6 +15,7 @@ __all__ = [
     "OptimSettings",
     "Recipe",
     "ScheduleSettings",
+    "Seed",
     "TaskSettings",
     "TrainingSettings",
     "Variant",
@@ -22,15 +24,21 @@ __all__ = [
 ]
 
 Variant = Literal["paper", "code"]
-LEAST_ZERO = ("epochs", "steps", "clip_norm", "clip_value", "patience", "log")
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+Size = Annotated[int, Range(1, 10**6)]
+Dropout = Annotated[float, Range(0, below=1)]
+Positive = Annotated[float, Range(0)]
+Name = Annotated[str, Free("a class, which is looked up: what there is then is listed")]
+Options = Annotated[dict[str, Any], Free("arguments of a class, which checks them")]
+Word = Annotated[str, Free("for readers")]
 
 
 @dataclass(frozen=True)
 class TaskSettings:
     """A task by its name, and its settings: all other keys of the table."""
 
-    name: str
-    settings: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
+    name: Name
+    settings: Options = field(default_factory=dict, metadata=FURTHER)
 
 
 @dataclass(frozen=True)
@@ -43,35 +51,44 @@ class ModelSettings:
         hidden: Units, or a list of them: see :func:`~cayley.lab.models.build_model`.
         layers: Of one size.
         dropout: Between layers.
+        locked: Whether the dropouts between layers, on the embedding and on the output have one
+            mask for all steps of a batch (variational dropout).
         embedding: The size of a learned embedding of tokens; 0 for one-hot vectors.
-        embedding_dropout: On the embedding.
+        embedding_init: Glorot uniform, a number b for U(−b, b), or torch's own N(0, 1).
+        embedding_dropout: On the embedded tokens.
+        word_dropout: Of whole tokens of the vocabulary, wherever they occur in a batch.
+        weight_dropout: Of entries of free recurrent matrices, one mask a batch (DropConnect).
         output_dropout: On what the output layer reads.
-        tied: Whether the output weights are those of the embedding.
+        tied: Whether the output weights are those of the embedding, which start as these do.
         input_matrix: ``"identity"`` for a first input matrix that is the identity and stays so.
-        output_init: Of the output layer: Glorot uniform, or torch's own.
+        output_init: Of the output layer: Glorot uniform, a number b for U(−b, b), or torch's own.
         options: Further keyword arguments.
     """
 
-    name: str
-    hidden: int | tuple[int, ...]
-    layers: int = 1
-    dropout: float = 0.0
-    embedding: int = 0
-    embedding_dropout: float = 0.0
-    output_dropout: float = 0.0
+    name: Name
+    hidden: Size | tuple[Annotated[int, Range(0, 10**6)], ...]
+    layers: Annotated[int, Range(1, 1000)] = 1
+    dropout: Dropout = 0.0
+    locked: bool = False
+    embedding: Annotated[int, Range(0, 10**6)] = 0
+    embedding_init: Literal["glorot", "torch"] | Positive = "glorot"
+    embedding_dropout: Dropout = 0.0
+    word_dropout: Dropout = 0.0
+    weight_dropout: Dropout = 0.0
+    output_dropout: Dropout = 0.0
     tied: bool = False
     input_matrix: Literal["", "identity"] = ""
-    output_init: Literal["glorot", "torch"] = "glorot"
-    options: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
+    output_init: Literal["glorot", "torch"] | Positive = "glorot"
+    options: Options = field(default_factory=dict, metadata=FURTHER)
 
 
 @dataclass(frozen=True)
 class ScheduleSettings:
     """A class of :mod:`torch.optim.lr_scheduler`; keys that are no field are its arguments."""
 
-    name: str = ""
+    name: Name = ""
     every: Literal["epoch", "step"] = "epoch"
-    options: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
+    options: Options = field(default_factory=dict, metadata=FURTHER)
 
 
 @dataclass(frozen=True)
@@ -89,19 +106,21 @@ class OptimSettings:
         phases: A class for the phases; empty for the same.
         phase_lr: None for ``lr``.
         phase_options: Keyword arguments of that class.
+        lr_by_length: Whether a step on a segment of a text has the rates × its length / K.
         schedule: How learning rates change.
     """
 
-    name: str
-    lr: float
-    weight_decay: float = 0.0
-    options: dict[str, Any] = field(default_factory=dict)
-    recurrent: str = ""
-    recurrent_lr: float | None = None
-    recurrent_options: dict[str, Any] = field(default_factory=dict)
-    phases: str = ""
-    phase_lr: float | None = None
-    phase_options: dict[str, Any] = field(default_factory=dict)
+    name: Name
+    lr: Positive
+    weight_decay: Positive = 0.0
+    options: Options = field(default_factory=dict)
+    recurrent: Name = ""
+    recurrent_lr: Positive | None = None
+    recurrent_options: Options = field(default_factory=dict)
+    phases: Name = ""
+    phase_lr: Positive | None = None
+    phase_options: Options = field(default_factory=dict)
+    lr_by_length: bool = False
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
 
 
@@ -116,16 +135,17 @@ class TrainingSettings:
         clip_norm: The greatest norm of the whole gradient, after BNP.
         clip_value: The greatest entry of the gradient, after BNP.
         patience: Stop after so many evaluations without a better one.
-        log: Steps between two records of the loss; 0 for ten, or a thousand records a run.
+        log: Steps between two records of the loss; 0 for ten, or a thousand records a run, but
+            at most ten thousand steps.
     """
 
-    batch: int
-    epochs: int = 0
-    steps: int = 0
-    clip_norm: float = 0.0
-    clip_value: float = 0.0
-    patience: int = 0
-    log: int = 0
+    batch: Annotated[int, Range(1, 10**7)]
+    epochs: Annotated[int, Range(0, 10**9)] = 0
+    steps: Annotated[int, Range(0, 10**15)] = 0
+    clip_norm: Positive = 0.0
+    clip_value: Positive = 0.0
+    patience: Annotated[int, Range(0, 10**9)] = 0
+    log: Annotated[int, Range(0, 10**6)] = 0
 
 
 @dataclass(frozen=True)
@@ -143,12 +163,14 @@ class EvaluationSettings:
         audio: Whether the sound of predictions is scored at the end.
     """
 
-    every: Literal["epoch"] | int = "epoch"
+    every: Literal["epoch"] | Annotated[int, Range(1, 10**15)] = "epoch"
     start: bool = True
     splits: tuple[Literal["train", "valid", "test"], ...] = ("valid", "test")
-    batch: int = 0
+    batch: Annotated[int, Range(0, 10**7)] = 0
     select: Literal["valid", "test", "last", "each"] = "valid"
-    metric: str = ""
+    metric: Annotated[
+        str, Free("a metric of the task, found when a run begins, or all are listed")
+    ] = ""
     audio: bool = False
 
 
@@ -173,24 +195,24 @@ class Recipe:
         bnp: Keyword arguments of :class:`cayley.BNP`; empty for none.
     """
 
-    name: str
+    name: Annotated[str, Free("a path of words, whose form is checked below")]
     task: TaskSettings
     model: ModelSettings
     optim: OptimSettings
     training: TrainingSettings
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    table: str = ""
+    table: Word = ""
     variant: Variant = "paper"
-    paper: str = ""
-    location: str = ""
-    reported: tuple[str, ...] = ()
-    claims: tuple[str, ...] = ()
-    unstated: tuple[str, ...] = ()
-    note: str = ""
-    parameters: int = 0
-    seed: int = 5544
-    seeds: int = 1
-    bnp: dict[str, Any] = field(default_factory=dict)
+    paper: Word = ""
+    location: Word = ""
+    reported: tuple[Annotated[str, Free("found in published.toml, or the nearest named")], ...] = ()
+    claims: tuple[Annotated[str, Free("found in published.toml, or the nearest named")], ...] = ()
+    unstated: tuple[Annotated[str, Free("keys of the recipe, which is checked below")], ...] = ()
+    note: Word = ""
+    parameters: Annotated[int, Range(0, 10**15)] = 0
+    seed: Seed = 5544
+    seeds: Annotated[int, Range(1, 10**6)] = 1
+    bnp: Options = field(default_factory=dict)
 
 
 def read_recipe(content: Mapping[str, Any]) -> Recipe:
@@ -236,20 +258,6 @@ def check(recipe: Recipe) -> None:
         raise RecipeError(
             "training: expected either epochs or steps to be positive, got "
             f"epochs={training.epochs} and steps={training.steps}: set the other one to 0"
-        )
-    limits = {
-        **{f"training.{key}": getattr(training, key) for key in LEAST_ZERO},
-        "evaluation.batch": evaluation.batch,
-    }
-    for key, value in limits.items():
-        # not <: NaN is no number of anything
-        if not value >= 0:
-            raise RecipeError(f"{key}: expected at least 0, got {value}")
-    if training.batch < 1:
-        raise RecipeError(f"training.batch: expected at least 1, got {training.batch}")
-    if isinstance(evaluation.every, int) and evaluation.every < 1:
-        raise RecipeError(
-            f'evaluation.every: expected "epoch" or at least 1 step, got {evaluation.every}'
         )
     if evaluation.select in ("valid", "test") and evaluation.select not in evaluation.splits:
         raise RecipeError(

@@ -76,7 +76,7 @@ def write_markdown(
     """
     blocks = ["# Results beside the published ones", report.sentence, PREFACE]
     for section in report.sections:
-        blocks.append(f"## {section.title}")
+        blocks.append(f"## {_escape(section.title)}")
         lines = [(row, line) for row in section.rows for line in row.lines]
         cells = [HEADS, ("---", "---", *["---:"] * 7, "---"), *(_cells(*one) for one in lines)]
         if section.view is not None:
@@ -89,7 +89,8 @@ def write_markdown(
                 blocks.append(_escape(figure.caption))
     if report.problems:
         blocks.append("## Runs that are not, or not fully, in these numbers")
-        blocks.append("\n".join(f"- `{one.folder}`: {one.reason}" for one in report.problems))
+        problems = ((_escape(str(one.folder)), _escape(one.reason)) for one in report.problems)
+        blocks.append("\n".join(f"- {place}: {reason}" for place, reason in problems))
     blocks.append("## Machines")
     for environment in report.environments:
         facts = "; ".join(f"{name} {value}" for name, value in environment.facts)
@@ -141,10 +142,11 @@ def _cells(row: Row, line: Line) -> tuple[str, ...]:
 
 
 def _escape(text: str) -> str:
-    r"""Text that Markdown shows as it is.
+    r"""Text that Markdown shows as it is, in one line.
 
     Example:
-        >>> print(_escape("a_b|c"))
-        a\_b\|c
+        >>> print(_escape("a_b|c\n# d"))
+        a\_b\|c \# d
     """
-    return "".join("\\" + letter if letter in "\\|_*`[]<>" else letter for letter in text)
+    text = " ".join(text.splitlines())
+    return "".join("\\" + letter if letter in "\\|_*`[]<>#&~" else letter for letter in text)

@@ -11,6 +11,7 @@ from cayley.lab.runs import (
     Record,
     RunDescription,
     RunResult,
+    check_metrics,
     find_runs,
     parse_json,
     read_result,
@@ -96,9 +97,11 @@ def read_measured(folder: Path) -> MeasuredRun:
     faults = metrics.faults
     if (folder / "result.json").exists():
         try:
-            result = read_result(folder)
+            result = read_result(folder, description)
+            check_metrics(folder, result)
         except RunError as error:
-            faults.append(f"not in the averages: {error}")
+            averages = "" if result is not None else "not in the averages: "
+            faults.append(f"{averages}{error}")
     else:
         event = f"; {metrics.event}" if metrics.event else ""
         faults.append(f"not finished: step {metrics.step} of {description.steps}{event}")

@@ -66,6 +66,11 @@ def find_changes(run: MeasuredRun) -> tuple[str, ...]:
         changes.append("a few made-up examples")
     if description.machine.precision != "32-true":
         changes.append(f"precision {description.machine.precision}")
+    for change in description.changes:
+        if change.kind == "edited":
+            changes.append(f"edited after step {change.step}: {'; '.join(change.differences)}")
+        elif change.note:
+            changes.append(f"extended: {change.note}")
     return tuple(changes)
 
 

@@ -4,17 +4,24 @@
 ``folders``     a folder, held by the process that writes it
 ``description`` ``run.json``: what was started, on what
 ``result``      ``result.json``: the numbers
+``seals``       checksums, and which run a file is of
 ``reading``     folders read, with errors that name the file
 ``state``       done, running, stopped or failed
 ``machine``     device, precision, threads; facts about them; ``cpu`` its name
 ``archive``     runs as they are kept for good
-``interrupts``  Ctrl-C and SIGTERM, noted until a loop can stop
+``interrupts``  Ctrl-C, SIGTERM and SIGHUP, noted until a loop can stop
 =============== ============================================================
 """
 
 from cayley.lab.runs.archive import archive_run, thin
-from cayley.lab.runs.description import FORMAT, DataPlace, MetricInfo, RunDescription
-from cayley.lab.runs.folders import Record, RunFolder
+from cayley.lab.runs.description import (
+    FORMAT,
+    DataPlace,
+    MetricInfo,
+    RecipeChange,
+    RunDescription,
+)
+from cayley.lab.runs.folders import Mark, Record, RunFolder
 from cayley.lab.runs.interrupts import Interrupts
 from cayley.lab.runs.machine import (
     GitState,
@@ -26,15 +33,19 @@ from cayley.lab.runs.machine import (
     find_versions,
 )
 from cayley.lab.runs.reading import (
+    check_format,
+    check_metrics,
     explain_damage,
     find_runs,
     load_tensors,
     parse_json,
+    read_edited_run,
     read_metrics,
     read_result,
     read_run,
 )
 from cayley.lab.runs.result import BestValue, RunResult, SelectedScores
+from cayley.lab.runs.seals import Seal
 from cayley.lab.runs.state import RunState, State, find_state
 
 __all__ = [
@@ -45,16 +56,21 @@ __all__ = [
     "Interrupts",
     "Machine",
     "MachineFacts",
+    "Mark",
     "MetricInfo",
     "Precision",
+    "RecipeChange",
     "Record",
     "RunDescription",
     "RunFolder",
     "RunResult",
     "RunState",
+    "Seal",
     "SelectedScores",
     "State",
     "archive_run",
+    "check_format",
+    "check_metrics",
     "describe_machine",
     "explain_damage",
     "find_git_state",
@@ -63,6 +79,7 @@ __all__ = [
     "find_versions",
     "load_tensors",
     "parse_json",
+    "read_edited_run",
     "read_metrics",
     "read_result",
     "read_run",

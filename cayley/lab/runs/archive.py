@@ -3,16 +3,23 @@
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from cayley.lab.errors import RunError
+from cayley.lab.runs.description import RunDescription
 from cayley.lab.runs.folders import Record
-from cayley.lab.runs.reading import explain_damage, read_metrics, read_result, read_run
+from cayley.lab.runs.reading import (
+    check_metrics,
+    explain_damage,
+    read_metrics,
+    read_result,
+    read_run,
+)
+from cayley.lab.runs.seals import digest, seal_json
 
 __all__ = ["archive_run", "thin"]
 
-# what is kept as it is
-WHOLE = ("recipe.toml", "run.json", "result.json")
 CURVES = ("train", "eval")
 
 
@@ -47,23 +54,50 @@ def thin(records: Iterable[Record], points: int) -> list[Record]:
     return result
 
 
+def without_places(description: RunDescription) -> RunDescription:
+    """A description without the host's name, and with the last parts of absolute paths.
+
+    Arguments:
+        description: Of a run.
+    """
+
+    def shorten(word: str) -> str:
+        return Path(word).name if Path(word).is_absolute() else word
+
+    data, machine = description.data, description.machine
+    return replace(
+        description,
+        data=replace(data, folder=shorten(data.folder) if data.folder else data.folder),
+        machine=replace(machine, host=""),
+        command=tuple(map(shorten, description.command)),
+    )
+
+
 def archive_run(folder: Path, target: Path, points: int = 300) -> None:
-    """Copy a finished run without its checkpoint and weights.
+    """Copy a finished run without its checkpoint and weights, and without what is private.
 
     Arguments:
         folder: Of the run.
         target: The folder to make of it; one that is there is replaced.
         points: How many records to keep of each curve.
     """
-    read_run(folder)
-    read_result(folder)
+    description, _ = read_run(folder)
+    result = read_result(folder, description)
+    check_metrics(folder, result)
     with explain_damage(folder, "metrics.jsonl"):
         lines = [json.dumps(record) + "\n" for record in thin(read_metrics(folder), points)]
+    result = replace(result, metrics=digest(*lines) if result.metrics else "")
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for name in WHOLE:
-            shutil.copyfile(folder / name, target / name)
+        shutil.copyfile(folder / "recipe.toml", target / "recipe.toml")
         (target / "metrics.jsonl").write_text("".join(lines))
+        for name, content in (
+            ("run.json", without_places(description).to_json()),
+            ("result.json", result.to_json()),
+        ):
+            if description.format > 1:
+                content = seal_json(content, description.seal)
+            (target / name).write_text(json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise RunError(
             f"could not write {target}: {error.strerror}: choose another place"

@@ -6,10 +6,12 @@ from typing import Any, Literal
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import Variant, from_table
 from cayley.lab.runs.machine import GitState, MachineFacts
+from cayley.lab.runs.seals import Seal, digest
 
-__all__ = ["FORMAT", "DataPlace", "MetricInfo", "RunDescription"]
+__all__ = ["FORMAT", "DataPlace", "MetricInfo", "RecipeChange", "RunDescription"]
 
-FORMAT = 1
+# 2: files have checksums and say which run they are of
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,34 @@ class DataPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecipeChange:
+    """A change of a run's recipe after its start.
+
+    Attributes:
+        step: After how many steps.
+        time: When.
+        kind: Whether the run was made longer, or its recipe edited.
+        differences: The settings that changed, in words.
+        before: The digest of the recipe before.
+        note: How the numbers differ from those of a run that had the new recipe from the start;
+            empty if they do not.
+    """
+
+    step: int
+    time: str
+    kind: Literal["extended", "edited"]
+    differences: tuple[str, ...]
+    before: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunDescription:
     """What a run was started with; keys and attributes have the same names.
 
     Attributes:
-        format: Of the run folder.
+        format: Of the run folder; in format 1, files have no checksums.
+        id: Of the run, which all of its files name; empty in format 1.
         recipe, table, variant: Which recipe.
         seed: Of the run.
         overrides: What was changed in the recipe, as ``key=value``.
@@ -54,9 +79,13 @@ class RunDescription:
         machine: What it runs on.
         versions: Of Python and of packages.
         git: Of the source; None outside a repository.
+        settings: The recipe as ``recipe.toml`` has it, with which that file is compared; empty in
+            format 1.
+        changes: Of the recipe after the start.
     """
 
     format: int
+    id: str = ""
     recipe: str
     table: str = ""
     variant: Variant
@@ -78,6 +107,18 @@ class RunDescription:
     machine: MachineFacts
     versions: dict[str, str]
     git: GitState | None = None
+    settings: str = ""
+    changes: tuple[RecipeChange, ...] = ()
+
+    @property
+    def seal(self) -> Seal:
+        """What the run's files are sealed with."""
+        return Seal(self.id, digest(self.settings))
+
+    def owns(self, seal: Seal) -> bool:
+        """Whether a file with a seal is of this run, with its recipe of now or of before."""
+        recipes = {self.seal.recipe, *(change.before for change in self.changes)}
+        return seal.run == self.id and seal.recipe in recipes
 
     @classmethod
     def parse(cls, content: Any) -> "RunDescription":
@@ -89,12 +130,15 @@ class RunDescription:
             ...
             cayley.lab.errors.RecipeError: missing key format
         """
-        if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
+        if isinstance(content, dict) and content.get("format", FORMAT) not in range(1, FORMAT + 1):
             raise RecipeError(
-                f"expected format {FORMAT}, got {content['format']!r}: the run is of another "
-                "version of cayley"
+                f"expected a format of 1 to {FORMAT}, got {content['format']!r}: the run is of "
+                "another version of cayley"
             )
-        return from_table(cls, content, strict=False)
+        description = from_table(cls, content, strict=False)
+        if description.format > 1 and not (description.id and description.settings):
+            raise RecipeError(f"missing key {'settings' if description.id else 'id'}")
+        return description
 
     def to_json(self) -> dict[str, Any]:
         """What :meth:`parse` reads."""

@@ -2,10 +2,12 @@
 
 import errno
 import fcntl
+import hashlib
 import io
 import json
 import os
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,13 +15,22 @@ from typing import Any
 import torch
 
 from cayley.lab.errors import RunError
-from cayley.lab.recipes import Recipe, write_recipe
 from cayley.lab.runs.description import RunDescription
+from cayley.lab.runs.reading import load_tensors
 from cayley.lab.runs.result import RunResult
+from cayley.lab.runs.seals import Seal, digest, make_trailer, seal_json
 
-__all__ = ["Record", "RunFolder"]
+__all__ = ["Mark", "Record", "RunFolder"]
 
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in the metrics: how many bytes are before it, and their SHA-256."""
+
+    size: int = 0
+    sha256: str = digest("")
 
 
 class RunFolder:
@@ -35,31 +46,34 @@ class RunFolder:
     ``lock``             locked by the process that writes
     ==================== ==========================================================
 
-    Files are replaced as a whole or, if the disk is full, not at all.
+    Files are replaced as a whole or, if the disk is full, not at all. Each holds the id of the run,
+    the digest of its recipe and a checksum; the metrics have theirs in checkpoint and result.
 
     Arguments:
         folder: Made if it does not exist.
 
+    Attributes:
+        description: Of the run that files are sealed for, and have to be of; None for none.
+
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from cayley.lab.runs import load_tensors
         >>> with TemporaryDirectory() as folder, RunFolder(Path(folder, "run")) as run:
         ...     run.save("checkpoint.pt", {"step": 3})
-        ...     load_tensors(run.folder, "checkpoint.pt")
+        ...     run.load("checkpoint.pt")
         {'step': 3}
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.description: RunDescription | None = None
+        self._metrics = -1
+        self._hash = hashlib.sha256()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             # without O_TRUNC: another process may have written its name
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise RunError(
-                f"could not write {folder}: {error.strerror}. Nothing was written: make room or "
-                "get the permission, or choose another --output"
-            ) from error
+            raise _unusable(folder, error) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -69,9 +83,12 @@ class RunFolder:
                 f"expected {folder} to be free, but {owner or 'another process'} writes it: wait "
                 "for it, or choose another folder with --output"
             ) from error
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        self._metrics = -1
+        try:
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        except OSError as error:
+            os.close(self._lock)
+            raise _unusable(folder, error) from error
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -86,21 +103,39 @@ class RunFolder:
             os.close(self._metrics)
         os.close(self._lock)
 
-    def begin(self, recipe: Recipe, description: RunDescription) -> None:
+    @property
+    def seal(self) -> Seal:
+        """What files are sealed with."""
+        return Seal() if self.description is None else self.description.seal
+
+    def begin(self, description: RunDescription) -> None:
         """Make it a run: write the recipe and, last, the description."""
-        self.write("recipe.toml", write_recipe(recipe).encode())
+        self.description = description
+        self.rewind(Mark())
+        self.write("recipe.toml", description.settings.encode())
         self.write_json("run.json", description.to_json())
+
+    def change(self, description: RunDescription) -> None:
+        """Give the run another recipe, with which it is no longer finished."""
+        # without these two, killed in between, the run is still one: it ends once more, and its
+        # recipe is that of run.json
+        for name in ("result.json", "recipe.toml"):
+            self._remove(name)
+        self.description = description
+        self.write_json("run.json", description.to_json())
+        self.write("recipe.toml", description.settings.encode())
 
     def finish(self, result: RunResult) -> None:
         """Make it a finished run: write its numbers."""
         self.write_json("result.json", result.to_json())
 
-    def write(self, name: str, content: bytes | memoryview) -> None:
+    def write(self, name: str, *parts: bytes | memoryview) -> None:
         """Replace a file as a whole."""
         part = self.folder / f".{name}.part"
         try:
             with open(part, "wb") as file:
-                file.write(content)
+                for content in parts:
+                    file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, self.folder / name)
@@ -109,15 +144,24 @@ class RunFolder:
             raise _unwritable(self.folder / name, error) from error
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """Replace a file by JSON; numbers must be finite."""
-        self.write(name, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        """Replace a file by JSON with a seal; numbers must be finite."""
+        sealed = seal_json(content, self.seal)
+        self.write(name, (json.dumps(sealed, indent=1, allow_nan=False) + "\n").encode())
 
     def save(self, name: str, state: dict[str, Any]) -> None:
-        """Replace a file by tensors, numbers and words, readable with ``weights_only=True``."""
+        """Replace a file by tensors, numbers and words, with a seal at its end.
+
+        :func:`torch.load` reads it with ``weights_only=True``, and passes over the seal.
+        """
         # through memory: torch.save turns a full disk into an error without its reason
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        self.write(name, buffer.getbuffer())
+        content = buffer.getbuffer()
+        self.write(name, content, make_trailer(content, self.seal))
+
+    def load(self, name: str) -> dict[str, Any]:
+        """What :meth:`save` wrote; raise if it is damaged or of another run."""
+        return load_tensors(self.folder, name, self.description)
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
@@ -131,25 +175,51 @@ class RunFolder:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise _unwritable(self.folder / "metrics.jsonl", error) from error
+        self._hash.update(line)
 
-    def mark(self) -> int:
-        """How long the metrics are by now, which are safe on the disk."""
+    def mark(self) -> Mark:
+        """Where the metrics end by now, which are safe on the disk."""
         file = self._open_metrics()
         os.fsync(file)
-        return os.fstat(file).st_size
+        return Mark(os.fstat(file).st_size, self._hash.hexdigest())
 
-    def rewind(self, mark: int) -> None:
-        """Forget what was appended to the metrics after a mark."""
-        os.ftruncate(self._open_metrics(), mark)
+    def rewind(self, mark: Mark) -> None:
+        """Forget what was appended to the metrics after a mark; raise if they have changed."""
+        file = self._open_metrics()
+        content = os.pread(file, mark.size, 0)
+        if digest(content) != mark.sha256:
+            path, size = self.folder / "metrics.jsonl", os.fstat(file).st_size
+            raise RunError(
+                f"expected {path} to begin with the {mark.size} bytes that the checkpoint knows, "
+                f"got {'others' if size >= mark.size else f'only {size}'}: put the file back as it "
+                "was, or delete checkpoint.pt, and cayley resume starts over"
+            )
+        os.ftruncate(file, mark.size)
+        self._hash = hashlib.sha256(content)
+
+    def _remove(self, name: str) -> None:
+        path = self.folder / name
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritable(path, error) from error
 
     def _open_metrics(self) -> int:
         if self._metrics < 0:
             path = self.folder / "metrics.jsonl"
             try:
                 self._metrics = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+                self._hash = hashlib.sha256(path.read_bytes())
             except OSError as error:
                 raise _unwritable(path, error) from error
         return self._metrics
+
+
+def _unusable(folder: Path, error: OSError) -> RunError:
+    return RunError(
+        f"could not write {folder}: {error.strerror}. Nothing was written: make room or get the "
+        "permission, or choose another --output"
+    )
 
 
 def _unwritable(path: Path, error: OSError) -> RunError:

@@ -15,6 +15,7 @@ import torch
 import cayley
 from cayley.lab.errors import MachineError
 from cayley.lab.runs.cpu import find_cpu
+from cayley.lab.wording import counted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 Precision = Literal["32-true", "64-true", "bf16-mixed"]
+# enough for a run that was begun on a larger machine
+MOST_THREADS = 256
 PACKAGES = ("torch", "lightning-fabric", "numpy", "torch-geometric")
 
 
@@ -40,12 +43,22 @@ class Machine:
     Arguments:
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, or ``"cuda:1"``.
         precision: Of parameters and computation; ``bf16-mixed`` is torch's autocast.
-        threads: Of torch; 0 leaves them as they are.
+        threads: Of torch; 0 leaves them as they are. More than a machine can start would kill the
+            process.
     """
 
     device: str = "auto"
     precision: Precision = "32-true"
     threads: int = 0
+
+    def __post_init__(self) -> None:
+        cores = os.cpu_count() or 1
+        most = max(MOST_THREADS, 2 * cores)
+        if not 0 <= self.threads <= most:
+            raise MachineError(
+                f"expected 0 to {most} threads, as this machine has {counted(cores, 'core')}, got "
+                f"{self.threads}: choose another number with --threads; 0 leaves it to torch"
+            )
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,5 +1,6 @@
 """Run folders read, with errors that name the file, what is wrong with it, and what to do."""
 
+import io
 import json
 import math
 import tomllib
@@ -11,15 +12,19 @@ from typing import Any
 import torch
 
 from cayley.lab.errors import RecipeError, RunError
-from cayley.lab.recipes import Recipe, read_recipe
-from cayley.lab.runs.description import RunDescription
+from cayley.lab.recipes import Recipe, edits, read_recipe, write_recipe
+from cayley.lab.runs.description import FORMAT, RunDescription
 from cayley.lab.runs.result import RunResult
+from cayley.lab.runs.seals import Seal, digest, open_bytes, open_json
 
 __all__ = [
+    "check_format",
+    "check_metrics",
     "explain_damage",
     "find_runs",
     "load_tensors",
     "parse_json",
+    "read_edited_run",
     "read_metrics",
     "read_result",
     "read_run",
@@ -34,43 +39,137 @@ REMEDIES = {
 
 
 def read_run(folder: Path) -> tuple[RunDescription, Recipe]:
-    """The description and the recipe of a run.
+    """The description and the recipe of a run; raise if the recipe was changed after the start.
+
+    Arguments:
+        folder: Of the run.
+    """
+    description, recipe, found = read_edited_run(folder)
+    if write_recipe(found) != write_recipe(recipe):
+        words = "; ".join(edits(found, recipe))
+        raise RunError(
+            f"could not use {folder / 'recipe.toml'}, which was changed after the run's start "
+            f"({words}): undo the change, or delete the file, and the recipe is that of the start. "
+            f"To go on with the change: cayley resume {folder} --continue-with"
+        )
+    return description, recipe
+
+
+def read_edited_run(folder: Path) -> tuple[RunDescription, Recipe, Recipe]:
+    """The description of a run, its recipe, and what ``recipe.toml`` says now.
 
     Arguments:
         folder: Of the run.
     """
     try:
         content = parse_json((folder / "run.json").read_bytes())
-        recipe = read_recipe(tomllib.loads((folder / "recipe.toml").read_text()))
     except (OSError, ValueError) as error:
         raise RunError(
             f"expected a run in {folder}, with run.json and recipe.toml, got none: {error}"
         ) from error
+    path = folder / "run.json"
     try:
-        return RunDescription.parse(content), recipe
+        description = RunDescription.parse(content)
     except RecipeError as error:
-        raise RunError(f"could not use {folder / 'run.json'}: {error}: {RETRAIN}") from None
+        raise RunError(f"could not use {path}: {error}: {RETRAIN}") from None
+    if description.format > 1:
+        _check_seal(path, content, description)
+    path, settings = folder / "recipe.toml", description.settings
+    try:
+        # in format 2, a recipe that is not there is that of run.json
+        text = path.read_text() if path.exists() or not settings else settings
+        found = read_recipe(tomllib.loads(text))
+    except (OSError, RecursionError, ValueError) as error:
+        remedy = "delete it, and the recipe is that of the start" if settings else RETRAIN
+        raise RunError(f"could not use {path}: {error}: {remedy}") from error
+    return description, read_recipe(tomllib.loads(settings)) if settings else found, found
 
 
-def read_result(folder: Path) -> RunResult:
+def read_result(folder: Path, description: RunDescription | None = None) -> RunResult:
     """The numbers of a finished run.
 
     Arguments:
         folder: Of the run.
+        description: Of the run; None to take a result of any run.
     """
     path = folder / "result.json"
     with explain_damage(folder, path.name):
         content = parse_json(path.read_bytes())
     try:
-        return RunResult.parse(content)
+        result = RunResult.parse(content)
     except RecipeError as error:
         raise RunError(f"could not use {path}: {error}: {REMEDIES[path.name]}") from None
+    if "seal" in content or (description is not None and description.format > 1):
+        _check_seal(path, content, description)
+    return result
 
 
-def load_tensors(folder: Path, name: str) -> dict[str, Any]:
-    """What :meth:`RunFolder.save` wrote, on the CPU."""
+def load_tensors(
+    folder: Path, name: str, description: RunDescription | None = None
+) -> dict[str, Any]:
+    """What :meth:`RunFolder.save` wrote, on the CPU.
+
+    Arguments:
+        folder: Of the run.
+        name: Of the file.
+        description: Of the run; None to take a file of any run.
+    """
+    path = folder / name
     with explain_damage(folder, name):
-        return torch.load(folder / name, map_location="cpu", weights_only=True)
+        content = path.read_bytes()
+    if description is not None:
+        check_format(path, description)
+    try:
+        body, seal = open_bytes(content)
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    _check_owner(path, seal, description)
+    with explain_damage(folder, name):
+        return torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+
+
+def check_format(path: Path, description: RunDescription) -> None:
+    """Raise if a run is too old to go on with.
+
+    Arguments:
+        path: The file that it would go on with.
+        description: Of the run.
+    """
+    if description.format < FORMAT:
+        version = description.versions.get("cayley", "of then")
+        raise RunError(
+            f"could not use {path}, which is old: it was written by cayley {version} in format "
+            f"{description.format}, without a checksum, and this version goes on with format "
+            f"{FORMAT} only: use that version, or {RETRAIN}"
+        )
+
+
+def _check_seal(path: Path, content: Any, description: RunDescription | None) -> None:
+    """Raise unless JSON is as it was written, and of a run."""
+    try:
+        seal = open_json(content)
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    _check_owner(path, seal, description)
+
+
+def _check_owner(path: Path, seal: Seal, description: RunDescription | None) -> None:
+    if description is not None and not description.owns(seal):
+        what = "another recipe" if seal.run == description.id else f"another run, {seal.run[:8]}"
+        raise RunError(
+            f"could not use {path}, which is of {what}, not of the run {description.id[:8]} that "
+            f"run.json describes: put the run's own file back, or {_remedy(path)}"
+        )
+
+
+def _damaged(path: Path, error: ValueError) -> RunError:
+    return RunError(
+        f"could not use {path}, which is damaged or was changed by hand: {error}: {_remedy(path)}"
+    )
+
+
+def _remedy(path: Path) -> str:
+    return REMEDIES.get(path.name, RETRAIN)
 
 
 @contextmanager
@@ -95,8 +194,23 @@ def explain_damage(folder: Path, name: str) -> Iterator[None]:
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise RunError(
             f"could not use {folder / name}, which is damaged or of another run "
-            f"({type(error).__name__}: {reason}): {REMEDIES.get(name, RETRAIN)}"
+            f"({type(error).__name__}: {reason}): {_remedy(folder / name)}"
         ) from error
+
+
+def check_metrics(folder: Path, result: RunResult) -> None:
+    """Raise unless the metrics are those that a finished run left.
+
+    Arguments:
+        folder: Of the run.
+        result: Of the run.
+    """
+    path = folder / "metrics.jsonl"
+    if result.metrics and path.exists() and digest(path.read_bytes()) != result.metrics:
+        raise RunError(
+            f"could not use {path}, which is damaged, was changed by hand or is of another run: "
+            f"put the run's own file back, or {RETRAIN}"
+        )
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
@@ -125,7 +239,10 @@ def parse_json(text: bytes) -> Any:
             raise ValueError(f"expected finite numbers, got {digits}")
         return value
 
-    return json.loads(text, parse_constant=number, parse_float=number)
+    try:
+        return json.loads(text, parse_constant=number, parse_float=number)
+    except RecursionError:
+        raise ValueError("expected JSON, got brackets that never end") from None
 
 
 def find_runs(folder: Path) -> list[Path]:

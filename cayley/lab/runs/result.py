@@ -44,6 +44,7 @@ class RunResult:
         train_loss_best: The least mean loss between two evaluations; None if there was none.
         audio: Scores of sound; None if it was not scored.
         finished: When.
+        metrics: The SHA-256 of ``metrics.jsonl``; empty in format 1.
     """
 
     status: str
@@ -59,6 +60,7 @@ class RunResult:
     train_loss_best: float | None = None
     audio: dict[str, float] | None = None
     finished: str = ""
+    metrics: str = ""
 
     @classmethod
     def parse(cls, content: Any) -> "RunResult":

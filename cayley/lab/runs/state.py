@@ -39,9 +39,10 @@ class RunState:
 def find_state(folder: Path) -> RunState:
     """What has become of the run in a folder; nothing in it is changed."""
     try:
-        steps = read_run(folder)[0].steps
+        description, _ = read_run(folder)
+        steps = description.steps
         if (folder / "result.json").exists():
-            result = read_result(folder)
+            result = read_result(folder, description)
             return RunState(folder, "done", result.step, steps, result.status)
         records = list(read_metrics(folder))
     # a line of the metrics that is no JSON is a ValueError

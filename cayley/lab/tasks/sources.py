@@ -5,17 +5,17 @@ import hashlib
 import lzma
 import os
 import zipfile
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
-from cayley.lab.errors import DataError
+from cayley.lab.errors import DataError, LabError
 
-__all__ = ["NOWHERE", "Resource", "Source", "find_files"]
+__all__ = ["NOWHERE", "Resource", "Source", "explain_damage", "find_files"]
 
 DEPTH = 3
 OPENERS: dict[str, Callable[[bytes], bytes]] = {
@@ -23,6 +23,33 @@ OPENERS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.decompress,
     ".xz": lzma.decompress,
 }
+
+
+@contextmanager
+def explain_damage(name: str) -> Iterator[None]:
+    """Say which file it is, whatever goes wrong with its content; errors with a remedy stay.
+
+    Arguments:
+        name: Of the file.
+
+    Example:
+        >>> with explain_damage("train.bin"):
+        ...     int("12a")
+        Traceback (most recent call last):
+        ...
+        cayley.lab.errors.DataError: could not read train.bin: invalid literal for int() with base
+        10: '12a'. If the file is damaged, fetch it again
+    """
+    try:
+        yield
+    except (LabError, MemoryError):
+        raise
+    # readers of formats fail in as many ways as there are formats
+    except Exception as error:
+        reason = str(error) if len(str(error)) > 10 else repr(error)
+        raise DataError(
+            f"could not read {name}: {reason}. If the file is damaged, fetch it again"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -164,12 +191,8 @@ NOWHERE = Source()
 
 def _uncompressed(path: Path, ending: str | None = None) -> bytes:
     ending = path.suffix if ending is None else ending
-    try:
+    with explain_damage(str(path)):
         return OPENERS.get(ending, bytes)(path.read_bytes())
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise DataError(
-            f"could not read {path}: {error}. If the file is damaged, fetch it again"
-        ) from error
 
 
 def find_files(folder: Path, endings: Iterable[str]) -> dict[str, Callable[[], bytes]]:
@@ -192,13 +215,19 @@ def find_files(folder: Path, endings: Iterable[str]) -> dict[str, Callable[[], b
         raise DataError(f"expected a folder or a zip archive, got {folder}, which does not exist")
     archives = [folder] if folder.is_file() else sorted(folder.rglob("*.zip"))
     for archive in archives:
-        # it stays open as long as the functions that read from it
-        opened = zipfile.ZipFile(archive)
+        with explain_damage(str(archive)):
+            # it stays open as long as the functions that read from it
+            opened = zipfile.ZipFile(archive)
         for name in opened.namelist():
             if name.lower().endswith(chosen):
-                found[name] = partial(opened.read, name)
+                found[name] = partial(_member, opened, name)
     if folder.is_dir():
         for path in folder.rglob("*"):
             if path.name.lower().endswith(chosen):
                 found[path.relative_to(folder).as_posix()] = path.read_bytes
     return dict(sorted(found.items()))
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    with explain_damage(f"{name} in {archive.filename}"):
+        return archive.read(name)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from cayley.lab.settings import check_settings
 from cayley.lab.tasks.batch import Batch, Position, Split
 from cayley.lab.tasks.metrics import Metric, class_loss
 from cayley.lab.tasks.sources import Resource
@@ -20,6 +21,10 @@ Answers = Literal["last", "each", "rows", "nodes"]
 
 class Task(ABC):
     """A problem that a network is trained on. Subclasses are frozen dataclasses of settings.
+
+    Annotations say what a setting may be, such as ``Literal["rows", "permuted"]`` or
+    ``Annotated[int, Range(1, 100)]``, see :mod:`cayley.lab.settings`; all are checked when a task
+    is made, so that a subclass with a ``__post_init__`` calls that of this class first.
 
     A batch is a pure function of the settings, split, seed and position: what is stored of a run
     is two integers, and whatever goes on from them sees the same numbers.
@@ -41,6 +46,9 @@ class Task(ABC):
     reads: ClassVar[Reads]
     answers: ClassVar[Answers]
     naive_rule: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_settings(self, "task.")
 
     @property
     @abstractmethod

@@ -2,9 +2,11 @@
 
 =============== =====================================================================
 ``entry``       train, go on, score what was learnt: what the commands call
-``setup``       what a run is made of: task, model, folder, description
+``setup``       what a run is made of: task, model, description
+``naming``      the names of run folders
 ``loop``        when to evaluate, record, save and stop; ``timetable`` says when
 ``learner``     a step: forward, backward, preconditioner, optimizer
+``changes``     a longer run, or one whose recipe was edited on the way
 ``optimizers``  optimizers, schedules and BNP from the settings of a recipe
 ``evaluation``  scores of a model, and which of them decides
 ``selection``   which evaluation gives the numbers
@@ -17,13 +19,13 @@
 
 from cayley.lab.training.entry import Weights, evaluate, resume, train
 from cayley.lab.training.estimate import Estimate, estimate_run
+from cayley.lab.training.naming import run_folder
 from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, title
 from cayley.lab.training.setup import (
     RunSettings,
     build_task,
     initial_model,
     reads_files,
-    run_folder,
 )
 from cayley.lab.training.sizing import fit_hidden
 

@@ -5,18 +5,22 @@ from pathlib import Path
 from typing import Literal
 
 from cayley.lab.errors import RecipeError, RunError
-from cayley.lab.recipes import Recipe
+from cayley.lab.recipes import Recipe, write_recipe
 from cayley.lab.runs import (
     Interrupts,
+    Mark,
     RunDescription,
     RunFolder,
     RunResult,
+    check_format,
     explain_damage,
     load_tensors,
+    read_edited_run,
     read_result,
     read_run,
 )
 from cayley.lab.tasks import Split, Task
+from cayley.lab.training.changes import change_description, check_edit, lengthen
 from cayley.lab.training.evaluation import audio_metrics, check_work, score_model
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.loop import Loop
@@ -29,7 +33,7 @@ from cayley.lab.training.setup import (
     restore_settings,
 )
 
-__all__ = ["Weights", "evaluate", "resume", "train"]
+__all__ = ["Weights", "check_trusted", "evaluate", "resume", "train"]
 
 Weights = Literal["selected", "valid", "test", "last"]
 
@@ -80,7 +84,7 @@ def train(
             )
         loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)
         description = describe(recipe, loop, settings)
-        run.begin(recipe, description)
+        run.begin(description)
         return _go(loop, description)
 
 
@@ -92,6 +96,9 @@ def resume(
     reporter: Reporter | None = None,
     interrupts: Interrupts | None = None,
     checkpoint_seconds: float = 60.0,
+    extend: int = 0,
+    continue_with: bool = False,
+    trust: bool = False,
 ) -> RunResult:
     """Go on with a run where it was left; if it is finished, only give its result.
 
@@ -102,27 +109,73 @@ def resume(
         reporter: What shows the progress; None for nothing.
         interrupts: Signals that ask to stop.
         checkpoint_seconds: Between two checkpoints.
+        extend: By how many steps (or epochs, if the recipe counts these) to make a finished run
+            longer. Its numbers are then those of a run that was longer from the start, except that
+            a last evaluation between two others stays; ``run.json`` says so.
+        continue_with: Whether to take on a recipe that was edited after the start, from here;
+            ``run.json`` says so.
+        trust: Whether the recipe may name a module outside cayley, whose code then runs.
 
     Returns:
         Its numbers, which are in ``result.json`` too.
     """
-    description, recipe = read_run(folder)
+    if continue_with:
+        description, before, recipe = read_edited_run(folder)
+        check_edit(before, recipe)
+    else:
+        description, before = read_run(folder)
+        recipe = before
+    edited = write_recipe(recipe) != write_recipe(before)
+    check_trusted(folder, recipe, trust)
     settings = replace(
         restore_settings(description, device, data), checkpoint_seconds=checkpoint_seconds
     )
     with RunFolder(folder) as run:
-        if run.has("result.json"):
-            return read_result(folder)
+        run.description = description
+        finished = run.has("result.json")
+        if finished:
+            result = read_result(folder, description)
+            if edited:
+                raise RunError(
+                    f"expected a run that goes on, got a finished one in {folder}: undo the change "
+                    "of recipe.toml; for more steps there is --extend"
+                )
+            if not extend:
+                return result
+            recipe = lengthen(recipe, extend, result)
+        else:
+            check_format(folder / "run.json", description)
+        if extend and not finished:
+            raise RunError(
+                f"expected a finished run to extend, got one in {folder} that is not: first go on "
+                f"with it: cayley resume {folder}"
+            )
         task = build_task(recipe.task, settings)
         seed = description.seed
         model = initial_model(recipe, task, seed, settings.machine)
         learner = Learner(recipe, task, model, settings.machine.fabric())
         loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)
-        if run.has("checkpoint.pt"):
-            loop.restore()
+        if finished or run.has("checkpoint.pt"):
+            try:
+                loop.restore(edited=edited)
+            except RunError as error:
+                if not edited:
+                    raise
+                raise RunError(
+                    f"{error}. Or, if it does not fit the edited recipe, undo the change"
+                ) from error
         else:
             # without it the run starts over, and what was recorded before does not count
-            run.rewind(0)
+            run.rewind(Mark())
+        if finished or edited:
+            kind = "extended" if finished else "edited"
+            description = change_description(description, before, loop, kind)
+            run.change(description)
+            change = description.changes[-1]
+            words = "; ".join(filter(None, (*change.differences, change.note)))
+            return _go(loop, description, kind, words)
+        if not run.has("recipe.toml"):
+            run.write("recipe.toml", description.settings.encode())
         return _go(loop, description)
 
 
@@ -134,6 +187,7 @@ def evaluate(
     device: str = "",
     data: Path | None = None,
     audio: bool = False,
+    trust: bool = False,
 ) -> dict[str, float]:
     """Score the weights of a run, which may still be going on.
 
@@ -146,11 +200,13 @@ def evaluate(
         device: Another one than that of the run; empty for the same.
         data: Where the data are now; None for the same place.
         audio: Whether to score sound instead.
+        trust: Whether the recipe may name a module outside cayley, whose code then runs.
 
     Returns:
         The value of each metric.
     """
     description, recipe = read_run(folder)
+    check_trusted(folder, recipe, trust)
     settings = restore_settings(description, device, data)
     task = build_task(recipe.task, settings)
     if not task.size(split):
@@ -166,7 +222,7 @@ def evaluate(
         chosen = split if (folder / f"best-{split}.pt").exists() else "valid"
     name = "checkpoint.pt" if chosen == "last" else f"best-{chosen}.pt"
     with explain_damage(folder, name):
-        state = load_tensors(folder, name)
+        state = load_tensors(folder, name, description)
         model.load_state_dict((state["learner"] if chosen == "last" else state)["model"])
     fabric = settings.machine.fabric()
     return score_model(
@@ -179,6 +235,24 @@ def evaluate(
         dtype=settings.machine.dtype,
         metrics=audio_metrics(task) if audio else None,
     )
+
+
+def check_trusted(folder: Path, recipe: Recipe, trust: bool = False) -> None:
+    """Raise if a run's recipe names a module outside cayley, unless it is trusted.
+
+    Arguments:
+        folder: Of the run.
+        recipe: Of the run.
+        trust: Whether it may.
+    """
+    for key, name in (("task.name", recipe.task.name), ("model.name", recipe.model.name)):
+        module, colon, _ = name.partition(":")
+        if colon and module.partition(".")[0] != "cayley" and not trust:
+            raise RunError(
+                f"expected a recipe in {folder} that names classes of cayley, got {key} = "
+                f"{name!r}, and to go on runs the code of the module {module}: if you trust it, "
+                "add --trust"
+            )
 
 
 def _loop(
@@ -203,13 +277,15 @@ def _loop(
     )
 
 
-def _go(loop: Loop, description: RunDescription) -> RunResult:
+def _go(
+    loop: Loop, description: RunDescription, event: str = "resumed", message: str = ""
+) -> RunResult:
     step = loop.progress.step
     loop.reporter.begin(description, step)
     result = None
     try:
-        if step:
-            loop.event("resumed", f"on {loop.device}")
+        if step or message:
+            loop.event(event, message or f"on {loop.device}")
         result = loop.train()
     finally:
         loop.reporter.end(result)

@@ -54,7 +54,7 @@ def estimate_run(recipe: Recipe, settings: RunSettings) -> Estimate:
         >>> recipe = find_recipe("quickstart").recipe(overrides=["model.hidden=4"])
         >>> found = estimate_run(recipe, RunSettings(tiny=True))
         >>> found.steps, found.evaluations, found.seconds > 0
-        (1500, 7, True)
+        (2500, 6, True)
     """
     task = build_task(recipe.task, settings)
     model = initial_model(recipe, task, recipe.seed, settings.machine)

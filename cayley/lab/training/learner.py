@@ -1,14 +1,22 @@
 """What learns: a model with its optimizers, learning rates and preconditioner."""
 
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 import cayley
+from cayley.lab.errors import RecipeError
+from cayley.lab.models import BatchNorm
 from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch, Task
+from cayley.lab.tasks.text import Text
 from cayley.lab.training.optimizers import build_bnp, build_optimizer, build_schedule
+from cayley.lab.training.timetable import schedule_steps
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -29,12 +37,14 @@ class Learner:
     def __init__(self, recipe: Recipe, task: Task, model: nn.Module, fabric: "Fabric") -> None:
         self.training = recipe.training
         self.every = recipe.optim.schedule.every
+        self.K = segment_length(recipe, task)
         self.task = task
         self.fabric = fabric
         self.model = model
         self.forward = fabric.setup_module(model)
         self.optimizer = build_optimizer(recipe.optim, model)
-        self.schedule = build_schedule(recipe.optim.schedule, self.optimizer)
+        steps = schedule_steps(recipe, task.steps("train", recipe.training.batch))
+        self.schedule = build_schedule(recipe.optim.schedule, self.optimizer, steps)
         self.bnp = build_bnp(recipe.bnp, model)
         self.state: Any = None
 
@@ -49,6 +59,8 @@ class Learner:
             clip_grad_norm_(model.parameters(), clip_norm)
             optimizer.step()
 
+        with rates that the length of the batch may scale, see ``optim.lr_by_length``.
+
         Returns:
             The loss before the step, a scalar on the device.
         """
@@ -57,6 +69,9 @@ class Learner:
                 # the paper computes the inverse again at the start of each epoch
                 if isinstance(module, cayley.NCGRU):
                     module.refresh_()
+                # averages over the batches of an epoch
+                if isinstance(module, BatchNorm):
+                    module.restart_()
         output, state = self.forward(batch.input, None if batch.fresh else self.state)
         self.state = detach_state(state)
         loss = self.task.loss(output, batch)
@@ -68,11 +83,28 @@ class Learner:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
         if self.training.clip_value:
             nn.utils.clip_grad_value_(self.model.parameters(), self.training.clip_value)
-        self.optimizer.step()
+        with self.scaled_rates(batch):
+            self.optimizer.step()
         ended = batch.next.batch == 0
         if self.schedule is not None and (ended or self.every == "step"):
             self.schedule.step()
         return loss.detach()
+
+    @contextmanager
+    def scaled_rates(self, batch: Batch) -> Iterator[None]:
+        """Take the rates × length / K for a segment of a text, if the recipe says so."""
+        if self.K is None:
+            yield
+            return
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] *= len(batch.target) / self.K
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
 
     def rates(self) -> dict[str, float]:
         """The learning rates, by the name of their parameters."""
@@ -109,6 +141,42 @@ class Learner:
         torch.set_rng_state(state["random"])
         if state["random_cuda"] is not None and device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], device)
+
+    def load_with_new_settings(self, state: dict[str, Any], steps: int) -> None:
+        """Take what :meth:`state_dict` of another recipe gave, but for the optimizer's settings.
+
+        The learning rates are those that this recipe has at that time.
+
+        Arguments:
+            state: What it gave.
+            steps: How many the schedule has behind it.
+        """
+        settings = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        start = None if self.schedule is None else copy.deepcopy(self.schedule.state_dict())
+        self.load_state_dict(state | {"schedule": start})
+        for group, own in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(own)
+        if self.schedule is not None:
+            with warnings.catch_warnings():
+                # the optimizer took its steps in another session
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                for _ in range(steps):
+                    self.schedule.step()
+
+
+def segment_length(recipe: Recipe, task: Task) -> int | None:
+    """The number of steps that learning rates are for; None if they are for all alike."""
+    if not recipe.optim.lr_by_length:
+        return None
+    if not isinstance(task, Text):
+        raise RecipeError(
+            f"optim.lr_by_length: expected false, as the task is no text, got true for "
+            f"{recipe.task.name}"
+        )
+    return task.K
 
 
 def detach_state(state: Any, device: torch.device | None = None) -> Any:

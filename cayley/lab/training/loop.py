@@ -11,7 +11,7 @@ import torch
 
 from cayley.lab.errors import Interrupted, NotFinite
 from cayley.lab.recipes import Recipe
-from cayley.lab.runs import Interrupts, RunFolder, RunResult, explain_damage, load_tensors
+from cayley.lab.runs import Interrupts, Mark, RunFolder, RunResult, explain_damage
 from cayley.lab.tasks import Metric, Prefetcher, Split, Task
 from cayley.lab.training.evaluation import (
     audio_metrics,
@@ -224,25 +224,36 @@ class Loop:
         self.flush()
         if not self.learner.is_finite():
             raise NotFinite(f"weights are not finite after step {self.progress.step}; {REMEDY}")
+        mark = self.run.mark()
         self.run.save(
             "checkpoint.pt",
             {
                 "learner": self.learner.state_dict(),
                 "progress": self.progress.state_dict(),
                 "selection": self.selection.state_dict(),
-                "mark": self.run.mark(),
+                "mark": (mark.size, mark.sha256),
             },
         )
         self.saved = time.monotonic()
 
-    def restore(self) -> None:
-        """Go back to the checkpoint, in the metrics too."""
+    def restore(self, *, edited: bool = False) -> None:
+        """Go back to the checkpoint, in the metrics too.
+
+        Arguments:
+            edited: Whether the recipe has other settings than that of the checkpoint.
+        """
         with explain_damage(self.run.folder, "checkpoint.pt"):
-            state = load_tensors(self.run.folder, "checkpoint.pt")
-            self.learner.load_state_dict(state["learner"])
+            state = self.run.load("checkpoint.pt")
             self.progress.load_state_dict(state["progress"])
+            if edited:
+                by_step = self.recipe.optim.schedule.every == "step"
+                progress = self.progress
+                steps = progress.step if by_step else progress.position.epoch
+                self.learner.load_with_new_settings(state["learner"], steps)
+            else:
+                self.learner.load_state_dict(state["learner"])
             self.selection.load_state_dict(state["selection"])
-            mark = state["mark"]
+            mark = Mark(*state["mark"])
         self.run.rewind(mark)
 
     def stop_if_requested(self) -> None:
@@ -285,6 +296,7 @@ class Loop:
             train_loss_best=progress.best_train_loss,
             audio=self.audio() if self.recipe.evaluation.audio else None,
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            metrics=self.run.mark().sha256,
         )
 
     def audio(self) -> dict[str, float]:
@@ -294,5 +306,5 @@ class Loop:
         if chosen != "last":
             best = f"best-{chosen}.pt"
             with explain_damage(self.run.folder, best):
-                self.learner.model.load_state_dict(load_tensors(self.run.folder, best)["model"])
+                self.learner.model.load_state_dict(self.run.load(best)["model"])
         return self.score("test", metrics)

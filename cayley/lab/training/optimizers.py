@@ -1,7 +1,10 @@
 """From the settings of a recipe to optimizers, a schedule of learning rates, and BNP."""
 
+import copy
 import difflib
-from typing import Any
+import math
+import warnings
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -10,9 +13,22 @@ from torch.optim import Optimizer, lr_scheduler
 import cayley
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import OptimSettings, ScheduleSettings
+from cayley.lab.settings import Range, convert
 from cayley.preconditioners import BNP
 
 __all__ = ["build_bnp", "build_optimizer", "build_schedule"]
+
+# one asks for the loss again and again within a step, the other for gradients that are sparse
+UNUSABLE = ("LBFGS", "SparseAdam")
+# arguments that mean the same in all schedules
+COUNTS = ("step_size", "T_max", "T_0", "T_mult", "total_iters", "total_steps", "step_size_up")
+FACTORS = ("gamma", "factor", "start_factor", "end_factor", "power", "max_lr", "eta_min")
+ALLOWED = {
+    **dict.fromkeys(COUNTS, Annotated[int, Range(1, 10**15)]),
+    **dict.fromkeys(FACTORS, Annotated[float, Range(0)]),
+}
+# steps of a schedule that are tried out: more take longer than a tenth of a second
+TRIED = 10_000
 
 
 def build_optimizer(settings: OptimSettings, model: nn.Module) -> Optimizer:
@@ -44,7 +60,13 @@ def build_optimizer(settings: OptimSettings, model: nn.Module) -> Optimizer:
     members: dict[str, list[dict[str, Any]]] = {}
     for group in groups:
         members.setdefault(repr(chosen[group["name"]]), []).append(group)
-    optimizers = [_make(*chosen[group[0]["name"]], group) for group in members.values()]
+    keys = {"rest": "optim.name", "phases": "optim.phases" if settings.phases else "optim.name"}
+    recurrent = "optim.recurrent" if settings.recurrent else "optim.name"
+    optimizers = [
+        _make(*chosen[name], group, keys.get(name, recurrent))
+        for group in members.values()
+        for name in (group[0]["name"],)
+    ]
     return optimizers[0] if len(optimizers) == 1 else cayley.optim.Optimizers(*optimizers)
 
 
@@ -57,18 +79,36 @@ def _choose(
     return name, options
 
 
-def _make(name: str, options: dict[str, Any], groups: list[dict[str, Any]]) -> Optimizer:
-    kind = _find(name, "optim.name", Optimizer, cayley.optim, torch.optim)
+def _make(name: str, options: dict[str, Any], groups: list[dict[str, Any]], key: str) -> Optimizer:
+    kind = _find(name, key, Optimizer, cayley.optim, torch.optim)
     try:
         return kind(groups, **options)
-    except (TypeError, ValueError) as error:
+    # classes of torch fail in many ways at an option of the wrong kind
+    except Exception as error:
         raise RecipeError(f"optim: {name} refuses these settings: {error}") from error
 
 
 def build_schedule(
-    settings: ScheduleSettings, optimizer: Optimizer
+    settings: ScheduleSettings, optimizer: Optimizer, steps: int
 ) -> lr_scheduler.LRScheduler | None:
-    """The schedule of the learning rates; None if they stay."""
+    """The schedule of the learning rates; None if they stay.
+
+    It is tried out for as many steps as it will take, up to ten thousand: one that fails, or whose
+    rates are negative or infinite, is refused before there is a run.
+
+    Arguments:
+        settings: Its class and arguments.
+        optimizer: Whose rates change.
+        steps: How many it will take.
+
+    Example:
+        >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        >>> build_schedule(ScheduleSettings("StepLR", options={"step_size": 0}), optimizer, 10)
+        Traceback (most recent call last):
+        ...
+        cayley.lab.errors.RecipeError: optim.schedule.step_size: expected an integer from 1 to
+        1,000,000,000,000,000, got 0
+    """
     if not settings.name:
         return None
     kind = _find(settings.name, "optim.schedule.name", lr_scheduler.LRScheduler, lr_scheduler)
@@ -76,12 +116,42 @@ def build_schedule(
         raise RecipeError(
             "optim.schedule.name: expected one that needs no metric, got " + settings.name
         )
+    for name, value in settings.options.items():
+        convert(value, ALLOWED.get(name, Any), f"optim.schedule.{name}")
     try:
-        return kind(optimizer, **settings.options)
-    except (TypeError, ValueError) as error:
+        schedule = kind(optimizer, **settings.options)
+        wrong = _try_out(schedule, optimizer, min(steps, TRIED))
+    # what fails in a formula may be of any kind, such as a division by zero
+    except Exception as error:
         raise RecipeError(
             f"optim.schedule: {settings.name} refuses these settings: {error}"
         ) from error
+    if wrong:
+        raise RecipeError(f"optim.schedule: {settings.name} gives {wrong}: change its settings")
+    return schedule
+
+
+def _try_out(schedule: lr_scheduler.LRScheduler, optimizer: Optimizer, steps: int) -> str:
+    """What is wrong with a rate, or nothing; the schedule is then as it was before."""
+    state = copy.deepcopy(schedule.state_dict())
+    groups = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    wrong = ""
+    with warnings.catch_warnings():
+        # the optimizer is not to take its steps
+        warnings.simplefilter("ignore")
+        for step in range(1, steps + 1):
+            schedule.step()
+            rates = [group["lr"] for group in optimizer.param_groups]
+            if bad := [rate for rate in rates if not (math.isfinite(rate) and rate >= 0)]:
+                wrong = f"a learning rate of {bad[0]:g} after {step} of its steps"
+                break
+    schedule.load_state_dict(state)
+    for group, before in zip(optimizer.param_groups, groups, strict=True):
+        group.update(before)
+    return wrong
 
 
 def build_bnp(settings: dict[str, Any], model: nn.Module) -> BNP | None:
@@ -90,7 +160,8 @@ def build_bnp(settings: dict[str, Any], model: nn.Module) -> BNP | None:
         return None
     try:
         return BNP(model, **settings)
-    except (TypeError, ValueError) as error:
+    # its arguments may be of any type
+    except Exception as error:
         raise RecipeError(f"bnp: {error}") from error
 
 
@@ -101,6 +172,7 @@ def _find(name: str, key: str, kind: type, *places: Any) -> Any:
         for place in reversed(places)
         for each, value in vars(place).items()
         if isinstance(value, type) and issubclass(value, kind) and value is not kind
+        if each not in UNUSABLE
     }
     if name not in found:
         near = difflib.get_close_matches(name, found, 1)

@@ -1,8 +1,7 @@
-"""What a run is made of: its task, its model, its folder and its description."""
+"""What a run is made of: its task, its model and its description."""
 
-import hashlib
 import sys
-from collections.abc import Sequence
+import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from inspect import signature
@@ -13,7 +12,7 @@ from torch import nn
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import build_model, count_parameters
-from cayley.lab.recipes import Recipe, TaskSettings
+from cayley.lab.recipes import Recipe, TaskSettings, write_recipe
 from cayley.lab.runs import (
     FORMAT,
     DataPlace,
@@ -34,7 +33,6 @@ __all__ = [
     "initial_model",
     "reads_files",
     "restore_settings",
-    "run_folder",
 ]
 
 
@@ -61,23 +59,6 @@ class RunSettings:
     checkpoint_seconds: float = 60.0
 
 
-def run_folder(output: Path, recipe: Recipe, seed: int, overrides: Sequence[str] = ()) -> Path:
-    """Where a run belongs: recipe, variant and seed, and a digest of what was overridden.
-
-    Example:
-        >>> from cayley.lab.recipes import find_recipe
-        >>> recipe = find_recipe("quickstart").recipe()
-        >>> run_folder(Path("runs"), recipe, 1).as_posix()
-        'runs/quickstart/paper-seed1'
-        >>> run_folder(Path("runs"), recipe, 1, ["model.hidden=64"]).as_posix()
-        'runs/quickstart/paper-seed1-f12df79b'
-    """
-    name = f"{recipe.variant}-seed{seed}"
-    if overrides:
-        name += "-" + hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:8]
-    return output / recipe.name / name
-
-
 def reads_files(task: TaskSettings) -> bool:
     """Whether a task takes the user's data."""
     try:
@@ -93,6 +74,9 @@ def build_task(task: TaskSettings, settings: RunSettings) -> Task:
         place["source"] = Source(settings.data, settings.download, settings.check)
     try:
         made = make_task(task.name, **task.settings, **place)
+    except RecipeError:
+        # it names the setting
+        raise
     except (TypeError, ValueError) as error:
         raise RecipeError(f"task: {error}") from error
     return made.tiny() if settings.tiny else made
@@ -125,6 +109,7 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
     place = None if settings.data is None else str(settings.data.resolve())
     return RunDescription(
         format=FORMAT,
+        id=uuid.uuid4().hex,
         recipe=recipe.name,
         table=recipe.table,
         variant=recipe.variant,
@@ -146,6 +131,7 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
         machine=describe_machine(settings.machine, loop.device),
         versions=find_versions(),
         git=find_git_state(),
+        settings=write_recipe(recipe),
     )
 
 

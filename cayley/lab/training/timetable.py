@@ -6,7 +6,28 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.training.progress import Progress
 from cayley.lab.training.selection import Selection
 
-__all__ = ["Timetable"]
+__all__ = ["Timetable", "schedule_steps"]
+
+# losses wait in memory from one record to the next
+LONGEST_LOG = 10_000
+
+
+def schedule_steps(recipe: Recipe, epoch: int) -> int:
+    """How many steps the schedule of learning rates takes in a run.
+
+    Arguments:
+        recipe: Says after what it takes one.
+        epoch: The number of training steps of an epoch.
+
+    Example:
+        >>> from cayley.lab.recipes import find_recipe
+        >>> schedule_steps(find_recipe("quickstart").recipe(overrides=["training.steps=25"]), 1)
+        25
+    """
+    training = recipe.training
+    if recipe.optim.schedule.every == "step":
+        return training.steps or training.epochs * epoch
+    return training.epochs or math.ceil(training.steps / epoch)
 
 
 class Timetable:
@@ -32,7 +53,7 @@ class Timetable:
         self.progress = progress
         self.selection = selection
         self.steps = self.training.steps or self.training.epochs * epoch
-        self.log = self.training.log or max(10, math.ceil(self.steps / 1000))
+        self.log = self.training.log or min(max(10, math.ceil(self.steps / 1000)), LONGEST_LOG)
 
     @property
     def epoch(self) -> float:

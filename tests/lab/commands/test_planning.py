@@ -78,4 +78,4 @@ def test_the_first_line_comes_before_the_work(
     assert cli.main(["train", "quickstart", "-o", str(tmp_path), *TINY, "--seed", "3"]) == 0
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert first == f"quickstart, seed 3: ScoRNN on adding, device cpu, below {tmp_path}"
-    assert second.startswith("quickstart, seed 3: 15046 parameters, 3 steps, on cpu")
+    assert second.startswith("quickstart, seed 3: 3481 parameters, 3 steps, on cpu")

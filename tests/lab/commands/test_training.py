@@ -1,3 +1,5 @@
+import re
+import sys
 from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,7 +11,7 @@ from lab.descriptions import make_description
 from cayley import cli
 from cayley.lab.commands.training import check_same_run, describe_spread
 from cayley.lab.errors import RunError
-from cayley.lab.recipes import find_recipe
+from cayley.lab.recipes import find_recipe, tables
 from cayley.lab.recipes.views import Curve
 from cayley.lab.runs import RunResult, SelectedScores
 from cayley.lab.training import RunSettings
@@ -38,6 +40,134 @@ def test_the_spread_is_over_runs() -> None:
         for value in (1.0, 3.0)
     ]
     assert describe_spread(results) == "test mse 2 ± 1.414"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "change", "message"),
+    [
+        ("quickstart", "task.markers=foo", "task.markers: expected 'halves' or 'code', got 'foo'"),
+        ("scornn/pmnist-170", "task.order=foo", "task.order: expected 'rows' or 'permuted', got"),
+        ("quickstart", "task.T=1000000000", "task.T: expected an integer from 4 to 1,000,000, got"),
+        (
+            "quickstart",
+            "model.hidden=100000000000000000000",
+            "model.hidden: expected an integer fr",
+        ),
+        ("quickstart", "model.hidden=1000000", "quickstart: model: expected a network that the"),
+        (
+            "quickstart",
+            "optim.schedule={name='StepLR', step_size=0}",
+            "optim.schedule.step_size: expected an integer from 1 to",
+        ),
+    ],
+)
+def test_wrong_settings_are_one_line_and_no_folder(
+    recipe: str, change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", recipe, "-q", "--tiny", "--device", "cpu", "--set", change]
+    assert cli.main([*words, "-o", str(tmp_path / "runs")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_steps_that_no_one_lives_to_see_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The losses of a thousandth of them would not fit into memory."""
+    monkeypatch.setattr("cayley.lab.training.loop.Loop.train", lambda self: sys.exit(5))
+    words = ["train", "quickstart", "--tiny", "--device", "cpu", "-o", str(tmp_path), "-q"]
+    with pytest.raises(SystemExit, match="5"):
+        cli.main([*words, "--set", "training.steps=10000000000000"])
+    capsys.readouterr()
+
+
+def test_what_is_implied_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["gcn/cora-adam", "--set", "training.steps=2", "--task", "photo"]
+    line = "training.epochs=0: training.steps=2 takes the place of"
+    assert cli.main(["train", *words, "--device", "cpu", "-o", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith(line)
+    assert cli.main(["show", *words]) == 0
+    assert f"# {line}" in capsys.readouterr().out
+    arguments = ["train", *words, "--tiny", "--device", "cpu", "-q", "-o", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_wrong_count_of_parameters_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["show", "quickstart"]) == 0
+    shown = capsys.readouterr().out
+    mine = tmp_path / "mine.toml"
+    mine.write_text(re.sub(r"parameters = \d+", "parameters = 7", shown))
+    words = ["train", str(mine), "--tiny", "--device", "cpu", "-o", str(tmp_path / "runs")]
+    assert cli.main([*words, "--set", "training.steps=2"]) == 2
+    assert "expected a model of 7 parameters, got" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("variant", ["paper", "code"])
+def test_show_names_the_other_variant(variant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = [entry for table in tables().values() for entry in table.entries]
+    name = next(entry.name for entry in entries if "code" in entry.variants)
+    assert cli.main(["show", name, "--variant", variant]) == 0
+    other = "code" if variant == "paper" else "paper"
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"# {name}, variant {variant}; --variant {other} differs"
+    assert cli.main(["show", "quickstart"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "# quickstart, variant paper"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at x.cpp:118] data. can't allocate: you tried to allocate 9 b"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError("Unable to allocate 8.00 EiB"),
+    ],
+)
+def test_too_little_memory_is_said_in_a_line(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(self: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cayley.lab.training.loop.Loop.train", fail)
+    words = ["train", "quickstart", "--tiny", "--device", "cpu", "-q", "-o", str(tmp_path)]
+    assert cli.main(words) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("cayley: expected enough memory, got too little")
+    assert err.count("\n") == 1
+    error.args = ("another failure",)
+    if not isinstance(error, MemoryError):
+        with pytest.raises(RuntimeError, match="another failure"):
+            cli.main([*words, "--seed", "1"])
+
+
+def test_threads_that_cannot_be_started_are_said_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", "quickstart", "--threads", "100000", "-o", str(tmp_path)]) == 1
+    assert "cores, got 100000: choose another number with --threads" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seed", [-1, 10**30])
+def test_a_seed_out_of_range_is_said_in_a_line(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "quickstart", "--tiny", "--device", "cpu", "-o", str(tmp_path)]
+    assert cli.main([*words, "--seed", str(seed)]) == 2
+    assert f"--seed: expected an integer from 0 to 4,294,967,295, got {seed}" in (
+        capsys.readouterr().err
+    )
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[Any]:
@@ -92,6 +222,6 @@ def test_curves_of_one_recipe_have_settings_of_their_own(monkeypatch: pytest.Mon
     monkeypatch.setattr("cayley.lab.commands.training.find_curves", lambda _: curves)
     jobs = planned(monkeypatch, "a-figure", "--set", "training.batch=5")
     assert [(job.recipe.model.hidden, job.overrides) for job in jobs] == [
-        (170, ("training.batch=5",)),
+        (80, ("training.batch=5",)),
         (64, ("model.hidden=64", "training.batch=5")),
     ]

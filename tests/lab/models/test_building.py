@@ -121,6 +121,22 @@ def test_a_layer_of_the_users_own() -> None:
             {"name": "RNN", "hidden": 8, "tied": True},
             "expected an embedding of size 8",
         ),
+        ("mnist", {"name": "LSTM", "hidden": [8, 0]}, "model.hidden: expected sizes of at least 1"),
+        ("mnist", {"name": "LSTM", "hidden": []}, "model.hidden: expected at least one size"),
+        ("mnist", {"name": "ScoRNN", "hidden": 10**6}, "model: expected a network that the .* GiB"),
+        ("cifar10", {"name": "MLP", "hidden": [10**6] * 9}, "model: expected a network that the"),
+        ("mnist", {"name": "RNN", "hidden": 8, "bias": "no"}, "model.bias: expected true or false"),
+        ("mnist", {"name": "torch.LSTM", "hidden": 8, "bias": 3}, "model.bias: expected true or f"),
+        (
+            "mnist",
+            {"name": "EURNN", "hidden": 8, "rotations": 10**20},
+            "model.rotations: expected an integer from 0 to",
+        ),
+        ("mnist", {"name": "ScoRNN", "hidden": 8, "negative_ones": 0.5}, "model.negative_ones: ex"),
+        ("cora", {"name": "GCN", "hidden": 8, "cached": "no"}, "model.cached: expected true or f"),
+        ("cora", {"name": "GCN", "hidden": 8, "norm": "foo"}, "model.norm: expected '' or 'batch'"),
+        ("cifar10", {"name": "MLP", "hidden": 8, "momentum": 2}, "model.momentum: expected a num"),
+        ("cifar10", {"name": "MLP", "hidden": 8, "init_scale": -1}, "model.init_scale: expected a"),
     ],
 )
 def test_settings_that_make_no_network(task: str, settings: dict[str, Any], message: str) -> None:

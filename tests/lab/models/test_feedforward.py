@@ -5,27 +5,80 @@ import torch
 from torch import nn
 
 from cayley.lab.errors import RecipeError
-from cayley.lab.models.feedforward import MLP, GraphNetwork
+from cayley.lab.models.feedforward import MLP, BatchNorm, GraphNetwork, Variance
 from cayley.lab.tasks import Graph
 
 torch_geometric = pytest.importorskip("torch_geometric")
 
 
+def normalized(h: torch.Tensor) -> torch.Tensor:
+    return (h - h.mean(0)) / (h.var(0, unbiased=False) + 1e-5).sqrt()
+
+
 def test_mlp_is_its_formula() -> None:
+    """H 3.1: normalised before each layer, the first and the last included."""
     model = MLP((6, 5, 4, 3), norm="batch", init_scale=0.75).train()
     first, second, third = (layer for layer in model.layers if isinstance(layer, nn.Linear))
     x = torch.randn(20, 6)
-
-    def normalized(h: torch.Tensor) -> torch.Tensor:
-        return (h - h.mean(0)) / (h.var(0, unbiased=False) + 1e-5).sqrt()
-
-    h = normalized(first(x).relu())
+    h = normalized(first(normalized(x)).relu())
     expected = third(normalized(second(h).relu()))
     output, state = model(x)
     torch.testing.assert_close(output, expected)
     assert state is None
     assert first.weight.abs().max() <= 0.75 * (6 / 11) ** 0.5
     assert not first.bias.any()
+
+
+def test_mlp_normalized_before_the_nonlinearity() -> None:
+    """H 3.2: no bias in front of a norm, and none of either at the output."""
+    model = MLP((6, 5, 4, 3), norm="batch", before="nonlinearity").train()
+    first, second, third = (layer for layer in model.layers if isinstance(layer, nn.Linear))
+    assert (first.bias, second.bias) == (None, None)
+    x = torch.randn(20, 6)
+    h = normalized(second(normalized(first(x)).relu())).relu()
+    torch.testing.assert_close(model(x)[0], third(h))
+    assert model.layers[-1] is third
+
+
+def batches() -> list[torch.Tensor]:
+    return [2 + 3 * torch.randn(N, 4) for N in (7, 7, 5)]
+
+
+@pytest.mark.parametrize(("variance", "correction"), [("", 0), ("biased", 0), ("unbiased", 1)])
+def test_running_statistics(variance: Variance, correction: int) -> None:
+    """H 3.5 and 3.6, from 0 and 1 on, with ρ = 0.9."""
+    norm = BatchNorm(4, momentum=0.1, variance=variance)
+    mu, var = torch.zeros(4), torch.ones(4)
+    for x in batches():
+        torch.testing.assert_close(norm(x), normalized(x))
+        mu = 0.9 * mu + 0.1 * x.mean(0)
+        var = 0.9 * var + 0.1 * x.var(0, correction=correction)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(norm.eval()(x), (x - mu) / (var + 1e-5).sqrt())
+
+
+@pytest.mark.parametrize(("variance", "correction"), [("", 1), ("biased", 0), ("unbiased", 1)])
+def test_averages_at_inference(variance: Variance, correction: int) -> None:
+    """H 3.3 and 3.4, over the batches since the last restart."""
+    norm = BatchNorm(4, inference="average", variance=variance)
+    norm(torch.full((2, 4), 9.0))
+    norm.restart_()
+    seen = batches()
+    for x in seen:
+        torch.testing.assert_close(norm(x), normalized(x))
+    mu = torch.stack([x.mean(0) for x in seen]).mean(0)
+    var = torch.stack([x.var(0, correction=correction) for x in seen]).mean(0)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(norm.eval()(x), (x - mu) / (var + 1e-5).sqrt())
+
+
+def test_running_statistics_go_on_over_a_restart() -> None:
+    one, other = BatchNorm(4), BatchNorm(4)
+    for x in batches():
+        one(x)
+        one.restart_()
+        other(x)
+    torch.testing.assert_close(one.running_var, other.running_var)
 
 
 def graph() -> Graph:
@@ -65,6 +118,15 @@ def test_sites_are_one_digit_each(options: dict[str, Any]) -> None:
         GraphNetwork("GCN", (6, 4, 3), **options)
 
 
-def test_unknown_norm() -> None:
-    with pytest.raises(RecipeError, match=r'expected "", "batch" or "layer", got \'bach\''):
-        MLP((6, 4, 3), norm="bach")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "bach"}, r'norm: expected "", "batch" or "layer", got \'bach\''),
+        ({"norm": "batch", "inference": "avg"}, r'inference: expected "running" or "average"'),
+        ({"norm": "batch", "variance": "small"}, r'variance: expected "", "biased" or "unbiased"'),
+        ({"norm": "batch", "before": "relu"}, r'before: expected "layer" or "nonlinearity"'),
+    ],
+)
+def test_unknown_words(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        MLP((6, 4, 3), **options)

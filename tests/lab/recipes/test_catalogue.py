@@ -46,6 +46,34 @@ def test_rows_go_over_defaults_and_code_over_both(path: Path) -> None:
     assert one.recipe("code").training.batch == 20
 
 
+def test_what_the_code_has_none_of(path: Path) -> None:
+    """Such as options of a network that the code does not have."""
+    path.write_text(
+        """
+        [defaults]
+        task = { name = "adding" }
+        optim = { name = "Adam", lr = 1e-3 }
+        training = { batch = 20, epochs = 2 }
+        [[row]]
+        name = "one"
+        paper = "someone2020"
+        [row.paper-only]
+        model = { name = "NCGRU", hidden = 6, orthogonal = [] }
+        [row.code]
+        model = { name = "torch.GRU", hidden = 5 }
+        [[row]]
+        name = "two"
+        [row.paper-only]
+        model = { name = "RNN", hidden = 6 }
+        """
+    )
+    one, two = read_table(path).entries
+    assert one.recipe().paper == one.recipe("code").paper == "someone2020"
+    assert (one.recipe().model.name, one.recipe().model.options) == ("NCGRU", {"orthogonal": []})
+    assert (one.recipe("code").model.name, one.recipe("code").model.options) == ("torch.GRU", {})
+    assert two.variants == ("paper",)
+
+
 def test_overrides_go_last_and_forget_the_count(path: Path) -> None:
     entry = read_table(path).entries[0]
     assert entry.recipe().parameters == 7
@@ -56,10 +84,72 @@ def test_overrides_go_last_and_forget_the_count(path: Path) -> None:
     assert (own.task.name, own.task.settings) == ("my.module:Task", {"x": 1})
 
 
+def test_the_count_is_forgotten_only_where_it_may_change(path: Path) -> None:
+    entry = read_table(path).entries[0]
+    for change in ("training.epochs=3", "optim.lr=1e-2", "evaluation.batch=5", "seed=3"):
+        assert entry.recipe(overrides=[change]).parameters == 7
+    assert entry.recipe(overrides=["task.T=300"]).parameters == 0
+    assert entry.recipe(overrides=["model.hidden=3", "parameters=9"]).parameters == 9
+
+
+@pytest.mark.parametrize(
+    ("overrides", "epochs", "steps", "said"),
+    [
+        ([], 10, 0, ""),
+        (["training.steps=3"], 0, 3, "training.epochs=0: training.steps=3 takes the place of 10 "),
+        (["training.steps=3", "training.epochs=0"], 0, 3, ""),
+        (["training.epochs=3"], 3, 0, ""),
+    ],
+)
+def test_steps_take_the_place_of_epochs(
+    overrides: list[str], epochs: int, steps: int, said: str, path: Path
+) -> None:
+    entry = read_table(path).entries[0]
+    training = entry.recipe(overrides=overrides).training
+    assert (training.epochs, training.steps) == (epochs, steps)
+    assert "".join(entry.implied(overrides=overrides)).startswith(said)
+    assert bool(entry.implied(overrides=overrides)) == bool(said)
+
+
+def test_epochs_take_the_place_of_steps() -> None:
+    entry = find_recipe("quickstart")
+    training = entry.recipe(overrides=["training.epochs=3"]).training
+    assert (training.epochs, training.steps) == (3, 0)
+    (said,) = entry.implied(overrides=["training.epochs=3"])
+    assert said.startswith("training.steps=0: training.epochs=3 takes the place of")
+    with pytest.raises(RecipeError, match="either epochs or steps"):
+        entry.recipe(overrides=["training.epochs=3", "training.steps=3"])
+
+
+def test_another_task_leaves_what_was_said_of_this_one_behind() -> None:
+    entry = find_recipe("gcn/cora-adam")
+    assert any(key.startswith("task.") for key in entry.recipe().unstated)
+    assert entry.recipe().reported
+    recipe = entry.recipe(task="photo")
+    assert (recipe.task.name, recipe.task.settings) == ("photo", {})
+    assert not any(key.startswith("task") for key in recipe.unstated)
+    assert not recipe.reported
+    assert not recipe.claims
+
+
+def test_tried_out_it_is_short(path: Path) -> None:
+    entry = read_table(path).entries[0]
+    recipe = entry.recipe(tiny=True)
+    assert (recipe.training.epochs, recipe.training.steps, recipe.training.batch) == (0, 2, 4)
+    assert (recipe.model, recipe.parameters) == (entry.recipe().model, 7)
+    more = entry.recipe(overrides=["training.steps=30", "training.batch=7"], tiny=True)
+    assert (more.training.steps, more.training.batch) == (30, 7)
+    assert not entry.implied(overrides=["training.steps=30"], tiny=True)
+    epochs = entry.recipe(overrides=["training.epochs=2"], tiny=True)
+    assert (epochs.training.epochs, epochs.training.steps) == (2, 0)
+
+
 def test_an_override_is_key_and_value() -> None:
     assert parse_override("a.b='1'") == {"a": {"b": "1"}}
     assert parse_override("a=x=y") == {"a": "x=y"}
     assert parse_override("a=1e-4") == {"a": 1e-4}
+    # more digits than Python makes a number of
+    assert parse_override("a=" + "1" * 5000) == {"a": "1" * 5000}
     with pytest.raises(RecipeError, match="expected key=value"):
         parse_override("model.hidden")
 

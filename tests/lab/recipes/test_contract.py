@@ -1,8 +1,10 @@
+import math
 import re
 import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from cayley.lab.recipes import published, tables
 from cayley.lab.recipes.schema import Variant
 from cayley.lab.runs.machine import Machine
 from cayley.lab.studies import STUDIES
+from cayley.lab.tasks import Position
+from cayley.lab.tasks.speech import Speech
 from cayley.lab.training import RunSettings, build_task, train
 
 ROOT = Path(__file__).parents[3]
@@ -27,17 +31,52 @@ WRONGLY_PRINTED = {
     "rnn/mnist-116-timing": ("16k", 14858),
     "rnn/mnist-360-timing": ("137k", 133930),
     "enrnn/characters-310-720": ("1016k", 893575),
+    "eurnn/pmnist-512": ("9k", 16906),
+}
+# epochs and steps of all rows, where they are printed
+PRINTED_LENGTHS = {
+    "helfrich2020-figure-2.12": (6, 0),
+    "helfrich2020-figure-2.13": (0, 4000),
+    "helfrich2020-figure-2.17": (6, 0),
+    "helfrich2020-figure-2.18": (6, 0),
+    "helfrich2020-table-2.1": (70, 0),
+    "helfrich2020-table-2.2": (200, 0),
+    "helfrich2020-table-2.4": (300, 0),
+    "helfrich2020-table-2.5": (20, 0),
+    "scurnn2019-table-1": (70, 0),
 }
 # two steps at full size would take seconds; the full size is built all the same, on no device
 SMALLER = {
+    "eurnn/characters-2048": ["model.hidden=64"],
     "gru/words": ["model.hidden=[40, 50, 40]", "model.embedding=40"],
-    "nc-gru/words": ["model.hidden=[60, 70, 60]", "model.embedding=60"],
-    "nc-gru/words-two": ["model.hidden=[60, 70, 60]", "model.embedding=60"],
+    "lstm/words": ["model.hidden=[40, 50, 40]", "model.embedding=40"],
+    **{
+        name: ["model.hidden=[60, 70, 60]", "model.embedding=60"]
+        for name in ENTRIES
+        if name.startswith("nc-gru/words")
+    },
     "scornn/words": ["model.hidden=[40, 50, 40]", "model.embedding=40"],
     "urnn/mnist-2170": ["model.hidden=64"],
     "urnn/mnist-2170-timing": ["model.hidden=64"],
     "urnn/pmnist-2170": ["model.hidden=64"],
 }
+ENRNN = ("model.hidden=[93, 216]", "model.negative_ones=56", "model.embedding=309")
+# the same for the first loss: what the embedding and the output are, as far as it can be
+FIRST = {
+    "enrnn/characters-310-720": ENRNN,
+    "enrnn/characters-3-layers": ENRNN,
+    "gru/words": ["model.hidden=[400, 200, 400]"],
+    "nc-gru/words": ["model.hidden=[400, 200, 400]"],
+    "nc-gru/words-two": ["model.hidden=[400, 200, 400]"],
+    "scornn/words": ["model.hidden=[400, 200, 400]"],
+}
+TEXTS = [pair for pair in RECIPES if ENTRIES[pair[0]].recipe().task.name in ("characters", "words")]
+# the code's only where it is another network
+NETWORKS = [
+    (name, variant)
+    for name, variant in TEXTS
+    if variant == "paper" or ENTRIES[name].recipe("code").model != ENTRIES[name].recipe().model
+]
 
 
 def metric_of(id: str) -> tuple[str, str]:
@@ -72,13 +111,21 @@ def test_every_result_is_linked_from_a_recipe_or_listed_with_a_reason() -> None:
 
 def test_every_claim_is_linked_from_recipes_or_a_study_or_listed_with_a_reason() -> None:
     served = {id for entry in ENTRIES.values() for id in entry.recipe().claims}
-    studied = [id for study in STUDIES.values() for id in study.claims]
+    studied = [id for study in STUDIES.values() for id in study.claims if id not in served]
     listed = [id for gap in published.gaps() for id in gap.claims]
     assert Counter([*served, *studied, *listed]) == Counter(list(published.claims()))
 
 
+def test_what_tests_check_beside_recipes_is_served_by_them() -> None:
+    served = {id for entry in ENTRIES.values() for id in entry.recipe().claims}
+    for check in published.checks():
+        assert check.tests
+        assert not check.results
+        assert set(check.claims) <= served
+
+
 def test_what_stands_for_a_recipe_is_there() -> None:
-    for gap in published.gaps():
+    for gap in (*published.gaps(), *published.checks()):
         assert gap.reason
         assert gap.results or gap.claims
         for test in gap.tests:
@@ -120,6 +167,53 @@ def test_a_tenth_of_the_scornn_on_timit_is_negative() -> None:
     recipes = [entry.recipe() for name, entry in ENTRIES.items() if name.startswith("scornn/timit")]
     signs = {(recipe.model.hidden, recipe.model.options["negative_ones"]) for recipe in recipes}
     assert signs == {(224, 22), (322, 32), (425, 43)}
+
+
+@pytest.mark.parametrize("table", [name for name in tables() if "-section-" not in name])
+def test_training_is_as_long_as_printed_or_said_to_be_unstated(table: str) -> None:
+    for entry in tables()[table].entries:
+        recipe = entry.recipe()
+        # a time for an epoch has no length
+        if not recipe.paper or entry.name.endswith("-timing"):
+            continue
+        if table in PRINTED_LENGTHS:
+            assert (recipe.training.epochs, recipe.training.steps) == PRINTED_LENGTHS[table]
+        else:
+            length = "training.epochs" if recipe.training.epochs else "training.steps"
+            assert {length, "training"} & set(recipe.unstated), entry.name
+
+
+def test_adding_goes_beyond_the_descent_of_the_restricted_urnn() -> None:
+    """U 5.3 has it around the tenth epoch of T = 750, in the figure of all these curves."""
+    names = ("scurnn", "scornn", "lstm", "urnn", "full-urnn", "ornn", "eurnn")
+    for name in names:
+        assert ENTRIES[f"{name}/adding-750"].recipe().training.epochs > 10
+
+
+def test_sizes_of_the_adding_problem_of_2023_are_unstated() -> None:
+    for entry in ENTRIES.values():
+        recipe = entry.recipe()
+        if recipe.paper == "pospisil2023" and recipe.task.name == "adding":
+            assert {"task.train", "task.valid", "task.test"} <= set(recipe.unstated), entry.name
+
+
+def test_larger_rates_are_found_not_given() -> None:
+    """bn-larger-lr: all four networks are tuned with one grid and one budget."""
+    tried: dict[tuple[int, str], set[float]] = {}
+    others = set()
+    for entry in ENTRIES.values():
+        recipe = entry.recipe()
+        if "bn-larger-lr" in recipe.claims:
+            norm = recipe.model.options.get("norm", "")
+            tried.setdefault((recipe.training.batch, norm), set()).add(recipe.optim.lr)
+            others.add((recipe.training.epochs, recipe.evaluation, recipe.optim.name))
+    assert set(tried) == {(60, ""), (60, "batch"), (6, ""), (6, "batch")}
+    assert len({frozenset(rates) for rates in tried.values()}) == len(others) == 1
+    assert all(len(rates) >= 5 for rates in tried.values())
+    # nor do the curves of the figure have a larger one
+    for batch in (60, 6):
+        plain, normal = (ENTRIES[f"mlp/cifar10-{batch}{end}"].recipe() for end in ("", "-bn"))
+        assert plain.optim.lr == normal.optim.lr
 
 
 @pytest.mark.parametrize(("name", "id"), LINKED)
@@ -182,8 +276,78 @@ def test_trains_two_steps(name: str, variant: Variant, tmp_path: Path) -> None:
     assert set(result.selected) <= set(recipe.evaluation.splits)
 
 
+@pytest.mark.parametrize(("name", "variant"), NETWORKS)
+def test_a_text_begins_at_the_entropy_of_even_chances(name: str, variant: Variant) -> None:
+    """The first loss is about ln V: a network that has seen nothing is sure of nothing."""
+    recipe = ENTRIES[name].recipe(variant, FIRST.get(name, ()))
+    task: Any = build_task(recipe.task, RunSettings())
+    task = replace(task, invented=True, K=min(task.K, 50))
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model, task)
+    batch = task.batch("train", 2, Position())
+    with torch.no_grad():
+        loss = task.loss(model(batch.input)[0], batch)
+    assert loss == pytest.approx(math.log(task.output_size), rel=0.05)
+
+
+def test_tied_embeddings_of_words_are_those_of_the_code() -> None:
+    """U(±0.1), with states that are not lost in rounding."""
+    for name, variant in TEXTS:
+        recipe = ENTRIES[name].recipe(variant)
+        if recipe.model.tied:
+            assert recipe.model.embedding_init == 0.1
+
+
+@pytest.mark.parametrize(("name", "variant"), TEXTS)
+def test_characters_are_as_many_as_printed(name: str, variant: Variant) -> None:
+    """H 2.7 and P 3.4.2 print those of the files with the spaces at the ends of lines."""
+    task: Any = build_task(ENTRIES[name].recipe(variant).task, RunSettings())
+    if task.level == "characters" and variant == "paper":
+        assert task.lines == "raw"
+        assert "code" in ENTRIES[name].variants
+    elif task.level == "characters":
+        assert task.lines == "stripped"
+
+
+def test_the_gru_of_words_is_equation_4_1() -> None:
+    """P 4.1: the reset gate acts on the state, not on its image; torch.GRU is the code's."""
+    entry = ENTRIES["gru/words"]
+    model = entry.recipe().model
+    assert (model.name, model.options["orthogonal"], model.options["nonlinearity"]) == (
+        "NCGRU",
+        [],
+        "tanh",
+    )
+    assert entry.recipe("code").model.name == "torch.GRU"
+    counts = [entry.recipe(variant).parameters for variant in entry.variants]
+    target = ENTRIES["nc-gru/words"].recipe().parameters
+    assert all(abs(count - target) < 5000 for count in counts)
+
+
+def test_awd_lstm_training_is_off_unless_code_says_so() -> None:
+    for name, variant in TEXTS:
+        recipe = ENTRIES[name].recipe(variant)
+        awd = (recipe.model.locked, recipe.optim.lr_by_length)
+        if variant == "paper":
+            assert awd == (False, False)
+            assert not recipe.model.word_dropout
+        elif recipe.paper == "pospisil2023":
+            assert awd[1]
+        assert not recipe.model.weight_dropout
+
+
 @pytest.mark.parametrize("name", [name for name, variant in RECIPES if variant == "code"])
 def test_the_code_differs_from_the_paper(name: str) -> None:
     paper, code = ENTRIES[name].recipe(), ENTRIES[name].recipe("code")
     assert replace(code, variant="paper") != paper
     assert (code.reported, code.claims) == (paper.reported, paper.claims)
+
+
+def test_timit_is_padded_within_the_minibatch() -> None:
+    """U 5.4; the code of Wisdom et al. has the longest of the set."""
+    for name, variant in RECIPES:
+        task: Any = build_task(ENTRIES[name].recipe(variant).task, RunSettings())
+        if isinstance(task, Speech):
+            recipe = ENTRIES[name].recipe(variant)
+            assert task.pad == ("batch" if variant == "paper" else "split"), name
+            assert task.minibatch == recipe.training.batch

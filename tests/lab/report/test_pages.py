@@ -14,7 +14,8 @@ from cayley.lab.recipes import find_recipe, tables
 from cayley.lab.recipes.views import find_view
 from cayley.lab.report.figures import Figure
 from cayley.lab.report.pages import draw_all, write_markdown, write_page
-from cayley.lab.report.reading import read_runs
+from cayley.lab.report.reading import Problem, read_runs
+from cayley.lab.report.rows import Report, Section
 from cayley.lab.report.scripts import load_scripts
 from cayley.lab.report.summary import summarize
 
@@ -317,8 +318,19 @@ def test_rows_of_markdown(runs: Path) -> None:
 
 def test_markdown_names_problems_and_machines(runs: Path) -> None:
     lines = markdown(runs, None)
-    assert len([line for line in lines if line.startswith("- `")]) == 4
+    assert len([line for line in lines if line.startswith("- ")]) == 4
     assert any(line.startswith("**B** (2 runs): device x86") for line in lines)
+
+
+def test_markdown_of_headings_and_problems_is_text() -> None:
+    """Names and messages are of the runs, which may be anybody's."""
+    wild = "a`b` <b> [c](d)\n# e"
+    section = Section("mine", wild, ())
+    report = Report((section,), (), (Problem(Path("runs", "x`y\nz"), f"left out: {wild}"),))
+    lines = write_markdown(report, {}, None).splitlines()
+    tame = r"a\`b\` \<b\> \[c\](d) \# e"
+    assert rf"## {tame}" in lines
+    assert rf"- runs/x\`y z: left out: {tame}" in lines
 
 
 def test_figures_of_markdown_are_linked_where_they_are(runs: Path) -> None:

@@ -6,7 +6,11 @@ import pytest
 from lab.report.folders import make_recipe, write_run
 
 from cayley.lab.errors import RunError
+from cayley.lab.recipes import find_recipe
 from cayley.lab.report.reading import read_runs
+from cayley.lab.runs import archive_run
+from cayley.lab.runs.machine import Machine
+from cayley.lab.training import RunSettings, train
 
 SCORES = {
     "scores": {"mse": 0.5},
@@ -84,7 +88,7 @@ def test_lines_that_are_no_records(tmp_path: Path, line: str, fault: str) -> Non
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("run.json", {"format": 2}, "run.json: expected format 1, got 2"),
+        ("run.json", {"format": 3}, "run.json: expected a format of 1 to 2, got 3"),
         ("run.json", {"seed": "x"}, "run.json: seed: expected an integer, got 'x'"),
         (
             "run.json",
@@ -127,3 +131,33 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="expected a folder of runs, got"):
         read_runs([tmp_path / "nowhere"])
+
+
+def test_archived_runs_of_before_checksums_are_read() -> None:
+    found, problems = read_runs([Path(__file__).parents[3] / "results" / "runs" / "quickstart"])
+    assert found
+    assert {run.description.format for run in found} == {1}
+    assert not problems
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "run.json", "recipe.toml"])
+def test_a_file_that_is_not_as_it_was_written_is_said(name: str, tmp_path: Path) -> None:
+    recipe = find_recipe("quickstart").recipe(overrides=["training.steps=2"])
+    train(recipe, tmp_path / "run", settings=RunSettings(Machine("cpu", threads=1), tiny=True))
+    archive_run(tmp_path / "run", tmp_path / "archive", points=2)
+    for folder in (tmp_path / "run", tmp_path / "archive"):
+        (run,), problems = read_runs([folder])
+        assert run.result is not None
+        assert not problems
+        text = (folder / name).read_text()
+        wrong = text.replace("0.0", "0.1")
+        assert wrong != text
+        (folder / name).write_text(wrong)
+        found, (problem,) = read_runs([folder])
+        assert f"could not use {folder / name}, which" in problem.reason
+        if name == "metrics.jsonl":
+            assert found[0].result == run.result
+        else:
+            assert not any(one.result for one in found)
+            with pytest.raises(RunError, match=name):
+                archive_run(folder, tmp_path / "more")

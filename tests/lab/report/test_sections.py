@@ -137,4 +137,4 @@ def test_a_curve_with_settings_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         "quickstart",
         "quickstart --set model.hidden=32",
     ]
-    assert names(others) == ["quickstart (model.hidden = 16, not 170)"]
+    assert names(others) == ["quickstart (model.hidden = 16, not 80)"]

@@ -29,7 +29,7 @@ def test_seeds_are_averaged_and_settings_are_not(runs: Path) -> None:
     found = rows(summary(runs))
     assert set(found) == {
         "lstm/mnist-128",
-        "quickstart (training.steps = 200, not 1500)",
+        "quickstart (training.steps = 200, not 2500)",
         "scornn/mnist-170",
         "scornn/mnist-170 (model.hidden=64)",
         "scornn/pmnist-170",
@@ -81,7 +81,7 @@ def test_what_is_chosen_by_the_test_set_is_marked(runs: Path) -> None:
 def test_time_of_an_epoch_or_a_step(runs: Path) -> None:
     found = rows(summary(runs))
     assert found["scornn/mnist-170"].time == ("55 s", "an epoch")
-    assert found["quickstart (training.steps = 200, not 1500)"].time == ("50 ms", "a step")
+    assert found["quickstart (training.steps = 200, not 2500)"].time == ("50 ms", "a step")
 
 
 def test_environments_are_told_apart(runs: Path) -> None:
@@ -89,7 +89,7 @@ def test_environments_are_told_apart(runs: Path) -> None:
     assert [(one.letter, one.run_count) for one in report.environments] == [("A", 7), ("B", 2)]
     assert dict(report.environments[1].facts)["device"] == "x86_64"
     assert "secret-host" not in str(report.environments)
-    assert rows(report)["quickstart (training.steps = 200, not 1500)"].environments == ("B",)
+    assert rows(report)["quickstart (training.steps = 200, not 2500)"].environments == ("B",)
 
 
 def test_the_tally_counts_what_kept_its_settings(runs: Path) -> None:
@@ -144,15 +144,15 @@ def changes(folder: Path) -> tuple[str, ...]:
     ("overrides", "words"),
     [
         ((), ()),
-        (("model.hidden=64",), ("model.hidden = 64, not 170",)),
+        (("model.hidden=64",), ("model.hidden = 64, not 80",)),
         # the same as in the recipe is no change
-        (("model.hidden=170",), ()),
+        (("model.hidden=80",), ()),
         (("optim.recurrent=SGD",), ("optim.recurrent = SGD, not ",)),
         (("bnp.eps=0.1",), ("bnp.eps = 0.1, not none",)),
         (("optim.options.betas=[0.8, 0.9]",), ("optim.options.betas = [0.8, 0.9], not none",)),
         (
             ("training.steps=2", "task.T=20"),
-            ("task.T = 20, not 100", "training.steps = 2, not 1500"),
+            ("task.T = 20, not 100", "training.steps = 2, not 2500"),
         ),
     ],
 )

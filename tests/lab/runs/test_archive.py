@@ -45,6 +45,17 @@ def test_the_report_of_an_archive_has_the_same_numbers(runs: Path, tmp_path: Pat
     assert files == {"recipe.toml", "run.json", "result.json", "metrics.jsonl"}
 
 
+def test_an_archive_names_no_host_and_no_home(runs: Path, tmp_path: Path) -> None:
+    (folder, *_) = (path.parent for path in (runs / "scornn").rglob("result.json"))
+    archive_run(folder, tmp_path / "archive")
+    before, after = ((one / "run.json").read_text() for one in (folder, tmp_path / "archive"))
+    assert "secret-host" in before
+    assert "/home/someone/data" in before
+    assert "secret-host" not in after
+    assert "someone" not in after
+    assert '"folder": "data"' in after
+
+
 @pytest.mark.parametrize("name", ["metrics.jsonl", "result.json"])
 def test_a_damaged_run_is_named(runs: Path, tmp_path: Path, name: str) -> None:
     (folder, *_) = (path.parent for path in (runs / "scornn").rglob("result.json"))

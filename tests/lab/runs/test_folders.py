@@ -45,6 +45,14 @@ def test_a_record_that_does_not_fit(tmp_path: Path) -> None:
     assert len(list(read_metrics(tmp_path))) == 1
 
 
+def test_a_disk_that_is_full_at_the_start(tmp_path: Path) -> None:
+    with full_disk(0), pytest.raises(RunError, match=r"could not write .*run: File too large\. N"):
+        RunFolder(tmp_path / "run")
+    # and the lock is free
+    with RunFolder(tmp_path / "run") as run:
+        assert not run.has("run.json")
+
+
 def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"Not a directory\. Nothing was written: .*--output$"):
@@ -67,6 +75,28 @@ def test_metrics_go_back_to_a_mark(tmp_path: Path) -> None:
         run.rewind(mark)
         run.record({"step": 3})
     assert [record["step"] for record in read_metrics(tmp_path)] == [1, 3]
+
+
+def test_metrics_that_changed_do_not_go_back(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as run:
+        run.record({"step": 1})
+        run.record({"step": 2})
+        mark = run.mark()
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    for content, words in ((whole[:-1], "got only 23"), (b"[" + whole[1:] + b"more", "got others")):
+        path.write_bytes(content)
+        with RunFolder(tmp_path) as run, pytest.raises(RunError, match=words):
+            run.rewind(mark)
+        assert path.read_bytes() == content
+    path.write_bytes(whole + b"more")
+    with RunFolder(tmp_path) as run:
+        run.rewind(mark)
+        run.record({"step": 3})
+        after = run.mark()
+    with RunFolder(tmp_path) as run:
+        run.rewind(after)
+    assert [record["step"] for record in read_metrics(tmp_path)] == [1, 2, 3]
 
 
 def test_numbers_must_be_finite(tmp_path: Path) -> None:

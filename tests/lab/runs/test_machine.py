@@ -1,3 +1,4 @@
+import os
 import subprocess
 from pathlib import Path
 
@@ -18,6 +19,15 @@ def test_precision_is_a_dtype() -> None:
     assert Machine(precision="64-true").dtype == torch.float64
     assert Machine(precision="bf16-mixed").dtype == torch.float32
     assert Machine("cpu").fabric().device == torch.device("cpu")
+
+
+def test_more_threads_than_a_machine_can_start_are_refused() -> None:
+    """It would die of them, without a word."""
+    for threads in (100_000, 10**30, -1):
+        with pytest.raises(MachineError, match=rf"expected 0 to .*{os.cpu_count()} cores?, got"):
+            Machine("cpu", threads=threads).fabric()
+    # runs may come from larger machines
+    assert Machine("cpu", threads=200).threads == 200
 
 
 def test_threads_are_set() -> None:

@@ -53,7 +53,7 @@ def test_half_a_file_is_named(tmp_path: Path) -> None:
 def test_a_run_is_described_and_found(tmp_path: Path) -> None:
     recipe = find_recipe("quickstart").recipe()
     with RunFolder(tmp_path / "a" / "b") as run:
-        run.begin(recipe, make_description(seed=7))
+        run.begin(make_description(seed=7))
     assert find_runs(tmp_path) == [tmp_path / "a" / "b"]
     assert read_run(tmp_path / "a" / "b") == (make_description(seed=7), recipe)
     with pytest.raises(RunError, match="expected a run in"):
@@ -65,19 +65,28 @@ def test_a_run_is_described_and_found(tmp_path: Path) -> None:
         read_run(tmp_path / "a" / "b")
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff", b"a = " + 100_000 * b"[", b'name = "mine"'])
+def test_a_recipe_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as run:
+        run.begin(make_description())
+    (tmp_path / "recipe.toml").write_bytes(content)
+    with pytest.raises(RunError, match=r"could not use .*recipe.toml: .*: delete it, and the rec"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         ("{}", "missing key format"),
         ("[]", r"expected a table, got \[\]"),
         ("null", "expected a table, got None"),
-        ('{"format": 2}', "expected format 1, got 2: the run is of another version"),
+        ('{"format": 3}', "expected a format of 1 to 2, got 3: the run is of another version"),
         ('{"format": 1, "recipe": "a"}', "missing key variant"),
     ],
 )
 def test_a_description_of_another_form_is_named(content: str, reason: str, tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
-        run.begin(find_recipe("quickstart").recipe(), make_description())
+        run.begin(make_description())
     (tmp_path / "run.json").write_text(content)
     message = rf"could not use .*run.json: {reason}.*: delete the folder, and train once more"
     with pytest.raises(RunError, match=message):

@@ -3,15 +3,19 @@
 import copy
 import math
 import pickle
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
 import torch
+from lab.bounds import unbounded
 from torch import Tensor
 
+from cayley.lab.errors import RecipeError
 from cayley.lab.tasks import (
     SPLITS,
     TASKS,
@@ -25,6 +29,7 @@ from cayley.lab.tasks import (
 )
 from cayley.lab.tasks.examples import ExampleTask
 from cayley.lab.tasks.graph import Nodes
+from cayley.lab.tasks.synthetic import GeneratedTask
 
 VARIANTS = {
     **{name: {} for name in TASKS},
@@ -32,12 +37,15 @@ VARIANTS = {
     "adding-fresh": {"fresh": True},
     "adding-ordered": {"shuffle": False},
     "copying-code": {"delta": 0},
+    "denoise-code": {"layout": "code"},
     "mnist-permuted": {"order": "permuted"},
     "mnist-noisy": {"noise": 0.1},
     "cifar10-validated": {"validation": 5},
     "words-jitter": {"jitter": True},
     "speech-none": {"reduction": "none"},
-    "speech-padded": {"reduction": "padded", "pad": "split"},
+    "speech-padded": {"reduction": "padded", "minibatch": 4},
+    "speech-split": {"reduction": "padded", "pad": "split"},
+    "characters-lost": {"carry": False, "lines": "stripped"},
     "cora-sampled": {"neighbours": (3, 2), "normalize": True},
     "tolokers-sampled": {"neighbours": [2]},
 }
@@ -192,16 +200,24 @@ def test_splits_are_disjoint(task: Any) -> None:
         return
     axis = 0 if task.reads == "rows" else 1
     found = {
-        split: {
+        split: [
             example.numpy().tobytes()
             for batch in task.batches(split, 4)
             for example in batch.input.unbind(axis)
-        }
+        ]
         for split in SPLITS
     }
-    assert not found["train"] & found["valid"]
-    assert not found["train"] & found["test"]
-    assert not found["valid"] & found["test"]
+    for one, other in combinations(found.values(), 2):
+        shared = set(one) & set(other)
+        if not isinstance(task, GeneratedTask):
+            assert not shared
+            continue
+        # what is drawn from few inputs may be drawn twice, as within a split: splits that were
+        # drawn from the same numbers would share as many as the smaller one has
+        pairs = len(one) * (len(one) - 1) / 2
+        twice = sum(count * (count - 1) / 2 for count in Counter(one).values()) / pairs
+        expected = twice * len(one) * len(other)
+        assert len(shared) <= expected + 4 * math.sqrt(expected)
 
 
 def test_epochs_differ_in_order_alone_unless_fresh(task: Task) -> None:
@@ -336,6 +352,58 @@ def test_settings_are_frozen_and_copies_equal(task: Any) -> None:
         assert_same(next(other.batches("train", 4)), next(task.batches("train", 4)))
     with pytest.raises(AttributeError):
         task.seed = 1
+
+
+def test_every_setting_has_its_words_or_its_range(full: Task) -> None:
+    assert not unbounded(type(full))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "allowed"),
+    [
+        ("adding", {"markers": "foo"}, "'halves' or 'code'"),
+        ("adding", {"T": 3}, "an integer from 4 to 1,000,000"),
+        ("adding", {"T": 10**9}, "an integer from 4 to 1,000,000"),
+        ("adding", {"T": "many"}, "an integer"),
+        ("adding", {"train": -1}, "an integer from 0 to"),
+        ("adding", {"shuffle": "no"}, "true or false"),
+        ("copying", {"valid": -5}, "an integer from 0 to"),
+        ("copying", {"delta": 2}, "0 or 1"),
+        ("denoise", {"test": -1}, "an integer from 0 to"),
+        ("denoise", {"T": 0}, "an integer from 10 to"),
+        ("mnist", {"order": "foo"}, "'rows' or 'permuted'"),
+        ("mnist", {"noise": -0.1}, "a number of at least 0"),
+        ("mnist", {"validation": 60_000}, "an integer from 0 to 59,999"),
+        ("cifar10", {"validation": -1}, "an integer from 0 to 49,999"),
+        ("characters", {"level": "foo"}, "'characters' or 'words'"),
+        ("words", {"corpus": "foo"}, "'ptb' or 'own'"),
+        ("words", {"K": 0}, "an integer from 1 to"),
+        ("words", {"vocabulary": -1}, "an integer from 2 to 10,000,000 or nothing"),
+        ("speech", {"corpus": "foo"}, "'timit' or 'nltk' or 'fsdd' or 'own'"),
+        ("speech", {"reduction": "foo"}, "'none' or 'padded' or 'valid'"),
+        ("speech", {"pad": "foo"}, "'batch' or 'split'"),
+        ("speech", {"rate": 0}, "an integer from 1,000 to"),
+        ("photo", {"fold": -1}, "an integer from 0 to"),
+        ("cora", {"fold": 1}, "0, as cora has one split"),
+        ("photo", {"division": "public"}, "'full', as photo is no citation graph"),
+        ("cora", {"neighbours": [-5]}, "an integer from 1 to"),
+        ("cora", {"division": "foo"}, "'full' or 'public' or 'fastgcn'"),
+        ("cora", {"dataset": "foo"}, "'cora' or 'citeseer'"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_with_what_is(
+    name: str, change: dict[str, Any], allowed: str
+) -> None:
+    """Also where the class is called directly, or a task changed."""
+    (key, value), kind = next(iter(change.items())), TASKS[name][0]
+    task: Any = make_task(name)
+    message = re.escape(f"task.{key}: expected {allowed}")
+    with pytest.raises(RecipeError, match=message):
+        make_task(name, **change)
+    with pytest.raises(RecipeError, match=message):
+        kind(**(TASKS[name][1] | change))
+    with pytest.raises(RecipeError, match=message):
+        replace(task, **{key: value})
 
 
 def test_naive_rule_and_needs_are_named(full: Task) -> None:

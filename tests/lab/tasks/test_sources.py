@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cayley.lab.errors import DataError
-from cayley.lab.tasks.sources import Resource, Source, find_files
+from cayley.lab.errors import DataError, RecipeError
+from cayley.lab.tasks.sources import Resource, Source, explain_damage, find_files
 
 CONTENT = b"some bytes\n" * 100
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -121,3 +121,31 @@ def test_members_of_folders_and_archives(tmp_path: Path) -> None:
     assert list(find_files(tmp_path / "more.zip", [".wav"])) == ["a/one.wav"]
     with pytest.raises(DataError, match="does not exist"):
         find_files(tmp_path / "nowhere", [".wav"])
+
+
+@pytest.mark.parametrize("length", [0, 3, 60, 150])
+def test_a_zip_archive_that_is_cut_is_named(tmp_path: Path, length: int) -> None:
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        archive.writestr("a/one.wav", CONTENT)
+    (tmp_path / "more.zip").write_bytes((tmp_path / "more.zip").read_bytes()[:length])
+    with pytest.raises(DataError, match=r"could not read .*more\.zip.*fetch it again"):
+        find_files(tmp_path, [".wav"])
+
+
+def test_a_member_that_is_damaged_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        archive.writestr("a/one.wav", CONTENT)
+    content = (tmp_path / "more.zip").read_bytes().replace(b"some", b"same", 1)
+    (tmp_path / "more.zip").write_bytes(content)
+    read = find_files(tmp_path, [".wav"])["a/one.wav"]
+    with pytest.raises(DataError, match=r"could not read a/one\.wav in .*more\.zip: .*CRC"):
+        read()
+
+
+def test_only_what_is_wrong_with_a_file_is_taken_for_damage() -> None:
+    for kind in (RecipeError, DataError, MemoryError):
+        with pytest.raises(kind, match=r"^other$"), explain_damage("name"):
+            raise kind("other")
+    message = r"^could not read name: KeyError\('x'\)"
+    with pytest.raises(DataError, match=message), explain_damage("name"):
+        raise KeyError("x")

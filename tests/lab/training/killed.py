@@ -1,5 +1,7 @@
 """Train once undisturbed and once killed again and again; say whether anything differs.
 
+Kills go by what the run does, not by the clock: a loaded machine changes nothing.
+
 A process of its own, with one thread: it forks, which a test process with threads must not.
 """
 
@@ -7,7 +9,6 @@ import json
 import os
 import random
 import sys
-import time
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -18,10 +19,11 @@ import torch
 from cayley.lab.recipes.schema import read_recipe
 from cayley.lab.runs import load_tensors, read_metrics
 from cayley.lab.runs.machine import Machine
-from cayley.lab.training import RunSettings, build_task, resume, train
+from cayley.lab.training import Quiet, RunSettings, build_task, resume, train
 
-SETTINGS = RunSettings(Machine("cpu", threads=1), tiny=True, checkpoint_seconds=0.02)
-TIMES = {"seconds", "evaluation_seconds", "seconds_per_epoch", "finished", "time"}
+SETTINGS = RunSettings(Machine("cpu", threads=1), tiny=True, checkpoint_seconds=0.0)
+# what differs between two runs of the same numbers
+OWN = {"seconds", "evaluation_seconds", "seconds_per_epoch", "finished", "time", "metrics", "seal"}
 
 
 def numbers(folder: Path) -> dict[str, Any]:
@@ -29,9 +31,9 @@ def numbers(folder: Path) -> dict[str, Any]:
     result = json.loads((folder / "result.json").read_text())
     learner = load_tensors(folder, "checkpoint.pt")["learner"]
     return {
-        "result": {key: value for key, value in result.items() if key not in TIMES},
+        "result": {key: value for key, value in result.items() if key not in OWN},
         "metrics": [
-            {key: value for key, value in record.items() if key not in TIMES}
+            {key: value for key, value in record.items() if key not in OWN}
             for record in read_metrics(folder)
             if record["kind"] != "event"
         ],
@@ -51,43 +53,79 @@ def equal(a: Any, b: Any) -> bool:
     return a == b
 
 
-def killed(seconds: float, job: Any) -> bool:
-    """Do a job in a child; kill it after some time, unless it is done."""
+class Moments(Quiet):
+    """Counts the steps of a run and what it does to its files, and dies at one of these.
+
+    Arguments:
+        last: Which one; None for never.
+    """
+
+    CALLS = ("write", "fsync", "replace", "ftruncate", "unlink")
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last = last
+        self.count = 0
+
+    def step(self, step: int, epoch: float) -> None:
+        """One more."""
+        self.count += 1
+        if self.count == self.last:
+            os.kill(os.getpid(), SIGKILL)
+
+    def watch(self) -> None:
+        """Count calls of the system too, before and after."""
+        for name in self.CALLS:
+            setattr(os, name, self.counting(getattr(os, name)))
+
+    def counting(self, call: Any) -> Any:
+        def counted(*arguments: Any, **more: Any) -> Any:
+            self.step(0, 0.0)
+            result = call(*arguments, **more)
+            self.step(0, 0.0)
+            return result
+
+        return counted
+
+
+def session(last: int | None, job: Any) -> int | None:
+    """Do a job in a child that dies at a moment; None if it does, else how many there were."""
+    receive, send = os.pipe()
     child = os.fork()
     if child == 0:
-        job()
+        moments = Moments(last)
+        write = os.write
+        moments.watch()
+        job(moments)
+        write(send, str(moments.count).encode())
         os._exit(0)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert status == 0, f"the child failed: {status}"
-            return False
-        time.sleep(0.001)
-    os.kill(child, SIGKILL)
-    os.waitpid(child, 0)
-    return True
+    os.close(send)
+    _, status = os.waitpid(child, 0)
+    with open(receive) as answer:
+        count = answer.read()
+    assert status in (0, SIGKILL), f"the child failed: {status}"
+    return int(count) if count else None
 
 
 def main(folder: Path, content: dict[str, Any]) -> None:
     recipe = read_recipe(content)
     build_task(recipe.task, SETTINGS)
-    began = time.monotonic()
-    killed(1e9, lambda: train(recipe, folder / "whole", settings=SETTINGS))
-    whole = time.monotonic() - began
+    whole, run = folder / "whole", folder / "killed"
+    total = session(None, lambda moments: train(recipe, whole, settings=SETTINGS, reporter=moments))
+    assert total is not None
     kills = 0
-    run = folder / "killed"
 
-    def go_on() -> None:
+    def go_on(moments: Moments) -> None:
+        # at every step there is a checkpoint, or none but the first
+        seconds = 1e9 if kills % 2 else 0.0
         if (run / "run.json").exists():
-            resume(run, checkpoint_seconds=SETTINGS.checkpoint_seconds)
+            resume(run, checkpoint_seconds=seconds, reporter=moments)
         else:
-            train(recipe, run, settings=SETTINGS)
+            train(recipe, run, settings=SETTINGS, reporter=moments)
 
-    while killed(random.uniform(0.05, 0.5) * whole if kills < 8 else 1e9, go_on):
+    while session(random.randint(1, total // 3) if kills < 8 else None, go_on) is None:
         kills += 1
     resumed = sum(record["kind"] == "event" for record in read_metrics(run))
-    same = equal(numbers(folder / "whole"), numbers(run))
+    same = equal(numbers(whole), numbers(run))
     report = {"name": recipe.name, "kills": kills, "resumed": resumed, "same": same}
     print(json.dumps(report), flush=True)
 

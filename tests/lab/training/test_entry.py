@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 import wave
@@ -11,6 +12,7 @@ import torch
 from cayley.lab.errors import DataError, RecipeError, RunError
 from cayley.lab.recipes import find_recipe
 from cayley.lab.recipes.schema import Recipe, read_recipe
+from cayley.lab.report import read_runs
 from cayley.lab.runs import load_tensors, read_metrics, read_result, read_run
 from cayley.lab.runs.machine import Machine
 from cayley.lab.training import RunSettings, evaluate, resume, run_folder, train
@@ -115,9 +117,9 @@ def test_a_run_leaves_what_it_should(recipe: Recipe, tmp_path: Path) -> None:
     assert records[0]["train_loss"] is None
     assert records[1]["lr"] == {"rest": 1e-2, "recurrent": 1e-3}
     assert result == read_result(folder)
-    assert json.loads(json.dumps(result.to_json())) == json.loads(
-        (folder / "result.json").read_text()
-    )
+    written = json.loads((folder / "result.json").read_text())
+    assert written.pop("seal")["run"] == description.id
+    assert json.loads(json.dumps(result.to_json())) == written
     assert (result.status, result.step, result.epoch) == ("done", 7, 2 + 1 / 3)
     assert result.last == records[-1]["scores"]
     values = [r["scores"]["valid"]["mse"] for r in records if r["kind"] == "eval"]
@@ -195,15 +197,171 @@ def test_a_checkpoint_of_another_run_is_named_and_without_it_the_run_starts_over
     for name in ("checkpoint.pt", "best-valid.pt"):
         (tmp_path / "other" / name).replace(tmp_path / "run" / name)
     (tmp_path / "run" / "result.json").unlink()
-    with pytest.raises(RunError, match=r"could not use .*best-valid.pt, .*or of another run"):
+    with pytest.raises(RunError, match=r"could not use .*best-valid.pt, which is of another run"):
         evaluate(tmp_path / "run", "test")
-    with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*or of another run"):
+    with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, which is of another run"):
         evaluate(tmp_path / "run", "test", weights="last")
     with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*cayley resume starts"):
         resume(tmp_path / "run")
     (tmp_path / "run" / "checkpoint.pt").unlink()
     resume(tmp_path / "run")
     assert [r.get("loss") for r in read_metrics(tmp_path / "run")] == losses
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, to be copied."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(recipe, folder, settings=TINY)
+    return folder
+
+
+def copy_run(whole: Path, target: Path, *, finished: bool = True) -> Path:
+    shutil.copytree(whole, target)
+    if not finished:
+        (target / "result.json").unlink()
+    return target
+
+
+def use(folder: Path, name: str) -> None:
+    """Do what reads a file of a run."""
+    if name.startswith("best"):
+        evaluate(folder, "test")
+    else:
+        resume(folder)
+
+
+FILES = ["checkpoint.pt", "best-valid.pt", "run.json", "result.json", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize("place", [0.1, 0.3, 0.5, 0.7, 0.9, 0.999])
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_found(name: str, place: float, whole: Path, tmp_path: Path) -> None:
+    run = copy_run(whole, tmp_path / "run", finished=name == "result.json")
+    content = bytearray((run / name).read_bytes())
+    content[int(place * len(content))] ^= 1
+    (run / name).write_bytes(content)
+    with pytest.raises(RunError, match=name):
+        use(run, name)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "best-valid.pt", "result.json", "metrics.jsonl"])
+def test_a_file_of_another_seed_is_refused(
+    name: str, recipe: Recipe, whole: Path, tmp_path: Path
+) -> None:
+    train(recipe, tmp_path / "other", seed=8, settings=TINY)
+    run = copy_run(whole, tmp_path / "run", finished=name == "result.json")
+    shutil.copyfile(tmp_path / "other" / name, run / name)
+    words = "begin with the" if name == "metrics.jsonl" else "of another run"
+    with pytest.raises(RunError, match=f"{name}.*{words}"):
+        use(run, name)
+
+
+def test_metrics_that_are_too_short_are_not_filled_up(whole: Path, tmp_path: Path) -> None:
+    run = copy_run(whole, tmp_path / "run", finished=False)
+    start = (run / "metrics.jsonl").read_bytes()[:50]
+    (run / "metrics.jsonl").write_bytes(start)
+    with pytest.raises(
+        RunError, match=r"metrics.jsonl to begin .*, got only 50: put the file back"
+    ):
+        resume(run)
+    assert (run / "metrics.jsonl").read_bytes() == start
+    (run / "checkpoint.pt").unlink()
+    resume(run)
+    assert len(list(read_metrics(run))) == len(list(read_metrics(whole)))
+
+
+def test_an_edited_recipe_is_refused(whole: Path, tmp_path: Path) -> None:
+    run = copy_run(whole, tmp_path / "run", finished=False)
+    path = run / "recipe.toml"
+    path.write_text("# a remark\n" + path.read_text())
+    read_run(run)
+    path.write_text(path.read_text().replace("lr = 0.01", "lr = 0.02"))
+    for act in (resume, read_run, lambda folder: evaluate(folder, "test")):
+        with pytest.raises(RunError, match=r"changed after .*optim.lr = 0.02, not 0.01\): undo"):
+            act(run)
+    path.write_text(path.read_text().replace("lr = 0.02", "lr = 0.01 # half\nLR = 1"))
+    with pytest.raises(RunError, match=r"recipe.toml: .*LR.*: delete it, and the recipe is"):
+        read_run(run)
+    path.unlink()
+    assert resume(run).last == read_result(whole).last
+    assert path.read_text() == (whole / "recipe.toml").read_text()
+
+
+def test_what_a_recipe_says_of_itself_is_not_edited_either(whole: Path, tmp_path: Path) -> None:
+    run = copy_run(whole, tmp_path / "run")
+    path = run / "recipe.toml"
+    path.write_text(path.read_text().replace("reported = []", 'reported = ["mnist-scornn-170"]'))
+    with pytest.raises(RunError, match=r'reported = \["mnist-scornn-170"\], not \[\]'):
+        read_run(run)
+
+
+def make_old(folder: Path) -> None:
+    """A run as the version before checksums left it."""
+    for name in ("run.json", "result.json"):
+        if (folder / name).exists():
+            content = json.loads((folder / name).read_text())
+            for key in ("id", "settings", "changes", "seal", "metrics" * (name == "result.json")):
+                content.pop(key, None)
+            if name == "run.json":
+                content |= {"format": 1, "versions": {"cayley": "0.0.9"}}
+            (folder / name).write_text(json.dumps(content, indent=1))
+    for path in folder.glob("*.pt"):
+        content = path.read_bytes()
+        path.write_bytes(content[: content.rindex(b"\ncayley seal")])
+
+
+def test_old_runs_are_read_but_not_gone_on_with(whole: Path, tmp_path: Path) -> None:
+    run = copy_run(whole, tmp_path / "run")
+    make_old(run)
+    assert resume(run).last == read_result(whole).last
+    for act in (
+        lambda: evaluate(run, "test"),
+        lambda: resume(run, extend=3),
+    ):
+        with pytest.raises(RunError, match=r"\.pt, which is old: .* cayley 0.0.9 in format 1"):
+            act()
+    (run / "result.json").unlink()
+    with pytest.raises(RunError, match="which is old"):
+        resume(run)
+    (run / "checkpoint.pt").unlink()
+    with pytest.raises(RunError, match="which is old"):
+        resume(run)
+
+
+STRANGER = """
+from pathlib import Path
+from cayley.lab.tasks.synthetic import Adding
+
+Path("ran").write_text("")
+
+
+class Stranger(Adding):
+    pass
+"""
+
+
+def test_the_module_of_a_stranger_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    recipe = read_recipe(
+        ADDING | {"task": {"name": "stranger:Stranger"}, "training": {"batch": 16, "steps": 2}}
+    )
+    train(recipe, tmp_path / "run", settings=TINY)
+    (tmp_path / "run" / "result.json").unlink()
+    del sys.modules["stranger"]
+    (tmp_path / "ran").unlink()
+    for act in (resume, lambda folder: evaluate(folder, "test")):
+        with pytest.raises(RunError, match=r"task.name = 'stranger:Stranger'.* add --trust"):
+            act(tmp_path / "run")
+    assert read_runs([tmp_path])[0]
+    assert not (tmp_path / "ran").exists()
+    result = resume(tmp_path / "run", trust=True)
+    assert evaluate(tmp_path / "run", "test", trust=True) == result.selected["test"].scores
+    assert (tmp_path / "ran").exists()
 
 
 def test_what_cannot_work_leaves_nothing_behind(tmp_path: Path) -> None:

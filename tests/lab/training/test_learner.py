@@ -7,6 +7,7 @@ from gradients import grad_of
 from torch import Tensor, nn
 
 import cayley
+from cayley.lab.errors import RecipeError
 from cayley.lab.models import build_model
 from cayley.lab.recipes.schema import Recipe, read_recipe
 from cayley.lab.runs.machine import Machine
@@ -106,6 +107,34 @@ def test_rates_follow_their_schedule(every: str, rates: list[float]) -> None:
     assert got == [{"rest": rate, "recurrent": rate} for rate in rates]
 
 
+def test_rates_follow_the_length_of_a_segment() -> None:
+    """lr × length / K of AWD-LSTM: with SGD a step is that much longer, and the rate stays."""
+    task = make_task("characters", K=20, jitter=True).tiny()
+    model = {"name": "ScoRNN", "hidden": 6}
+    lengths = set()
+    for batch in list(task.batches("train", 5, epochs=1))[:3]:
+        steps = []
+        for by_length in (False, True):
+            torch.manual_seed(0)
+            optim = {"name": "SGD", "lr": 0.1, "recurrent_lr": 0.01, "lr_by_length": by_length}
+            one = learner(recipe(model=model, optim=optim), task)
+            before = [p.detach().clone() for p in one.model.parameters()]
+            one.learn(batch)
+            moved = zip(one.model.parameters(), before, strict=True)
+            steps.append([p.detach() - old for p, old in moved])
+            assert one.rates() == {"rest": 0.1, "recurrent": 0.01}
+        lengths.add(len(batch.target))
+        for plain, scaled in zip(*steps, strict=True):
+            torch.testing.assert_close(scaled, plain * len(batch.target) / 20)
+    assert len(lengths) > 1
+
+
+def test_rates_by_length_need_a_text() -> None:
+    optim = {"name": "SGD", "lr": 0.1, "lr_by_length": True}
+    with pytest.raises(RecipeError, match="lr_by_length: expected false, as the task is no text"):
+        learner(recipe(optim=optim), make_task("adding").tiny())
+
+
 def test_inverses_are_computed_anew_at_the_start_of_an_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,6 +145,18 @@ def test_inverses_are_computed_anew_at_the_start_of_an_epoch(
     for batch in task.batches("train", 10, epochs=2):
         one.learn(batch)
     assert len(seen) == 2
+
+
+def test_averages_of_batch_normalisation_are_over_an_epoch() -> None:
+    task = make_task("cifar10").tiny()
+    model = {"name": "MLP", "hidden": [6], "norm": "batch", "inference": "average"}
+    one = learner(recipe(model=model), task)
+    norm = one.model.get_submodule("layers.0")
+    batches: list[Any] = list(task.batches("train", 20, epochs=2))
+    for batch in batches:
+        one.learn(batch)
+    last = torch.stack([batch.input.mean(0) for batch in batches[len(batches) // 2 :]])
+    torch.testing.assert_close(norm.running_mean, last.mean(0))
 
 
 @pytest.mark.parametrize("name", ["NCGRU", "ScuRNN", "FullURNN"])
@@ -135,6 +176,28 @@ def test_the_state_dict_holds_all_that_the_next_steps_depend_on(name: str) -> No
     losses = [one.learn(batch) for batch in batches[4:]]
     torch.set_rng_state(random)
     assert [other.learn(batch) for batch in batches[4:]] == losses
+
+
+def test_awd_lstm_resumes_to_the_bit() -> None:
+    """All its random choices are in the state, or follow from the position."""
+    task = make_task("characters", K=20, jitter=True).tiny()
+    drops = ("dropout", "embedding_dropout", "word_dropout", "weight_dropout", "output_dropout")
+    model = {"name": "torch.LSTM", "hidden": [6, 8], "embedding": 8, "tied": True, "locked": True}
+    settings = recipe(
+        model=model | dict.fromkeys(drops, 0.4),
+        optim={"name": "Adam", "lr": 1e-2, "lr_by_length": True},
+    )
+    one, other = learner(settings, task), learner(settings, task)
+    batches = list(task.batches("train", 5, seed=3, epochs=2))
+    for batch in batches[:4]:
+        one.learn(batch)
+    kept = copy.deepcopy(one.state_dict())
+    losses = [one.learn(batch) for batch in batches[4:]]
+    torch.manual_seed(0)
+    other.load_state_dict(kept)
+    assert [other.learn(batch) for batch in batches[4:]] == losses
+    for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(p, q)
 
 
 def test_convey_keeps_the_form() -> None:

@@ -64,7 +64,7 @@ def numbers(folder: Path) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_it_stops_after_the_step_and_goes_on_later(
     number: signal.Signals, tmp_path: Path
 ) -> None:

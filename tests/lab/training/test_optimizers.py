@@ -69,14 +69,19 @@ def test_unitary_matrices_move_along_their_manifold() -> None:
         ({"name": "Adm"}, "did you mean Adam?"),
         ({"recurrent": "RMSPropTF"}, "did you mean RMSpropTF?"),
         ({"options": {"alfa": 1}}, "Adam refuses these settings"),
-        ({"lr": -1.0}, "optim: .* expected a finite lr of at least 0, got -1"),
-        ({"recurrent_lr": math.nan}, "optim: .* expected a finite recurrent_lr"),
+        ({"lr": -1.0}, "lr: expected a number of at least 0, got -1"),
+        ({"recurrent_lr": math.nan}, "recurrent_lr: expected a number of at least 0"),
         ({"name": "SGD", "options": {"momentum": -1.0}}, "SGD refuses these settings"),
+        ({"options": {"betas": [0.9]}}, "Adam refuses these settings"),
+        ({"name": "LBFGS"}, "optim.name: expected one of .*, got 'LBFGS'"),
+        ({"name": "SparseAdam"}, "optim.name: expected one of .*, got 'SparseAdam'"),
+        ({"phases": "Adm"}, "optim.phases: expected one of .*, got 'Adm': did you mean Adam?"),
+        ({"recurrent": "Adm"}, "optim.recurrent: expected one of .*, got 'Adm'"),
     ],
 )
 def test_wrong_optimizers(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        optimizer(cayley.ScoRNN(2, 4), **settings)
+        optimizer(cayley.ScuRNN(2, 4), **settings)
 
 
 def test_a_schedule_moves_all_rates() -> None:
@@ -84,7 +89,7 @@ def test_a_schedule_moves_all_rates() -> None:
     settings = from_table(
         ScheduleSettings, {"name": "MultiStepLR", "milestones": [2], "gamma": 0.1}
     )
-    schedule = build_schedule(settings, several)
+    schedule = build_schedule(settings, several, 3)
     assert schedule is not None
     rates = []
     for _ in range(3):
@@ -92,7 +97,7 @@ def test_a_schedule_moves_all_rates() -> None:
         schedule.step()
         rates.append([group["lr"] for group in several.param_groups])
     assert rates == [pytest.approx(pair) for pair in ([1e-3, 0.5], [1e-4, 0.05], [1e-4, 0.05])]
-    assert build_schedule(ScheduleSettings(), several) is None
+    assert build_schedule(ScheduleSettings(), several, 3) is None
 
 
 @pytest.mark.parametrize(
@@ -101,11 +106,68 @@ def test_a_schedule_moves_all_rates() -> None:
         ({"name": "StepLr"}, "did you mean StepLR?"),
         ({"name": "StepLR"}, "StepLR refuses these settings"),
         ({"name": "ReduceLROnPlateau"}, "expected one that needs no metric"),
+        (
+            {"name": "StepLR", "step_size": 0},
+            "optim.schedule.step_size: expected an integer from 1 to",
+        ),
+        (
+            {"name": "StepLR", "step_size": 2, "gamma": -1},
+            "optim.schedule.gamma: expected a number",
+        ),
+        (
+            {"name": "StepLR", "step_size": 30, "gamma": 1e999},
+            "optim.schedule.gamma: expected a numb",
+        ),
+        ({"name": "MultiStepLR", "milestones": 3}, "MultiStepLR refuses these settings"),
+        (
+            {"name": "MultiStepLR", "milestones": [1], "gamma": "x"},
+            "gamma: expected a number, got .x.",
+        ),
+        ({"name": "ExponentialLR", "gamma": 1e200}, "rate of inf after 2 of its steps"),
+        (
+            {"name": "CosineAnnealingLR", "T_max": 0},
+            "optim.schedule.T_max: expected an integer from 1 to",
+        ),
+        (
+            {"name": "PolynomialLR", "total_iters": 0},
+            "optim.schedule.total_iters: expected an integer fr",
+        ),
+        ({"name": "OneCycleLR", "max_lr": 1e-3, "total_steps": 9}, "OneCycleLR refuses .* 10 tim"),
+        (
+            {"name": "CyclicLR", "base_lr": -1e-3, "max_lr": 1e-2, "cycle_momentum": False},
+            "optim.schedule: CyclicLR gives a learning rate of -",
+        ),
+        ({"name": "LinearLR", "start_factor": 0.0}, "LinearLR refuses these settings"),
+        ({"name": "LambdaLR", "lr_lambda": "x"}, "LambdaLR refuses these settings"),
     ],
 )
 def test_wrong_schedules(settings: dict[str, Any], message: str) -> None:
+    """Also those that would fail in the middle of a run."""
     with pytest.raises(RecipeError, match=message):
-        build_schedule(from_table(ScheduleSettings, settings), optimizer(nn.Linear(1, 1)))
+        build_schedule(from_table(ScheduleSettings, settings), optimizer(nn.Linear(1, 1)), 100)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "OneCycleLR", "max_lr": 1e-2, "total_steps": 9},
+        {"name": "CosineAnnealingLR", "T_max": 5},
+        {"name": "CyclicLR", "base_lr": 1e-4, "max_lr": 1e-2, "step_size_up": 3},
+    ],
+)
+def test_what_was_tried_out_starts_from_the_start(settings: dict[str, Any]) -> None:
+    """The rates are those of a schedule that was not tried out, and so are the moments."""
+    ours, theirs = (optimizer(nn.Linear(1, 1)) for _ in range(2))
+    schedule = build_schedule(from_table(ScheduleSettings, settings), ours, 8)
+    options = {key: value for key, value in settings.items() if key != "name"}
+    plain = getattr(torch.optim.lr_scheduler, settings["name"])(theirs, **options)
+    assert schedule is not None
+    for _ in range(8):
+        assert ours.state_dict() == theirs.state_dict()
+        assert schedule.get_last_lr() == plain.get_last_lr()
+        for one, other in ((ours, schedule), (theirs, plain)):
+            one.step()
+            other.step()
 
 
 def test_bnp_where_there_are_settings() -> None:

@@ -6,21 +6,19 @@ from cayley.lab.recipes.schema import read_recipe
 from cayley.lab.tasks import Position
 from cayley.lab.training.progress import Progress
 from cayley.lab.training.selection import Selection
-from cayley.lab.training.timetable import Timetable
+from cayley.lab.training.timetable import Timetable, schedule_steps
+
+CONTENT: dict[str, Any] = {
+    "name": "a",
+    "task": {"name": "adding"},
+    "model": {"name": "RNN", "hidden": 3},
+    "optim": {"name": "SGD", "lr": 1.0},
+}
 
 
 def timetable(step: int, training: dict[str, Any], **evaluation: Any) -> Timetable:
     """After some steps, in epochs of five."""
-    recipe = read_recipe(
-        {
-            "name": "a",
-            "task": {"name": "adding"},
-            "model": {"name": "RNN", "hidden": 3},
-            "optim": {"name": "SGD", "lr": 1.0},
-            "training": {"batch": 1} | training,
-            "evaluation": evaluation,
-        }
-    )
+    recipe = read_recipe(CONTENT | {"training": {"batch": 1} | training, "evaluation": evaluation})
     progress = Progress(step, Position(*divmod(step, 5)))
     return Timetable(recipe, 5, progress, Selection("mse", "lower", "valid"))
 
@@ -74,3 +72,32 @@ def test_at_most_a_thousand_records(training: dict[str, Any], log: int) -> None:
 
 def test_epochs_have_fractions() -> None:
     assert timetable(7, {"epochs": 9}).epoch == 1.4
+
+
+@pytest.mark.parametrize(
+    ("training", "log"),
+    [
+        ({"steps": 5}, 10),
+        ({"steps": 50_000}, 50),
+        ({"epochs": 10_000}, 50),
+        ({"steps": 10**13}, 10_000),
+        ({"steps": 10**13, "log": 20_000}, 20_000),
+    ],
+)
+def test_losses_that_wait_for_a_record_are_few(training: dict[str, Any], log: int) -> None:
+    assert timetable(0, training).log == log
+
+
+@pytest.mark.parametrize(
+    ("training", "every", "steps"),
+    [
+        ({"epochs": 3}, "epoch", 3),
+        ({"epochs": 3}, "step", 15),
+        ({"steps": 11}, "epoch", 3),
+        ({"steps": 11}, "step", 11),
+    ],
+)
+def test_steps_of_a_schedule(training: dict[str, Any], every: str, steps: int) -> None:
+    optim = CONTENT["optim"] | {"schedule": {"every": every}}
+    recipe = read_recipe(CONTENT | {"training": {"batch": 1} | training, "optim": optim})
+    assert schedule_steps(recipe, 5) == steps

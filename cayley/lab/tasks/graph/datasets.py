@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cayley.lab.errors import DataError
+from cayley.lab.errors import DataError, RecipeError
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.counter import integers, key, permutation, uniform
 from cayley.lab.tasks.sources import Resource, Source
@@ -123,7 +123,7 @@ def read_tolokers(source: Source, fold: int = 0) -> NodeData:
     arrays = _arrays(source, TOLOKERS)
     folds = len(arrays["train_masks"])
     if not 0 <= fold < folds:
-        raise ValueError(f"expected a fold from 0 to {folds - 1}, got {fold}")
+        raise RecipeError(f"task.fold: expected an integer from 0 to {folds - 1}, got {fold}")
     names: dict[Split, str] = {"train": "train_masks", "valid": "val_masks", "test": "test_masks"}
     return NodeData(
         torch.from_numpy(arrays["node_features"].astype(np.float32)),

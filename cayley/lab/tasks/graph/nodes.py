@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from cayley.lab.errors import DataError
+from cayley.lab.errors import DataError, RecipeError
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import (
     SPLITS,
     Batch,
@@ -35,7 +36,7 @@ from cayley.lab.tasks.graph.neighbours import incoming, sample_neighbours
 from cayley.lab.tasks.graph.planetoid import Division, planetoid_files, read_planetoid
 from cayley.lab.tasks.metrics import IGNORED, Metric, accuracy, crossentropy
 from cayley.lab.tasks.resident import Resident
-from cayley.lab.tasks.sources import NOWHERE, Resource, Source
+from cayley.lab.tasks.sources import NOWHERE, Resource, Source, explain_damage
 from cayley.lab.tasks.task import Answers, Reads, Task
 
 __all__ = ["DATASETS", "Dataset", "Nodes"]
@@ -63,6 +64,8 @@ DATASETS: dict[Dataset, Shape] = {
     "ogbn-proteins": Shape(8, 112, several=True),
     "ogbn-products": Shape(100, 47),
 }
+CITATIONS: tuple[Dataset, ...] = ("cora", "citeseer", "pubmed")
+FOLDED: tuple[Dataset, ...] = ("photo", "tolokers")
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,8 @@ class Nodes(Task):
 
     dataset: Dataset = "cora"
     division: Division = "full"
-    fold: int = 0
-    neighbours: tuple[int, ...] = ()
+    fold: Annotated[int, Range(0, 999)] = 0
+    neighbours: tuple[Annotated[int, Range(1, 10_000)], ...] = ()
     normalize: bool = False
     source: Source = NOWHERE
     invented: bool = False
@@ -108,10 +111,16 @@ class Nodes(Task):
     )
 
     def __post_init__(self) -> None:
-        if self.dataset not in DATASETS:
-            raise ValueError(f"expected a dataset of {sorted(DATASETS)}, got {self.dataset!r}")
-        # TOML has lists
-        object.__setattr__(self, "neighbours", tuple(self.neighbours))
+        super().__post_init__()
+        if self.fold and self.dataset not in FOLDED:
+            raise RecipeError(
+                f"task.fold: expected 0, as {self.dataset} has one split, got {self.fold}"
+            )
+        if self.division != "full" and self.dataset not in CITATIONS:
+            raise RecipeError(
+                f"task.division: expected 'full', as {self.dataset} is no citation graph, got "
+                f"{self.division!r}"
+            )
 
     @property
     def shape(self) -> Shape:
@@ -121,7 +130,7 @@ class Nodes(Task):
     @property
     def needs(self) -> tuple[Resource, ...]:
         """The files of the dataset; the package ogb has its own."""
-        if self.dataset in ("photo", "tolokers"):
+        if self.dataset in FOLDED:
             return (PHOTO if self.dataset == "photo" else TOLOKERS,)
         return () if self.dataset.startswith("ogbn") else planetoid_files(self.dataset)
 
@@ -140,14 +149,15 @@ class Nodes(Task):
         shape = self.shape
         if self.invented:
             return invent_nodes(shape.features, shape.outputs, shape.several)
-        if self.dataset == "photo":
-            data = read_photo(self.source, self.fold)
-        elif self.dataset == "tolokers":
-            data = read_tolokers(self.source, self.fold)
-        elif self.dataset.startswith("ogbn"):
-            data = read_ogbn(self.source, self.dataset)
-        else:
-            data = read_planetoid(self.source, self.dataset, self.division)
+        with explain_damage(f"the files of {self.dataset}"):
+            if self.dataset == "photo":
+                data = read_photo(self.source, self.fold)
+            elif self.dataset == "tolokers":
+                data = read_tolokers(self.source, self.fold)
+            elif self.dataset.startswith("ogbn"):
+                data = read_ogbn(self.source, self.dataset)
+            else:
+                data = read_planetoid(self.source, self.dataset, self.division)
         outputs = data.y.shape[1] if shape.several else int(data.y.max()) + 1
         if (data.x.shape[1], outputs) != (shape.features, shape.outputs):
             raise DataError(

@@ -12,9 +12,9 @@ from torch import Tensor
 from cayley.lab.errors import DataError
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.graph.datasets import NodeData, undirected
-from cayley.lab.tasks.sources import Resource, Source
+from cayley.lab.tasks.sources import Resource, Source, explain_damage
 
-__all__ = ["Division", "planetoid_files", "read_planetoid"]
+__all__ = ["PARTS", "Division", "planetoid_files", "read_planetoid"]
 
 Division = Literal["full", "public", "fastgcn"]
 
@@ -107,10 +107,10 @@ def read_planetoid(source: Source, dataset: str, division: Division = "full") ->
     """
     content = dict(zip(PARTS, map(source.read, planetoid_files(dataset)), strict=True))
     order = torch.tensor([int(line) for line in content.pop("test.index").split()])
-    parts = {
-        part: _Unpickler(io.BytesIO(data), encoding="latin1").load()
-        for part, data in content.items()
-    }
+    parts = {}
+    for part, data in content.items():
+        with explain_damage(f"ind.{dataset}.{part}"):
+            parts[part] = _Unpickler(io.BytesIO(data), encoding="latin1").load()
     known = len(parts["ally"])
     N = len(parts["graph"])
     x = torch.zeros(N, parts["allx"].shape[1], dtype=torch.float32)

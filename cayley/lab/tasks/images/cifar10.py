@@ -3,16 +3,17 @@
 import io
 import tarfile
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from cayley.lab.errors import DataError
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.frequencies import count_classes
 from cayley.lab.tasks.images.images import CLASSES, Images
-from cayley.lab.tasks.sources import NOWHERE, Resource, Source
+from cayley.lab.tasks.sources import NOWHERE, Resource, Source, explain_damage
 from cayley.lab.tasks.task import Answers, Reads
 
 __all__ = ["CIFAR10", "read_records"]
@@ -60,7 +61,7 @@ class CIFAR10(Images):
         torch.Size([6, 3072])
     """
 
-    validation: int = 0
+    validation: Annotated[int, Range(0, 49_999)] = 0
     shuffle: bool = True
     source: Source = NOWHERE
     invented: bool = False
@@ -124,7 +125,10 @@ class CIFAR10(Images):
 
 
 def _from_tar(archive: bytes, names: list[str]) -> bytes:
-    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+    with (
+        explain_damage(ARCHIVE.name),
+        tarfile.open(fileobj=io.BytesIO(archive)) as opened,
+    ):
         paths = {path.rpartition("/")[2]: path for path in opened.getnames()}
         missing = [name for name in names if name not in paths]
         if missing:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cayley.lab.errors import DataError
 from cayley.lab.tasks.batch import Batch, Split
 from cayley.lab.tasks.counter import integers, key
 from cayley.lab.tasks.examples import ExampleTask
@@ -17,6 +18,19 @@ from cayley.lab.tasks.resident import Resident
 __all__ = ["CLASSES", "Images"]
 
 CLASSES = 10
+
+
+def _check(images: Tensor, labels: Tensor) -> None:
+    if len(images) != len(labels):
+        raise DataError(
+            f"expected as many labels as images, got {len(labels)} and {len(images)}: fetch the "
+            "files again"
+        )
+    if int(labels.max()) >= CLASSES:
+        raise DataError(
+            f"expected labels from 0 to {CLASSES - 1}, got {int(labels.max())}: fetch the files "
+            "again"
+        )
 
 
 class Images(ExampleTask):
@@ -57,6 +71,8 @@ class Images(ExampleTask):
         else:
             images, labels, test_images, test_labels = self.read()
             cut = self.validation
+            for one, other in ((images, labels), (test_images, test_labels)):
+                _check(one, other)
         if not 0 <= cut < len(images):
             raise ValueError(
                 f"expected validation from 0 to less than {len(images)} images, got {cut}"

@@ -1,15 +1,17 @@
 """MNIST pixel by pixel: in order, permuted or noisy."""
 
+import math
 import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cayley.lab.errors import DataError
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.counter import key, normal
 from cayley.lab.tasks.images.images import Images
@@ -60,13 +62,20 @@ def read_idx(content: bytes) -> Tensor:
         >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 2, 5, 0]))
         tensor([5, 0], dtype=torch.uint8)
     """
-    zero, kind, rank = struct.unpack_from(">HBB", content)
-    if zero != 0 or kind != 8:
+    rank = content[3] if len(content) > 3 else 0
+    begin = 4 + 4 * rank
+    if content[:3] != bytes([0, 0, 8]) or rank == 0 or len(content) < begin:
         raise DataError(
-            f"expected an idx file of unsigned bytes, got one that begins {content[:4]}"
+            f"expected an idx file of unsigned bytes, got one of {len(content)} bytes that begins "
+            f"{content[:4]}: fetch it again"
         )
     shape = struct.unpack_from(f">{rank}I", content, 4)
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=4 + 4 * rank).view(shape)
+    if len(content) - begin != math.prod(shape) or not content[begin:]:
+        raise DataError(
+            f"expected {math.prod(shape)} bytes of {shape}, at least one, got "
+            f"{len(content) - begin}: the file is damaged, fetch it again"
+        )
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=begin).view(shape)
 
 
 @dataclass(frozen=True)
@@ -93,8 +102,8 @@ class MNIST(Images):
     """
 
     order: Literal["rows", "permuted"] = "rows"
-    noise: float = 0.0
-    validation: int = 5_000
+    noise: Annotated[float, Range(0)] = 0.0
+    validation: Annotated[int, Range(0, 59_999)] = 5_000
     shuffle: bool = True
     source: Source = NOWHERE
     invented: bool = False
@@ -124,7 +133,13 @@ class MNIST(Images):
 
     def read(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The four files."""
-        arrays = [read_idx(self.source.read(resource)) for resource in FILES]
+        arrays = []
+        for resource in FILES:
+            content = self.source.read(resource)
+            try:
+                arrays.append(read_idx(content))
+            except DataError as error:
+                raise DataError(f"could not read {resource.name}: {error}") from error
         return arrays[0].flatten(1), arrays[1].long(), arrays[2].flatten(1), arrays[3].long()
 
     @cached_property

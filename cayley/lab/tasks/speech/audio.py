@@ -1,12 +1,15 @@
 """Sound: samples of a file at a wanted rate, their short-time spectrum, and back."""
 
 import io
-from math import gcd
+import math
+import re
+import struct
 
 import torch
 from torch import Tensor
 
 from cayley.lab.errors import DataError
+from cayley.lab.tasks.sources import explain_damage
 
 __all__ = [
     "BINS",
@@ -29,19 +32,44 @@ FLOOR = 1e-5
 def read_sound(content: bytes, name: str) -> tuple[Tensor, int]:
     """The first channel of a sound file, from −1 to 1, float32, (N), and its rate in Hz.
 
-    Whatever libsndfile reads is read: RIFF, NIST SPHERE (TIMIT), FLAC and others.
+    Whatever libsndfile reads is read: RIFF, NIST SPHERE (TIMIT), FLAC and others. A file that is
+    shorter than it says is refused: libsndfile would give what there is.
     """
     try:
         import soundfile
     except ImportError as error:
-        raise ImportError(
-            "reading sound takes the package soundfile: pip install 'cayley[speech]'"
+        raise DataError(
+            f"expected the package soundfile, which reads {name}, got none: pip install "
+            "'cayley[speech]'"
         ) from error
-    try:
-        samples, rate = soundfile.read(io.BytesIO(content), dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise DataError(f"could not read {name} as sound: {error}") from error
+    with explain_damage(f"{name} as sound"):
+        with soundfile.SoundFile(io.BytesIO(content)) as file:
+            count, rate = file.frames, file.samplerate
+            samples = file.read(dtype="float32", always_2d=True)
+        missing = max(_missing_bytes(content), count - len(samples))
+        if missing > 0:
+            raise EOFError(f"the file is cut: it says that it is {missing} bytes or more longer")
     return torch.from_numpy(samples[:, 0].copy()), rate
+
+
+def _missing_bytes(content: bytes) -> int:
+    """How many bytes of sound a RIFF or SPHERE file says that it has beyond those it has."""
+    if content[:4] == b"RIFF":
+        place = 12
+        while place + 8 <= len(content):
+            kind, size = struct.unpack_from("<4sI", content, place)
+            # a recorder that was not stopped leaves the largest number there is
+            if kind == b"data" and size != 2**32 - 1:
+                return place + 8 + size - len(content)
+            place += 8 + size + size % 2
+    if content[:7] == b"NIST_1A":
+        header, _, _ = content.partition(b"end_head")
+        fields = dict(re.findall(rb"(\w+) -i (\d+)", header))
+        sizes = [int(fields.get(name, 1)) for name in (b"sample_count", b"channel_count")]
+        begin = int(content[8:16])
+        if b"pcm" in header and b"shorten" not in header:
+            return begin + math.prod(sizes) * int(fields[b"sample_n_bytes"]) - len(content)
+    return 0
 
 
 def resample(x: Tensor, rate: int, wanted: int) -> Tensor:
@@ -66,7 +94,7 @@ def resample(x: Tensor, rate: int, wanted: int) -> Tensor:
         >>> resample(torch.ones(100), 16000, 8000)[20:24].round(decimals=3)
         tensor([1., 1., 1., 1.])
     """
-    common = gcd(rate, wanted)
+    common = math.gcd(rate, wanted)
     p, q = wanted // common, rate // common
     if p == q:
         return x

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import Batch, Split
 from cayley.lab.tasks.examples import ExampleTask
 from cayley.lab.tasks.metrics import Metric, mean
@@ -31,7 +32,11 @@ SILENCE = -50.0
 
 
 def frame_error(
-    output: Tensor, target: Tensor, lengths: Tensor, reduction: Reduction
+    output: Tensor,
+    target: Tensor,
+    lengths: Tensor,
+    reduction: Reduction,
+    padded: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The squared error of frames, and the number of entries that it is a mean over.
 
@@ -46,6 +51,7 @@ def frame_error(
         target: The true frames, (T, B, F).
         lengths: The number of valid steps, (B).
         reduction: Which of the three.
+        padded: The number of steps with the padding that counts, (B); None for T.
 
     Returns:
         Sum and count, scalars.
@@ -59,12 +65,13 @@ def frame_error(
         padded 4 6
         valid 4 4
     """
-    squares = (output - target).square()
-    steps = torch.arange(len(output), device=output.device).unsqueeze(1)
-    if reduction != "none":
-        squares = torch.where((steps < lengths).unsqueeze(-1), squares, 0)
-    count = lengths.sum() * target.shape[-1] if reduction == "valid" else target.numel()
-    return squares.sum(), torch.as_tensor(count, device=output.device)
+    T, B, F = target.shape
+    padded = lengths.new_full((B,), T) if padded is None else padded
+    steps = torch.arange(T, device=output.device).unsqueeze(1)
+    within = steps < (padded if reduction == "none" else lengths)
+    squares = torch.where(within.unsqueeze(-1), (output - target).square(), 0)
+    count = (lengths if reduction == "valid" else padded).sum() * F
+    return squares.sum(), count
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,8 @@ class Speech(ExampleTask):
 
     Note:
         In the published code the last valid step predicts a frame of padding; here it predicts the
-        last frame. Batches of validation and test are padded to the longest recording of their
-        split, so that the errors ``none`` and ``padded`` do not depend on the batch size.
+        last frame. The errors ``none`` and ``padded`` count padding: that of each ``minibatch``
+        of validation and test, so that they do not depend on how many recordings a batch has.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -88,7 +95,9 @@ class Speech(ExampleTask):
             ``"own"`` for a folder of sound files; see
             :func:`~cayley.lab.tasks.speech.speakers.assign_splits`.
         reduction: The mean squared error that is trained and reported, see :func:`frame_error`.
-        pad: Training batches are padded to the longest recording of the batch or of the split.
+        pad: Whether recordings are padded to the longest of the batch, or of the split.
+        minibatch: How many recordings of validation and test, in their order, are padded together
+            if it is the batch. In training it is the batch itself.
         rate: In Hz.
         shuffle: Whether each epoch of training has an order of its own.
         source: Where the recordings are, in folders or zip archives.
@@ -104,7 +113,8 @@ class Speech(ExampleTask):
     corpus: Corpus = "timit"
     reduction: Reduction = "valid"
     pad: Literal["batch", "split"] = "batch"
-    rate: int = 8_000
+    minibatch: Annotated[int, Range(1, 10**6)] = 28
+    rate: Annotated[int, Range(1_000, 192_000)] = 8_000
     shuffle: bool = True
     source: Source = NOWHERE
     invented: bool = False
@@ -155,8 +165,7 @@ class Speech(ExampleTask):
 
         def error(name: str, reduction: Reduction) -> Metric:
             def partial(output: Tensor, batch: Batch) -> Tensor:
-                assert batch.lengths is not None
-                pair = frame_error(output, batch.target, batch.lengths, reduction)
+                pair = self.error(output, batch, reduction)
                 return torch.stack([x.double() for x in pair]).unsqueeze(0)
 
             return Metric(name, "lower", partial, mean)
@@ -183,13 +192,31 @@ class Speech(ExampleTask):
         if split == "train" and self.pad == "batch":
             T = int(lengths.max())
         else:
-            T = utterances.longest - 1
+            T = int(self.padded(split)[index.cpu()].max())
         steps = torch.arange(T + 1, device=index.device).unsqueeze(1)
         place = first + steps.minimum(lengths)
         # faster by far than indexing with a matrix
         frames = data["frames"].index_select(0, place.flatten()).view(*place.shape, -1).to(dtype)
         frames.masked_fill_((steps > lengths).unsqueeze(-1), SILENCE)
         return frames[:-1], frames[1:], lengths
+
+    def padded(self, split: Split) -> Tensor:
+        """The steps of each recording with its padding, (N); in training another order has others.
+
+        They are those of the longest of its minibatch, or of the split.
+        """
+        steps = self.utterances(split).frames.tensors["count"] - 1
+        size = self.minibatch if self.pad == "batch" else max(1, len(steps))
+        return torch.cat([part.max().expand(len(part)) for part in steps.split(size)])
+
+    def error(self, output: Tensor, batch: Batch, reduction: Reduction) -> tuple[Tensor, Tensor]:
+        """Sum and count of the squared error of a batch, see :func:`frame_error`."""
+        assert batch.lengths is not None
+        assert batch.index is not None
+        padded = None
+        if batch.split != "train":
+            padded = self.padded(batch.split).to(batch.index.device)[batch.index]
+        return frame_error(output, batch.target, batch.lengths, reduction, padded)
 
     def sound(self, output: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """The true recordings of a batch, and those that predictions make, (N) each.
@@ -213,8 +240,7 @@ class Speech(ExampleTask):
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
         """The chosen mean squared error."""
-        assert batch.lengths is not None
-        total, count = frame_error(output, batch.target, batch.lengths, self.reduction)
+        total, count = self.error(output, batch, self.reduction)
         return total / count
 
     def naive(self, batch: Batch) -> Tensor:
@@ -223,14 +249,15 @@ class Speech(ExampleTask):
         return batch.input
 
     def baseline(self, split: Split) -> dict[str, float]:
-        """The mean squared change from frame to frame, padded to the longest recording."""
+        """The mean squared change from frame to frame."""
         utterances = self.utterances(split)
         frames, count = utterances.frames.tensors["frames"], utterances.frames.tensors["count"]
         squares = [x.double().diff(dim=0).square().sum() for x in frames.split(count.tolist())]
         total = float(torch.stack(squares).sum())
-        entries = BINS * (utterances.longest - 1) * len(count)
+        padded = self.padded(split)
+        entries = BINS * int(padded.sum())
         # without a mask, the last frame is followed by silence: one more change
-        ends = frames[count.cumsum(0) - 1].double()[count < utterances.longest]
+        ends = frames[count.cumsum(0) - 1].double()[count - 1 < padded]
         scores = {
             "none": (total + float((ends - SILENCE).square().sum())) / entries,
             "padded": total / entries,

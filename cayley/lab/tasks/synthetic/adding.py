@@ -1,15 +1,16 @@
 """The adding problem: two numbers to be found, far apart, in a long sequence."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import Batch, Split
 from cayley.lab.tasks.counter import integers, key, uniform
 from cayley.lab.tasks.metrics import Metric, mean_squared_error
-from cayley.lab.tasks.synthetic.generated import GeneratedTask
+from cayley.lab.tasks.synthetic.generated import Count, GeneratedTask
 from cayley.lab.tasks.task import Answers
 
 __all__ = ["Adding", "adding"]
@@ -67,7 +68,7 @@ class Adding(GeneratedTask):
     """The adding problem, scored by the mean squared error of the answer after the last step.
 
     Arguments:
-        T: The number of steps.
+        T: The number of steps, at least two for each half.
         markers: Where the second half begins, see :func:`adding`.
         train, valid, test: The number of examples of each split.
         shuffle: Whether each epoch of training has an order of its own.
@@ -79,20 +80,16 @@ class Adding(GeneratedTask):
         (torch.Size([200, 50, 2]), torch.Size([50, 1]))
     """
 
-    T: int = 200
+    T: Annotated[int, Range(4, 10**6)] = 200
     markers: Markers = "halves"
-    train: int = 100_000
-    valid: int = 10_000
-    test: int = 10_000
+    train: Count = 100_000
+    valid: Count = 10_000
+    test: Count = 10_000
     shuffle: bool = True
     fresh: bool = False
 
     answers: ClassVar[Answers] = "last"
     naive_rule: ClassVar[str] = "always 1: the variance of the sum of two uniform numbers, 1/6"
-
-    def __post_init__(self) -> None:
-        if self.T < 4:
-            raise ValueError(f"expected T of at least 4, two steps for each half, got {self.T}")
 
     @property
     def input_size(self) -> int:

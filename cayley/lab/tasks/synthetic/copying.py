@@ -1,13 +1,14 @@
 """The copying problem: ten digits to be remembered over T steps."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.counter import integers, key
+from cayley.lab.tasks.synthetic.generated import Count, Length
 from cayley.lab.tasks.synthetic.recall import PLACES, Recall, one_hot
 
 __all__ = ["Copying", "copying"]
@@ -73,21 +74,15 @@ class Copying(Recall):
         0.020387
     """
 
-    T: int = 1000
-    delta: int = 1
-    train: int = 20_000
-    valid: int = 1_000
-    test: int = 1_000
+    T: Length = 1000
+    delta: Literal[0, 1] = 1
+    train: Count = 20_000
+    valid: Count = 1_000
+    test: Count = 1_000
     shuffle: bool = True
     fresh: bool = False
 
     naive_rule: ClassVar[str] = "class 0, then any of the 8 digits: 10 ln 8 / (T + 20)"
-
-    def __post_init__(self) -> None:
-        if self.T < 1 or self.delta not in (0, 1):
-            raise ValueError(
-                f"expected T of at least 1 and delta 0 or 1, got T = {self.T}, delta = {self.delta}"
-            )
 
     @property
     def input_size(self) -> int:

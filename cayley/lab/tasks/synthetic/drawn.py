@@ -13,7 +13,7 @@ from cayley.lab.tasks.draws import Draws
 from cayley.lab.tasks.frequencies import count_classes, frequency_logits
 from cayley.lab.tasks.metrics import Metric, accuracy, crossentropy, mean_squared_error
 from cayley.lab.tasks.scoring import score_split
-from cayley.lab.tasks.synthetic.generated import GeneratedTask
+from cayley.lab.tasks.synthetic.generated import Count, GeneratedTask, Length
 
 __all__ = ["DrawnTask"]
 
@@ -49,10 +49,10 @@ class DrawnTask(GeneratedTask):
         (torch.Size([20, 5, 1]), torch.Size([5, 1]))
     """
 
-    T: int = 100
-    train: int = 10_000
-    valid: int = 1_000
-    test: int = 1_000
+    T: Length = 100
+    train: Count = 10_000
+    valid: Count = 1_000
+    test: Count = 1_000
 
     # what is a property of other tasks is a constant here
     input_size: ClassVar[int]  # pyrefly: ignore[bad-override]

@@ -2,13 +2,18 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import Split
 from cayley.lab.tasks.examples import ExampleTask
 from cayley.lab.tasks.task import Reads
 
-__all__ = ["GeneratedTask"]
+__all__ = ["Count", "GeneratedTask", "Length"]
+
+# sequences of a split, and the setting T
+Count = Annotated[int, Range(0, 10**9)]
+Length = Annotated[int, Range(1, 10**6)]
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,9 @@ class Recall(GeneratedTask):
     A network that knows the rule but remembers nothing has a cross entropy of
 
     .. math::
-        \frac{10 \ln s}{T + 20}
+        \frac{10 \ln s}{L}
 
-    in the mean over the T + 20 steps; the setting T does not count those of showing and naming.
+    in the mean over the L steps, which are more than the setting T.
     """
 
     answers: ClassVar[Answers] = "each"
@@ -54,6 +54,11 @@ class Recall(GeneratedTask):
     @abstractmethod
     def symbols(self) -> int:
         """The number s of symbols; they are the classes 1 to s."""
+
+    @property
+    def length(self) -> int:
+        """The number L of steps: T, and ten each of showing and naming."""
+        return self.T + 2 * PLACES
 
     @property
     def output_size(self) -> int:
@@ -68,7 +73,7 @@ class Recall(GeneratedTask):
     @property
     def example_size(self) -> int:
         """A unit vector a step."""
-        return (self.T + 2 * PLACES) * self.input_size
+        return self.length * self.input_size
 
     def naive(self, batch: Batch) -> Tensor:
         """Class 0 for sure, then any symbol."""
@@ -79,6 +84,6 @@ class Recall(GeneratedTask):
         return logits
 
     def baseline(self, split: Split) -> dict[str, float]:
-        """10 ln s / (T + 20), and a hit in s."""
+        """10 ln s / L, and a hit in s."""
         s = self.symbols
-        return {"cross_entropy": PLACES * math.log(s) / (self.T + 2 * PLACES), "accuracy": 1 / s}
+        return {"cross_entropy": PLACES * math.log(s) / self.length, "accuracy": 1 / s}

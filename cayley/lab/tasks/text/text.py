@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from cayley.lab.errors import DataError
+from cayley.lab.settings import Range
 from cayley.lab.tasks.batch import SPLITS, Batch, Position, Split, following
 from cayley.lab.tasks.counter import integers, key, normal, uniform
 from cayley.lab.tasks.frequencies import count_classes, frequency_logits, frequency_scores
@@ -24,6 +25,7 @@ from cayley.lab.tasks.task import Answers, Reads, Task
 from cayley.lab.tasks.text.corpora import (
     PTB_FILES,
     Level,
+    Lines,
     encode,
     find_ptb,
     read_own,
@@ -105,15 +107,19 @@ class Text(Task):
     """Predict the next character or word of a text.
 
     Each batch goes on where the one before ended, so the recurrent state is carried over, except
-    into the first batch of an epoch. Every token but the first of the text is predicted once an
-    epoch, whatever the batch size; the B streams differ from one long text only in the state at
-    their starts.
+    into the first batch of an epoch (or, without ``carry``, into any). Every token but the first of
+    the text is predicted once an epoch, whatever the batch size; the B streams differ from one long
+    text only in the state at their starts.
 
     Arguments:
         level: What a token is.
         corpus: ``"ptb"`` for the Penn Treebank, ``"own"`` for a text of the user's own.
+        lines: Whether lines of the Penn Treebank keep the spaces at their ends, see
+            :func:`~cayley.lab.tasks.text.corpora.read_ptb`. To words it makes no difference.
         K: The number of steps of a batch: the gradient reaches no further.
         jitter: Whether the number of steps varies in training, see :func:`segments`.
+        carry: Whether the state is carried from batch to batch; otherwise each starts at zero, as
+            in code that loses it.
         vocabulary: The size of the vocabulary at most.
         source: Where the files are.
         invented: Whether to use random tokens instead of files.
@@ -127,19 +133,17 @@ class Text(Task):
 
     level: Level = "characters"
     corpus: Literal["ptb", "own"] = "ptb"
-    K: int = 50
+    lines: Lines = "raw"
+    K: Annotated[int, Range(1, 10**6)] = 50
     jitter: bool = False
-    vocabulary: int | None = None
+    carry: bool = True
+    vocabulary: Annotated[int, Range(2, 10**7)] | None = None
     source: Source = NOWHERE
     invented: bool = False
 
     reads: ClassVar[Reads] = "tokens"
     answers: ClassVar[Answers] = "each"
     naive_rule: ClassVar[str] = "the frequencies p of the training tokens: −Σ q ln p"
-
-    def __post_init__(self) -> None:
-        if self.K < 1:
-            raise ValueError(f"expected K of at least 1 step, got {self.K}")
 
     @property
     def needs(self) -> tuple[Resource, ...]:
@@ -161,7 +165,7 @@ class Text(Task):
                 for split, size in (("train", 500), ("valid", 100), ("test", 100))
             }
         if self.corpus == "ptb":
-            texts = {split: read_ptb(self.source, split) for split in SPLITS}
+            texts = {split: read_ptb(self.source, split, self.lines) for split in SPLITS}
         else:
             texts = read_own(self.source)
         tokens = {split: tokenize(text, self.level) for split, text in texts.items()}
@@ -233,7 +237,8 @@ class Text(Task):
         part = slice(cuts[position.batch], cuts[position.batch + 1])
         # copies: writing into a batch must not change the text
         x, y = data["x"][part].clone(), data["y"][part].clone()
-        return Batch(x, y, split, position, after, fresh=position.batch == 0)
+        fresh = position.batch == 0 or not self.carry
+        return Batch(x, y, split, position, after, fresh=fresh)
 
     def naive(self, batch: Batch) -> Tensor:
         """The frequencies of the training tokens."""

@@ -60,7 +60,7 @@ def test_the_real_tolokers(source: Source) -> None:
     assert int(data.y.sum()) == 2566
     assert sum(len(nodes) for nodes in data.splits.values()) == 11_758
     assert len(data.splits["train"]) == 5879
-    with pytest.raises(ValueError, match="expected a fold from 0 to 9, got 10"):
+    with pytest.raises(ValueError, match=r"task\.fold: expected an integer from 0 to 9, got 10"):
         read_tolokers(source, fold=10)
 
 

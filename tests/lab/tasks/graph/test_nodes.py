@@ -1,15 +1,20 @@
+import io
 import math
+import pickle
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from cayley.lab.errors import DataError
+from cayley.lab.errors import DataError, RecipeError
 from cayley.lab.tasks import Position
 from cayley.lab.tasks.graph import Nodes
 from cayley.lab.tasks.graph.datasets import invent_nodes
 from cayley.lab.tasks.graph.nodes import DATASETS, Dataset
+from cayley.lab.tasks.graph.planetoid import PARTS
 from cayley.lab.tasks.sources import Source
 
 
@@ -47,8 +52,46 @@ def test_wrong_files_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(DataError, match="expected 745 features and 8 outputs of photo, got 5"):
         Nodes("photo").size("train")
-    with pytest.raises(ValueError, match="expected a dataset of"):
+    with pytest.raises(ValueError, match=r"task\.dataset: expected 'cora' or"):
         Nodes("karate")  # pyrefly: ignore[bad-argument-type]
+
+
+def npz() -> bytes:
+    content = io.BytesIO()
+    np.savez_compressed(content, attr_shape=np.zeros(2), train_masks=np.zeros((10, 5)))
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "names", "content"),
+    [
+        ("photo", ["amazon_electronics_photo.npz"], npz()),
+        ("tolokers", ["tolokers.npz"], npz()),
+        (
+            "pubmed",
+            [f"ind.pubmed.{part}" for part in PARTS],
+            pickle.dumps([1.5] * 9, protocol=2),
+        ),
+    ],
+    ids=["photo", "tolokers", "pubmed"],
+)
+@pytest.mark.parametrize("length", [0, 3, 20, 200, None])
+def test_files_that_are_cut_or_of_another_kind_are_named(
+    dataset: Dataset, names: list[str], content: bytes, length: int | None, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(content[:length])
+    (tmp_path / "ind.pubmed.test.index").write_text("0\n")
+    task = Nodes(dataset, source=Source(tmp_path, check=False))
+    with pytest.raises(DataError, match=rf"could not read .*{dataset}.*fetch"):
+        task.size("train")
+
+
+def test_a_fold_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = {name: np.zeros((10, 5)) for name in ("train_masks", "val_masks", "test_masks")}
+    monkeypatch.setattr("cayley.lab.tasks.graph.datasets._arrays", lambda *_: masks)
+    with pytest.raises(RecipeError, match=r"task\.fold: expected an integer from 0 to 9, got 10"):
+        Nodes("tolokers", fold=10).size("train")
 
 
 @pytest.mark.parametrize("dataset", ["cora", "photo", "tolokers"])

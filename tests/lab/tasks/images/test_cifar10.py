@@ -62,6 +62,21 @@ def test_unpacked_files_and_the_archive_are_the_same(
         CIFAR10(source=Source(packed)).size("train")
 
 
+@pytest.mark.parametrize("length", [0, 100, 700])
+def test_an_archive_that_is_cut_is_named(
+    length: int, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, one in files.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(one)
+            archive.addfile(member, io.BytesIO(one))
+    (tmp_path / "cifar-10-binary.tar").write_bytes(content.getvalue()[:length])
+    with pytest.raises(DataError, match=r"could not read cifar-10-binary\.tar|data_batch"):
+        CIFAR10(source=Source(tmp_path, check=False)).size("train")
+
+
 def test_an_incomplete_archive_is_named(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz"):
         pass

@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from cayley.lab.errors import DataError
 from cayley.lab.tasks import Position
 from cayley.lab.tasks.images import MNIST
-from cayley.lab.tasks.images.mnist import published_permutation, read_idx
+from cayley.lab.tasks.images.mnist import FILES, published_permutation, read_idx
 from cayley.lab.tasks.sources import Source
 
 
@@ -46,6 +47,32 @@ def test_idx_files() -> None:
     assert torch.equal(read_idx(content), torch.arange(6, dtype=torch.uint8).view(2, 3))
     with pytest.raises(DataError, match="expected an idx file"):
         read_idx(b"GIF89a")
+    for length in range(len(content)):
+        with pytest.raises(DataError, match="expected"):
+            read_idx(content[:length])
+
+
+def test_a_file_that_is_cut_is_named(tmp_path: Path) -> None:
+    for resource in FILES:
+        (tmp_path / resource.name).write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 5]))
+    with pytest.raises(DataError, match="could not read train-images-idx3-ubyte: expected 2 bytes"):
+        MNIST(source=Source(tmp_path, check=False)).size("train")
+
+
+@pytest.mark.parametrize(
+    ("count", "labels", "message"),
+    [(2, [5], "expected as many labels as images"), (2, [5, 10], "expected labels from 0 to 9")],
+)
+def test_labels_that_do_not_fit_are_refused(
+    count: int, labels: list[int], message: str, tmp_path: Path
+) -> None:
+    images = bytes([0, 0, 8, 3, 0, 0, 0, count, 0, 0, 0, 1, 0, 0, 0, 1, *range(count)])
+    for resource, content in zip(
+        FILES, (images, bytes([0, 0, 8, 1, 0, 0, 0, len(labels), *labels])) * 2, strict=True
+    ):
+        (tmp_path / resource.name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        MNIST(validation=1, source=Source(tmp_path, check=False)).size("train")
 
 
 def test_the_real_images(source: Source) -> None:

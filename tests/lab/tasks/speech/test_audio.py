@@ -1,7 +1,9 @@
 import io
 import math
 import struct
+import sys
 import wave
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -40,6 +42,35 @@ def test_riff_and_sphere_are_read_alike() -> None:
         assert torch.equal(x, expected)
     stereo, _ = read_sound(riff([1, 2, 3, 4], 8_000, channels=2), "name")
     assert (stereo * 32768).tolist() == [1, 3]
+
+
+def flac(samples: list[int]) -> bytes:
+    soundfile = pytest.importorskip("soundfile")
+    content = io.BytesIO()
+    soundfile.write(content, torch.tensor(samples, dtype=torch.int16).numpy(), 8_000, format="FLAC")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("write", [lambda x: riff(x, 8_000), lambda x: sphere(x, 8_000), flac])
+@pytest.mark.parametrize("missing", [1, 2, 100, 5000])
+def test_a_sound_that_is_cut_is_refused(write: Callable[[list[int]], bytes], missing: int) -> None:
+    pytest.importorskip("soundfile")
+    content = write([number * 7919 % 20_000 for number in range(10_000)])
+    assert len(read_sound(content, "a.wav")[0]) == 10_000
+    with pytest.raises(DataError, match=r"could not read a\.wav as sound"):
+        read_sound(content[:-missing], "a.wav")
+
+
+def test_what_follows_the_sound_in_a_file_does_not_matter() -> None:
+    pytest.importorskip("soundfile")
+    content = riff([1, 2, 3], 8_000) + b"LIST\x04\x00\x00\x00abcd"
+    assert len(read_sound(content, "a.wav")[0]) == 3
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(DataError, match=r"expected the package soundfile.*cayley\[speech\]"):
+        read_sound(riff([1], 8_000), "a.wav")
 
 
 def test_what_is_no_sound_is_named() -> None:

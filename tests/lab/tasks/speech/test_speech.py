@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from cayley.lab.tasks import Position, score_split
+from cayley.lab.tasks import SPLITS, Position, Split, score_split
 from cayley.lab.tasks.sources import Source
 from cayley.lab.tasks.speech import Speech
 from cayley.lab.tasks.speech.audio import log_power, spectrum
@@ -42,15 +42,37 @@ def test_batches_are_frames_and_the_frames_after_them() -> None:
     assert len(batch.input) == batch.lengths.max()
 
 
-def test_padding_to_the_split_or_the_batch() -> None:
-    longest = Speech(invented=True).utterances("train").longest - 1
+@pytest.mark.parametrize("split", SPLITS)
+def test_padding_to_the_split_or_the_batch(split: Split) -> None:
+    """In evaluation too."""
+    longest = Speech(invented=True).utterances(split).longest - 1
     sizes = {
-        pad: {len(b.input) for b in Speech(invented=True, pad=pad).batches("train", 2)}
+        pad: [len(b.input) for b in Speech(invented=True, pad=pad, minibatch=2).batches(split, 2)]
         for pad in ("batch", "split")
     }
-    assert sizes["split"] == {longest}
+    assert set(sizes["split"]) == {longest}
     assert max(sizes["batch"]) == longest
-    assert len(sizes["batch"]) > 1
+    assert len(set(sizes["batch"])) > 1
+
+
+@pytest.mark.parametrize("reduction", ["none", "padded", "valid"])
+@pytest.mark.parametrize("B", [1, 2, 4, 5, 6])
+def test_padding_counts_within_the_minibatch(reduction: Reduction, B: int) -> None:
+    """U 5.4: the mean over the whole minibatch with its zeros, here of four and two recordings."""
+    task = Speech(invented=True, reduction=reduction, minibatch=4)
+    frames = [log_power(spectrum(x)).double() for x in task.utterances("test").waves]
+    total, count = 0.0, 0
+    for group in (frames[:4], frames[4:]):
+        T = max(len(x) for x in group) - 1
+        for x in group:
+            # the naive predictor repeats the frame before, padding is silence
+            y = torch.cat((x, torch.full((T + 1 - len(x), 129), -50.0)))
+            squares = y.diff(dim=0).square()
+            total += float((squares if reduction == "none" else squares[: len(x) - 1]).sum())
+            count += 129 * (len(x) - 1 if reduction == "valid" else T)
+    got = score_split(task, lambda b, s: (task.naive(b), None), "test", B)
+    assert got["mse"] == pytest.approx(total / count)
+    assert task.baseline("test")["mse"] == pytest.approx(total / count)
 
 
 @pytest.mark.parametrize("reduction", ["none", "padded", "valid"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cayley.lab.errors import DataError
-from cayley.lab.tasks.batch import Split
+from cayley.lab.tasks.batch import SPLITS, Split
 from cayley.lab.tasks.sources import Source
 from cayley.lab.tasks.text.corpora import encode, read_own, read_ptb, tokenize
 
@@ -16,8 +16,16 @@ def test_both_forms_of_the_treebank_give_one_text(tmp_path: Path) -> None:
     (words / "ptb.valid.txt").write_text(" a bc \n <unk> d \n")
     (characters / "ptb.char.valid.txt").write_text("a _ b c \n < u n k > _ d \n ")
     for folder in (words, characters):
-        text = read_ptb(Source(folder, check=False), "valid")
-        assert text == "a bc\n<unk> d\n"
+        source = Source(folder, check=False)
+        assert read_ptb(source, "valid") == " a bc \n <unk> d \n"
+        assert read_ptb(source, "valid", "stripped") == "a bc\n<unk> d\n"
+
+
+def test_raw_lines_are_the_file(source: Source) -> None:
+    assert source.folder is not None
+    for split in SPLITS:
+        raw = (source.folder / "ptb" / f"ptb.{split}.txt").read_text()
+        assert read_ptb(source, split) == raw
 
 
 def test_own_file_is_cut_in_three(tmp_path: Path) -> None:
@@ -43,6 +51,12 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
             read_own(Source(path))
     with pytest.raises(DataError, match="expected a text file, or a folder"):
         read_own(Source())
+    for name in ("train.txt", "valid.txt", "test.txt", "ptb.train.txt"):
+        (tmp_path / name).write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(DataError, match=r"could not read train\.txt: 'utf-8' codec can't decode"):
+        read_own(Source(tmp_path))
+    with pytest.raises(DataError, match=r"could not read ptb\.train\.txt: 'utf-8' codec can't"):
+        read_ptb(Source(tmp_path, check=False), "train")
 
 
 def test_characters_and_words() -> None:

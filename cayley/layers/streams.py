@@ -1,4 +1,4 @@
-"""The third tensor of the state of an LSTM: what a stream adds to h and c."""
+"""The last tensor of the state of a normalised recurrence: what a stream adds to h and c."""
 
 from typing import Literal
 
@@ -8,13 +8,12 @@ from torch import Tensor
 from cayley.norms.atn import unbiased
 from cayley.norms.layouts import step_mask
 from cayley.norms.windows import TimeWindow, advance
-from cayley.recurrences.lstm import States
 
 __all__ = ["StreamState", "stream_size"]
 
 
 def stream_size(sites: int, window: int, over: Literal["layer", "batch"]) -> int:
-    """The number S of columns of the third tensor; 0 if there is none.
+    """The number S of columns of the last tensor; 0 if there is none.
 
     Example:
         >>> stream_size(3, 10, "layer"), stream_size(3, 1, "layer"), stream_size(3, 10, "batch")
@@ -26,11 +25,11 @@ def stream_size(sites: int, window: int, over: Literal["layer", "batch"]) -> int
 
 
 class StreamState:
-    """The third tensor of the state: what it says, what a run adds, and what it becomes.
+    """The last tensor of the state: what it says, what a run adds, and what it becomes.
 
     Its columns are the number of steps seen and, over the layer, for each normalisation the
     reference, the K − 1 means and the K − 1 variances. A layer whose next step needs none of this
-    has no third tensor.
+    has no such tensor.
 
     Arguments:
         sites: The names of the normalisations, in the order of the state.
@@ -78,12 +77,9 @@ class StreamState:
         """The number of steps before the first, of the sequence that has had the most."""
         return 0 if self.seen is None else int(self.seen.max())
 
-    def take(self, states: States) -> None:
-        """Add the statistics that the recurrence found."""
-        found = (states.input, states.recurrent, states.cell)
-        for name, values in zip(("ih", "hh", "cell"), found, strict=True):
-            if values is not None:
-                self.found[name] = values
+    def take(self, **found: tuple[Tensor, Tensor] | None) -> None:
+        """Add the statistics that the recurrence found, by the names of the normalisations."""
+        self.found |= {name: values for name, values in found.items() if values is not None}
 
     def _weights(self) -> Tensor:
         """The number of examples at each step, (T, 1, 1)."""
@@ -102,7 +98,7 @@ class StreamState:
         return result
 
     def state(self) -> tuple[Tensor, ...]:
-        """The third tensor after the run, if the layer has one."""
+        """The tensor after the run, if the layer has one."""
         if stream_size(len(self.sites), self.window, self.over) == 0:
             return ()
         lengths = None

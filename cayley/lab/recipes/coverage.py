@@ -1,0 +1,102 @@
+"""What covers each published statement: recipes, tests of ours, or a reason why neither does."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from cayley.lab.recipes import published
+from cayley.lab.recipes.catalogue import tables
+from cayley.lab.recipes.published import Claim
+
+__all__ = ["Coverage", "Missing", "coverage", "missing"]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """A published statement, and what covers it.
+
+    Attributes:
+        claim: The statement.
+        recipes: The names of those whose runs say whether it holds.
+        tests: Tests of ours that check it, or a part of it, as pytest names them.
+        reason: Why there is no recipe; empty where there is one.
+    """
+
+    claim: Claim
+    recipes: tuple[str, ...]
+    tests: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A published number or statement that no recipe serves.
+
+    Attributes:
+        id: Its name.
+        kind: ``"result"`` or ``"claim"``.
+        paper: The ``id`` of the paper.
+        location: Where it is there.
+        task: What it is about.
+        reason: Why there is no recipe.
+        tests: Tests of ours that check it instead.
+    """
+
+    id: str
+    kind: str
+    paper: str
+    location: str
+    task: str
+    reason: str
+    tests: tuple[str, ...]
+
+
+def coverage() -> list[Coverage]:
+    """All statements, in the order of the documents, and what covers each.
+
+    Example:
+        >>> one = next(one for one in coverage() if one.claim.id == "mnist-rho-optimum")
+        >>> "scornn/mnist-170-rho-0" in one.recipes
+        True
+    """
+    recipes = _recipes()
+    tests: dict[str, list[str]] = defaultdict(list)
+    reasons: dict[str, str] = {}
+    for gap in (*published.gaps(), *published.checks()):
+        for id in gap.claims:
+            tests[id] += gap.tests
+    for gap in published.gaps():
+        reasons |= dict.fromkeys(gap.claims, gap.reason)
+    return [
+        Coverage(one, recipes.get(id, ()), tuple(tests[id]), reasons.get(id, ""))
+        for id, one in published.claims().items()
+    ]
+
+
+def missing() -> list[Missing]:
+    """What no recipe serves, and why, in the order of ``not-runnable.toml``.
+
+    Example:
+        >>> next(one.reason for one in missing() if one.id == "cptb-goru-512-test-bpc")
+        'Quoted from another paper, of a network that is not in this library: GORU, nnRNN.'
+    """
+    found = []
+    for gap in published.gaps():
+        for kind, ids in (("result", gap.results), ("claim", gap.claims)):
+            for id in ids:
+                one = published.result(id) if kind == "result" else published.claim(id)
+                place = (one.paper, one.location, one.task)
+                found.append(Missing(id, kind, *place, gap.reason, gap.tests))
+    return found
+
+
+@cache
+def _recipes() -> Mapping[str, tuple[str, ...]]:
+    """The names of the recipes of each claim."""
+    found: dict[str, tuple[str, ...]] = {}
+    for table in tables().values():
+        for entry in table.entries:
+            for id in entry.recipe().claims:
+                found[id] = (*found.get(id, ()), entry.name)
+    return found

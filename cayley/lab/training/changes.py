@@ -1,0 +1,99 @@
+"""Changes of a run's recipe after its start: a longer run, or settings edited on the way."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from cayley.lab.errors import RunError
+from cayley.lab.recipes import Recipe, edits, flatten, write_recipe
+from cayley.lab.runs import RecipeChange, RunDescription, RunResult
+from cayley.lab.training.loop import Loop
+
+__all__ = ["change_description", "check_edit", "lengthen"]
+
+# what checkpoints and scores of before would not fit
+FIXED = (
+    "task",
+    "optim.name",
+    "optim.recurrent",
+    "optim.phases",
+    "training.batch",
+    "evaluation.splits",
+    "evaluation.select",
+    "evaluation.metric",
+)
+
+
+def lengthen(recipe: Recipe, more: int, result: RunResult) -> Recipe:
+    """The recipe of a longer run.
+
+    Arguments:
+        recipe: Of a finished run.
+        more: How many steps or, where the recipe counts epochs, epochs.
+        result: Of the run.
+    """
+    if result.status != "done":
+        raise RunError(
+            f"expected a run that was trained to its end, got one that is {result.status}, as a "
+            "longer one would be: there is nothing to extend"
+        )
+    if recipe.optim.schedule.name == "OneCycleLR":
+        raise RunError(
+            "expected a schedule that goes on, got OneCycleLR, which ends with the run: train a "
+            "longer run from the start"
+        )
+    length = "steps" if recipe.training.steps else "epochs"
+    longer = {length: getattr(recipe.training, length) + more}
+    return replace(recipe, training=replace(recipe.training, **longer))
+
+
+def check_edit(recipe: Recipe, edited: Recipe) -> None:
+    """Raise unless a run can go on with a recipe that was edited."""
+    ours, theirs = flatten(edited), flatten(recipe)
+    changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+    wrong = [
+        key for key in changed if any(key == one or key.startswith(f"{one}.") for one in FIXED)
+    ]
+    if (edited.name, edited.table, edited.variant) != (recipe.name, recipe.table, recipe.variant):
+        wrong.append("name, table or variant")
+    if wrong:
+        raise RunError(
+            f"expected changes that a run can go on with, got one of {', '.join(wrong)}, which "
+            "makes it another run: undo it, and train one from the start"
+        )
+
+
+def change_description(
+    description: RunDescription, recipe: Recipe, loop: Loop, kind: Literal["extended", "edited"]
+) -> RunDescription:
+    """What ``run.json`` says after a change.
+
+    Arguments:
+        description: What it says now.
+        recipe: That of before.
+        loop: With the new recipe, at the checkpoint.
+        kind: Of the change.
+    """
+    change = RecipeChange(
+        step=loop.progress.step,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        kind=kind,
+        differences=tuple(edits(loop.recipe, recipe)),
+        before=description.seal.recipe,
+        note=_note(loop) if kind == "extended" else "",
+    )
+    return replace(
+        description,
+        settings=write_recipe(loop.recipe),
+        steps=loop.times.steps,
+        changes=(*description.changes, change),
+    )
+
+
+def _note(loop: Loop) -> str:
+    """What a longer run would not have done; empty if there is nothing."""
+    progress, every = loop.progress, loop.recipe.evaluation.every
+    due = progress.position.batch == 0 if every == "epoch" else progress.step % every == 0
+    if due or progress.evaluated != progress.step:
+        return ""
+    return f"the evaluation after step {progress.step} is one that a longer run would not have had"

@@ -1,0 +1,223 @@
+"""A longer run has the numbers that it would have had; an edited one has its new settings."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cayley.lab.errors import Interrupted, RunError
+from cayley.lab.recipes.schema import Recipe, read_recipe
+from cayley.lab.runs import (
+    Interrupts,
+    RunFolder,
+    load_tensors,
+    read_metrics,
+    read_result,
+    read_run,
+)
+from cayley.lab.runs.machine import Machine
+from cayley.lab.training import RunSettings, evaluate, resume, train
+from cayley.lab.training.reporters import Quiet
+
+TINY = RunSettings(Machine("cpu", "64-true", 1), tiny=True)
+STEP = {"name": "StepLR", "every": "step", "step_size": 4, "gamma": 0.5}
+
+
+def recipe(**changes: Any) -> Recipe:
+    content: dict[str, Any] = {
+        "name": "a",
+        "task": {"name": "adding"},
+        "model": {"name": "ScoRNN", "hidden": 6},
+        "optim": {"name": "Adam", "lr": 1e-2, "recurrent_lr": 1e-3, "schedule": STEP},
+        # five steps an epoch
+        "training": {"batch": 8, "steps": 10, "log": 1},
+    }
+    return read_recipe(content | changes)
+
+
+def numbers(folder: Path) -> list[Any]:
+    """The records, without times and events."""
+    return [
+        {key: value for key, value in record.items() if "seconds" not in key}
+        for record in read_metrics(folder)
+        if record["kind"] != "event"
+    ]
+
+
+def stop_after(last: int, folder: Path, settings: Recipe) -> None:
+    class Stop(Quiet):
+        def step(self, step: int, epoch: float) -> None:
+            if step == last:
+                signal.raise_signal(signal.SIGTERM)
+
+    with Interrupts() as interrupts, pytest.raises(Interrupted):
+        train(settings, folder, settings=TINY, reporter=Stop(), interrupts=interrupts)
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    path = folder / "recipe.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "more"),
+    [
+        ({"steps": 10}, {"steps": 17}, 7),
+        ({"epochs": 2}, {"epochs": 3}, 1),
+    ],
+)
+def test_an_extended_run_has_the_numbers_of_a_longer_one(
+    short: dict[str, int], long: dict[str, int], more: int, tmp_path: Path
+) -> None:
+    common = {"batch": 8, "log": 1}
+    result = train(recipe(training=common | long), tmp_path / "long", settings=TINY)
+    train(recipe(training=common | short), tmp_path / "run", settings=TINY)
+    extended = resume(tmp_path / "run", extend=more)
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "long")
+    assert (extended.step, extended.selected, extended.best, extended.last) == (
+        result.step,
+        result.selected,
+        result.best,
+        result.last,
+    )
+    description, found = read_run(tmp_path / "run")
+    assert found == recipe(training=common | long)
+    assert description.steps == result.step
+    (change,) = description.changes
+    assert (change.kind, change.step, change.note) == ("extended", 10, "")
+    (length,) = short
+    assert change.differences == (f"training.{length} = {long[length]}, not {short[length]}",)
+    # all that it left is still its own
+    assert resume(tmp_path / "run") == extended
+    assert evaluate(tmp_path / "run", "test") == extended.selected["test"].scores
+    again = resume(tmp_path / "run", extend=1)
+    assert again.step > extended.step
+    assert len(read_run(tmp_path / "run")[0].changes) == 2
+
+
+def test_a_last_evaluation_between_two_is_noted(tmp_path: Path) -> None:
+    train(recipe(training={"batch": 8, "steps": 7}), tmp_path, settings=TINY)
+    resume(tmp_path, extend=3)
+    (change,) = read_run(tmp_path)[0].changes
+    note = "the evaluation after step 7 is one that a longer run would not have had"
+    assert change.note == note
+    (event,) = (record for record in read_metrics(tmp_path) if record["kind"] == "event")
+    assert (event["event"], event["message"]) == (
+        "extended",
+        f"training.steps = 10, not 7; {note}",
+    )
+
+
+def test_runs_that_cannot_be_extended(tmp_path: Path) -> None:
+    stop_after(3, tmp_path / "a", recipe())
+    with pytest.raises(RunError, match=r"expected a finished run to extend, .*cayley resume"):
+        resume(tmp_path / "a", extend=3)
+    still = recipe(
+        optim={"name": "SGD", "lr": 0.0}, training={"batch": 8, "epochs": 50, "patience": 1}
+    )
+    train(still, tmp_path / "b", settings=TINY)
+    with pytest.raises(RunError, match="got one that is stopped early"):
+        resume(tmp_path / "b", extend=3)
+    cycle = {"name": "OneCycleLR", "every": "step", "max_lr": 0.1, "total_steps": 10}
+    ends = recipe(optim={"name": "SGD", "lr": 1e-2, "schedule": cycle})
+    train(ends, tmp_path / "c", settings=TINY)
+    with pytest.raises(RunError, match="OneCycleLR, which ends with the run"):
+        resume(tmp_path / "c", extend=3)
+    assert resume(tmp_path / "c").step == 10
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_killed_while_it_is_extended_a_run_is_still_one(
+    moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = train(recipe(), tmp_path, settings=TINY)
+    write, calls = RunFolder.write, []
+
+    def killed(run: RunFolder, name: str, *parts: bytes) -> None:
+        if name in ("run.json", "recipe.toml"):
+            calls.append(name)
+            if len(calls) > moment:
+                raise KeyboardInterrupt
+        write(run, name, *parts)
+
+    with monkeypatch.context() as context:
+        context.setattr(RunFolder, "write", killed)
+        if moment < 2:
+            with pytest.raises(KeyboardInterrupt):
+                resume(tmp_path, extend=5)
+        else:
+            resume(tmp_path, extend=5)
+    assert resume(tmp_path).step == (15 if moment else result.step)
+    assert (tmp_path / "recipe.toml").exists()
+
+
+def test_an_edited_recipe_is_taken_on_when_asked_for(tmp_path: Path) -> None:
+    train(recipe(), tmp_path / "whole", settings=TINY)
+    stop_after(6, tmp_path / "run", recipe())
+    edit(tmp_path / "run", "recurrent_lr = 0.001", "recurrent_lr = 0.008")
+    edit(tmp_path / "run", "steps = 10", "steps = 12")
+    with pytest.raises(RunError, match="--continue-with"):
+        resume(tmp_path / "run")
+    result = resume(tmp_path / "run", continue_with=True)
+    assert result.step == 12
+    before, after = numbers(tmp_path / "whole"), numbers(tmp_path / "run")
+    assert after[:8] == before[:8]
+    rates = {r["step"]: r["lr"]["recurrent"] for r in after if r["kind"] == "train"}
+    assert [rates[step] for step in (6, 7, 8, 12)] == [0.0005, 0.004, 0.002, 0.001]
+    description, found = read_run(tmp_path / "run")
+    assert found.optim.recurrent_lr == 0.008
+    (change,) = description.changes
+    assert (change.kind, change.step) == ("edited", 6)
+    assert change.differences == (
+        "optim.recurrent_lr = 0.008, not 0.001",
+        "training.steps = 12, not 10",
+    )
+    # without a change it is nothing but to go on
+    assert resume(tmp_path / "run", continue_with=True) == result
+    assert evaluate(tmp_path / "run", "test") == result.selected["test"].scores
+    assert load_tensors(tmp_path / "run", "checkpoint.pt", description)
+
+
+def test_another_schedule_goes_on_from_here(tmp_path: Path) -> None:
+    stop_after(6, tmp_path, recipe())
+    edit(tmp_path, "gamma = 0.5", "gamma = 0.1")
+    resume(tmp_path, continue_with=True)
+    rates = {r["step"]: r["lr"]["rest"] for r in read_metrics(tmp_path) if r["kind"] == "train"}
+    assert [rates[step] for step in (6, 7, 8)] == pytest.approx([0.005, 0.001, 0.0001])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "adding"', 'name = "copying"', "got one of task.name, which makes it another"),
+        ("batch = 8", "batch = 20", "got one of training.batch"),
+        ('select = "valid"', 'select = "test"', "got one of evaluation.select"),
+        ('name = "Adam"', 'name = "SGD"', "got one of optim.name"),
+        ('name = "a"\n', 'name = "b"\n', "got one of name, table or variant"),
+        ("hidden = 6", "hidden = 7", "could not use .*checkpoint.pt, .*undo the change"),
+    ],
+)
+def test_what_makes_it_another_run_is_refused(
+    old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    stop_after(3, tmp_path, recipe())
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    edit(tmp_path, old, new)
+    with pytest.raises(RunError, match=message):
+        resume(tmp_path, continue_with=True)
+    edit(tmp_path, new, old)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    resume(tmp_path)
+
+
+def test_a_finished_run_is_not_edited(tmp_path: Path) -> None:
+    train(recipe(), tmp_path, settings=TINY)
+    edit(tmp_path, "steps = 10", "steps = 12")
+    with pytest.raises(RunError, match=r"got a finished one .* --extend"):
+        resume(tmp_path, continue_with=True)
+    assert json.loads((tmp_path / "run.json").read_text())["changes"] == []
+    edit(tmp_path, "steps = 12", "steps = 10")
+    assert read_result(tmp_path) == resume(tmp_path)
