@@ -33,6 +33,7 @@ class MeasuredRun:
         step: That of the last record.
         result: The numbers; None unless the run is finished.
         faults: What is missing or damaged, in words.
+        diverged: Whether it ended because something was not finite.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class MeasuredRun:
     step: int = 0
     result: RunResult | None = None
     faults: tuple[str, ...] = ()
+    diverged: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def read_measured(folder: Path) -> MeasuredRun:
         metrics.step,
         result,
         tuple(faults),
+        result is None and metrics.event.startswith("not finite"),
     )
 
 

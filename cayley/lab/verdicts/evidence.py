@@ -30,6 +30,11 @@ class Trial:
 
     run: MeasuredRun
 
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return self.run.description.seed
+
     def baseline(self, quantity: Quantity) -> float | None:
         """What the naive predictor gets."""
         return find_baseline(self.run, quantity)
@@ -86,8 +91,14 @@ class Evidence:
         for study in sorted(studies, key=lambda one: (not one.changed, len(one.seeds))):
             self.studies[study.study] = study
         self._trials: dict[str, dict[int, Trial]] = {}
+        self._diverged: dict[str, dict[int, float]] = {}
         for run in runs:
-            if run.result is None or run.recipe.variant != "paper" or find_changes(run):
+            if run.recipe.variant != "paper" or find_changes(run):
+                continue
+            if run.result is None:
+                if run.diverged:
+                    epoch = run.step / run.description.steps_per_epoch
+                    self._diverged.setdefault(run.recipe.name, {})[run.description.seed] = epoch
                 continue
             # one of several runs with the same seed: what they differ in is not what seeds do
             seeds = self._trials.setdefault(run.recipe.name, {})
@@ -96,3 +107,7 @@ class Evidence:
     def trials(self, recipe: str) -> tuple[Trial, ...]:
         """The runs of a recipe, one a seed."""
         return tuple(self._trials.get(recipe, {}).values())
+
+    def diverged(self, recipe: str) -> tuple[float, ...]:
+        """The epochs at which runs of a recipe ceased to be finite, one a seed."""
+        return tuple(self._diverged.get(recipe, {}).values())

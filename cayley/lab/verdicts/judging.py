@@ -34,11 +34,10 @@ class Judge:
 
     def judge(self, evidence: Evidence) -> Finding:
         """What runs and studies say."""
-        found = combine([statement.judge(evidence) for statement in self.statements])
         names = {name for statement in self.statements for name in statement.recipes}
         if self.data and not any(evidence.trials(name) for name in names):
             return Finding(Outcome.CANNOT, (self.data,))
-        return found
+        return combine([statement.judge(evidence) for statement in self.statements])
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def _read(name: str, table: Mapping[str, Any]) -> Judge:
     if unknown := set(table) - {"says", "data"}:
         raise RecipeError(f"judges.toml: {name}: expected says and data, got {sorted(unknown)}")
     statements = []
-    for one in table["says"]:
+    for one in table.get("says", ()):
         rest = {key: value for key, value in one.items() if key != "form"}
         if one.get("form") not in KINDS:
             raise RecipeError(

@@ -30,6 +30,7 @@ from cayley.lab.wording import counted
 __all__ = [
     "FORMS",
     "Better",
+    "Diverges",
     "Drops",
     "Earlier",
     "Ends",
@@ -40,6 +41,7 @@ __all__ = [
     "Returns",
     "Starts",
     "Statement",
+    "Tuned",
 ]
 
 Scale = Literal["", "baseline"]
@@ -204,6 +206,24 @@ class Drops(_Seen):
             if point.epoch < end and sign * point.value >= sign * start
         ]
         return math.isfinite(end) and end - max(before, default=0.0) <= self.within
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diverges(Statement):
+    """The loss or the weights cease to be finite within a time.
+
+    Attributes:
+        within: Epochs.
+    """
+
+    within: float
+
+    def _judge_one(self, recipe: str, evidence: Evidence) -> Finding:
+        ends = evidence.diverged(recipe)
+        flags = [epoch <= self.within for epoch in ends] + [False] * len(evidence.trials(recipe))
+        if not flags:
+            return missing(recipe, 0)
+        return by_count(recipe, f"is not finite within {self.within:g} epochs", flags)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,6 +394,50 @@ class Ratio(_Numbers):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tuned(Statement):
+    """The best of some rows has a larger learning rate than the best of others, in every seed.
+
+    Attributes:
+        runs: Rows of one network that differ in their rates.
+        than: Rows of the other, with the same rates.
+    """
+
+    than: tuple[str, ...]
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """All that are looked at."""
+        return (*self.runs, *self.than)
+
+    def judge(self, evidence: Evidence) -> Finding:
+        """What runs say about it: every row of the grid has to be there."""
+        if lacking := [name for name in self.recipes if not evidence.trials(name)]:
+            return combine([missing(name, 0) for name in lacking])
+        seeds = set.intersection(
+            *({trial.seed for trial in evidence.trials(name)} for name in self.recipes)
+        )
+        flags = [
+            self._best_rate(self.runs, seed, evidence) > self._best_rate(self.than, seed, evidence)
+            for seed in sorted(seeds)
+        ]
+        return by_count(
+            self.runs[0], f"and so on are best at larger rates than {self.than[0]}", flags
+        )
+
+    def _judge_one(self, recipe: str, evidence: Evidence) -> Finding:
+        raise NotImplementedError("rows of a grid are judged together")
+
+    def _best_rate(self, names: tuple[str, ...], seed: int, evidence: Evidence) -> float:
+        found = []
+        for name in names:
+            trial = next(one for one in evidence.trials(name) if one.seed == seed)
+            value = trial.value(self.quantity, "selected")
+            sign = 1.0 if trial.higher(self.quantity) else -1.0
+            found.append((-math.inf if value is None else sign * value, trial.run.recipe.optim.lr))
+        return max(found)[1]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Curves(_Pairs):
     """About the curves of pairs."""
 
@@ -493,10 +557,12 @@ FORMS: dict[str, type[Statement]] = {
     "reaches": Reaches,
     "returns": Returns,
     "drops": Drops,
+    "diverges": Diverges,
     "ends": Ends,
     "better": Better,
     "equal": Equal,
     "ratio": Ratio,
+    "tuned": Tuned,
     "earlier": Earlier,
     "leads": Leads,
 }

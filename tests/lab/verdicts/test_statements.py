@@ -1,13 +1,13 @@
 """Every form of statement, with runs for which it holds, does not hold, and is undecided."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from lab.verdicts.made_up import make_evidence, make_run
 
 from cayley.lab.verdicts import Evidence, Outcome
-from cayley.lab.verdicts.statements import FORMS, Ends, Ratio
+from cayley.lab.verdicts.statements import FORMS, Diverges, Ends, Ratio, Tuned
 
 ONE, OTHER = "scornn/adding-200", "lstm/adding-200"
 LOW = [[0.9, 0.5, 0.10], [0.9, 0.5, 0.11], [0.9, 0.4, 0.09]]
@@ -91,7 +91,46 @@ def test_too_few_seeds_decide_nothing_but_lean(case: Case, seeds: int) -> None:
 
 
 def test_every_form_is_here() -> None:
-    assert {case.form for case in CASES.values()} | {"ratio"} == set(FORMS)
+    assert {case.form for case in CASES.values()} | {"diverges", "ratio", "tuned"} == set(FORMS)
+
+
+def test_divergence() -> None:
+    statement = Diverges(runs=(ONE,), metric="test_mse", within=1.0)
+    whole = [make_run(ONE, seed, [0.1]) for seed in range(3)]
+    # of five steps an epoch
+    ended = [replace(run, result=None, diverged=True, step=4) for run in whole]
+    late = [replace(run, step=40) for run in ended]
+    for runs, outcome in (
+        (ended, Outcome.HOLDS),
+        (late, Outcome.FAILS),
+        (whole, Outcome.FAILS),
+        (ended[:2], Outcome.UNDECIDED),
+        ([ended[0], *whole[1:]], Outcome.UNDECIDED),
+        ([], Outcome.UNDECIDED),
+    ):
+        assert statement.judge(Evidence(runs)).outcome == outcome
+
+
+def test_tuned_rates() -> None:
+    normalised, plain = (
+        tuple(f"mlp/cifar10-60{kind}-rate-{rate}" for rate in ("0.01", "0.1"))
+        for kind in ("-bn", "")
+    )
+    statement = Tuned(runs=normalised, than=plain, metric="test_accuracy")
+
+    def judge(large: float, small: float, seeds: int = 3) -> Outcome:
+        best = dict(zip((*normalised, *plain), (0.5, large, 0.5, small), strict=True))
+        runs = [
+            make_run(name, seed, [value], metric="accuracy")
+            for name, value in best.items()
+            for seed in range(seeds)
+        ]
+        return statement.judge(Evidence(runs)).outcome
+
+    assert judge(0.6, 0.4) == Outcome.HOLDS
+    assert judge(0.4, 0.6) == Outcome.FAILS
+    assert judge(0.6, 0.4, seeds=2) == Outcome.UNDECIDED
+    assert judge(0.6, 0.4, seeds=0) == Outcome.UNDECIDED
 
 
 @pytest.mark.parametrize(

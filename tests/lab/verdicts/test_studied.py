@@ -12,7 +12,7 @@ STATEMENT = StudyNumber(study="heatmaps", number="share", above=0.1, below=0.5)
 OF_STUDIES = {
     name: judge
     for name, judge in judges().items()
-    if all(isinstance(one, StudyNumber) for one in judge.statements)
+    if judge.statements and all(isinstance(one, StudyNumber) for one in judge.statements)
 }
 
 
