@@ -10,16 +10,18 @@ __all__ = ["archive"]
 def archive(options: Namespace) -> int:
     """Copy finished runs without checkpoints and weights, and with fewer points of their curves.
 
-    What is copied is what the report reads: recipe, description, numbers and curves. Runs that are
-    not finished are named and left out.
+    What is copied is what the report reads: recipe, description, numbers and curves; a run that
+    ended because something was not finite has no numbers. Others are named and left out.
     """
-    from cayley.lab.runs import archive_run, find_runs
+    from cayley.lab.runs import archive_run, find_runs, is_diverged
 
     source, target = options.folder, options.output
     folders = find_runs(source)
     if not folders:
         raise RunError(f"expected runs below {source}, got none: make some with cayley train")
-    finished = [folder for folder in folders if (folder / "result.json").exists()]
+    finished = [
+        folder for folder in folders if (folder / "result.json").exists() or is_diverged(folder)
+    ]
     for folder in finished:
         archive_run(folder, target / folder.relative_to(source), options.points)
     print(f"{target}: {len(finished)} runs")

@@ -8,6 +8,7 @@ from typing import Any
 from cayley.lab.errors import RecipeError, RunError
 from cayley.lab.recipes import Recipe, published
 from cayley.lab.runs import (
+    NOT_FINITE,
     Record,
     RunDescription,
     RunResult,
@@ -120,7 +121,7 @@ def read_measured(folder: Path) -> MeasuredRun:
         metrics.step,
         result,
         tuple(faults),
-        result is None and metrics.event.startswith("not finite"),
+        result is None and metrics.event.startswith(NOT_FINITE),
     )
 
 

@@ -33,10 +33,12 @@ from cayley.lab.runs.machine import (
     find_versions,
 )
 from cayley.lab.runs.reading import (
+    NOT_FINITE,
     check_format,
     check_metrics,
     explain_damage,
     find_runs,
+    is_diverged,
     load_tensors,
     parse_json,
     read_edited_run,
@@ -50,6 +52,7 @@ from cayley.lab.runs.state import RunState, State, find_state
 
 __all__ = [
     "FORMAT",
+    "NOT_FINITE",
     "BestValue",
     "DataPlace",
     "GitState",
@@ -77,6 +80,7 @@ __all__ = [
     "find_runs",
     "find_state",
     "find_versions",
+    "is_diverged",
     "load_tensors",
     "parse_json",
     "read_edited_run",

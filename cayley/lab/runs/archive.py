@@ -12,6 +12,7 @@ from cayley.lab.runs.folders import Record
 from cayley.lab.runs.reading import (
     check_metrics,
     explain_damage,
+    is_diverged,
     read_metrics,
     read_result,
     read_run,
@@ -74,7 +75,7 @@ def without_places(description: RunDescription) -> RunDescription:
 
 
 def archive_run(folder: Path, target: Path, points: int = 300) -> None:
-    """Copy a finished run without its checkpoint and weights, and without what is private.
+    """Copy a run that is over without its checkpoint and weights, and without what is private.
 
     Arguments:
         folder: Of the run.
@@ -82,19 +83,20 @@ def archive_run(folder: Path, target: Path, points: int = 300) -> None:
         points: How many records to keep of each curve.
     """
     description, _ = read_run(folder)
-    result = read_result(folder, description)
-    check_metrics(folder, result)
+    result = None if is_diverged(folder) else read_result(folder, description)
+    if result is not None:
+        check_metrics(folder, result)
     with explain_damage(folder, "metrics.jsonl"):
         lines = [json.dumps(record) + "\n" for record in thin(read_metrics(folder), points)]
-    result = replace(result, metrics=digest(*lines) if result.metrics else "")
+    files = {"run.json": without_places(description).to_json()}
+    if result is not None:
+        result = replace(result, metrics=digest(*lines) if result.metrics else "")
+        files["result.json"] = result.to_json()
     try:
         target.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / "recipe.toml", target / "recipe.toml")
         (target / "metrics.jsonl").write_text("".join(lines))
-        for name, content in (
-            ("run.json", without_places(description).to_json()),
-            ("result.json", result.to_json()),
-        ):
+        for name, content in files.items():
             if description.format > 1:
                 content = seal_json(content, description.seal)
             (target / name).write_text(json.dumps(content, indent=1) + "\n")

@@ -18,10 +18,12 @@ from cayley.lab.runs.result import RunResult
 from cayley.lab.runs.seals import Seal, digest, open_bytes, open_json
 
 __all__ = [
+    "NOT_FINITE",
     "check_format",
     "check_metrics",
     "explain_damage",
     "find_runs",
+    "is_diverged",
     "load_tensors",
     "parse_json",
     "read_edited_run",
@@ -30,6 +32,8 @@ __all__ = [
     "read_run",
 ]
 
+# the event with which a run ends that diverges
+NOT_FINITE = "not finite"
 RETRAIN = "delete the folder, and train once more"
 # of files that cannot be used
 REMEDIES = {
@@ -221,6 +225,15 @@ def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
             # a line without an end is being written, or its writer was killed
             if line.endswith(b"\n"):
                 yield json.loads(line)
+
+
+def is_diverged(folder: Path) -> bool:
+    """Whether a run is over because its loss or its weights were not finite."""
+    if (folder / "result.json").exists():
+        return False
+    with explain_damage(folder, "metrics.jsonl"):
+        events = [record for record in read_metrics(folder) if record["kind"] == "event"]
+        return bool(events) and events[-1]["event"] == NOT_FINITE
 
 
 def parse_json(text: bytes) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from cayley.lab.errors import RunError
-from cayley.lab.runs.reading import read_metrics, read_result, read_run
+from cayley.lab.runs.reading import NOT_FINITE, read_metrics, read_result, read_run
 
 __all__ = ["RunState", "State", "find_state", "is_running"]
 
@@ -54,7 +54,7 @@ def find_state(folder: Path) -> RunState:
     event, message = "", "killed, or the machine went off"
     if records and records[-1]["kind"] == "event":
         event, message = records[-1]["event"], records[-1]["message"]
-    return RunState(folder, "failed" if event == "not finite" else "stopped", step, steps, message)
+    return RunState(folder, "failed" if event == NOT_FINITE else "stopped", step, steps, message)
 
 
 def is_running(folder: Path) -> bool:

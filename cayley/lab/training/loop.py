@@ -11,7 +11,7 @@ import torch
 
 from cayley.lab.errors import Interrupted, NotFinite
 from cayley.lab.recipes import Recipe
-from cayley.lab.runs import Interrupts, Mark, RunFolder, RunResult, explain_damage
+from cayley.lab.runs import NOT_FINITE, Interrupts, Mark, RunFolder, RunResult, explain_damage
 from cayley.lab.tasks import Metric, Prefetcher, Split, Task
 from cayley.lab.training.evaluation import (
     audio_metrics,
@@ -117,7 +117,7 @@ class Loop:
                 self.stop_if_requested()
                 self.step()
         except NotFinite as error:
-            self.event("not finite", str(error))
+            self.event(NOT_FINITE, str(error))
             raise
         if self.times.stopped_early:
             self.event("stopped early", f"nothing better in {self.selection.stale} evaluations")

@@ -1,5 +1,6 @@
 """Archived runs say what the whole runs said."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,18 @@ def test_a_damaged_run_is_named(runs: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(RunError, match=name):
         archive_run(folder, tmp_path / "archive")
     assert not (tmp_path / "archive").exists()
+
+
+def test_a_run_that_diverged_is_kept_as_such(runs: Path, tmp_path: Path) -> None:
+    folder = next(iter((runs / "scornn").rglob("result.json"))).parent
+    (folder / "result.json").unlink()
+    event = {"kind": "event", "step": 7, "epoch": 0.1, "event": "not finite", "message": "loss"}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(event) + "\n")
+    archive_run(folder, tmp_path / "archive")
+    (kept,), _ = read_runs([tmp_path / "archive"])
+    assert kept.diverged
+    assert (kept.result, kept.step) == (None, 7)
 
 
 def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
