@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cayley.diagnostics.normalisations import apply_site, pull_back, recurrent_products
 from cayley.diagnostics.runs import LayerRun, check_seen, previous_rows, single, watched
 from cayley.diagnostics.scans import linear_scan
-from cayley.kernels.calls import ElmanCall, GruCall, LstmCall
+from cayley.kernels.calls import ElmanCall, GruCall, LstmCall, NormalizedElmanCall, Site
 from cayley.norms.layouts import padded, reversed_sequences, step_mask
 from cayley.tracing import no_autocast
 
@@ -152,6 +152,8 @@ def run_gradients(run: LayerRun) -> StateGradients:
             return _elman(run, run.call)
         if isinstance(run.call, GruCall):
             return _gru(run, run.call)
+        if isinstance(run.call, NormalizedElmanCall):
+            return _normalized_elman(run, run.call)
         return _lstm(run, run.call)
 
 
@@ -172,6 +174,22 @@ def _gru(run: LayerRun, call: GruCall) -> StateGradients:
     steps = _Steps(run)
     g = steps.with_initial(_external(run, "h")).index_add(0, steps.before, by_products)
     return steps.gradients(steps.scan(g, 1 - u))
+
+
+def _normalized_elman(run: LayerRun, call: NormalizedElmanCall) -> StateGradients:
+    states, gradients, H = run.states, run.gradients, call.h0.shape[-1]
+    # as if x were what remains after its normalisation, and that the identity: its gradient is δ
+    steps = len(call.x if call.batch_sizes is None else call.batch_sizes)
+    given = torch.stack((call.x.new_zeros(()), call.x.new_ones(()) - call.eps))
+    identity = Site(
+        call.x.new_ones(H), call.x.new_zeros(H), given=given.view(2, 1, 1, 1).expand(2, steps, 1, H)
+    )
+    x = apply_site(call.input, call.x, states.input, call)
+    delta = _deltas(run, call._replace(x=x, input=identity), states, gradients._replace(input=None))
+    da = pull_back(call.recurrent, recurrent_products(run), delta, gradients.recurrent, call)
+    rows = _Steps(run)
+    g = rows.with_initial(_external(run, "h")).index_add(0, rows.before, _rows(da) @ call.W)
+    return rows.gradients(g)
 
 
 def _lstm(run: LayerRun, call: LstmCall) -> StateGradients:

@@ -1,10 +1,10 @@
-"""The normalisations inside of a run of an LSTM, of all steps at once."""
+"""The normalisations inside of a run, of all steps at once."""
 
 import torch
 from torch import Tensor
 
 from cayley.diagnostics.runs import LayerRun, previous_rows
-from cayley.kernels.calls import LstmCall, Site
+from cayley.kernels.calls import LstmCall, Site, WindowedCall
 from cayley.norms.atn import assorted_time_norm
 from cayley.norms.layouts import packed_table
 from cayley.norms.windows import TimeWindow
@@ -13,14 +13,15 @@ __all__ = ["apply_site", "pull_back", "recurrent_products", "standardize"]
 
 
 def recurrent_products(run: LayerRun) -> Tensor:
-    """W h_{t−1} + b of all steps, in the layout of h with 4H features."""
+    """W h_{t−1} of all steps, with the bias that an LSTM has there, in the layout of h."""
     call, h = run.call, run.states.h
     before = torch.cat((call.h0, h.flatten(0, -2)))[previous_rows(run)]
-    a = before @ call.W.mT if call.b is None else torch.addmm(call.b, before, call.W.mT)
+    b = call.b if isinstance(call, LstmCall) else None
+    a = before @ call.W.mT if b is None else torch.addmm(b, before, call.W.mT)
     return a.view(*h.shape[:-1], -1)
 
 
-def standardize(site: Site, a: Tensor, statistics: Tensor, call: LstmCall) -> Tensor:
+def standardize(site: Site, a: Tensor, statistics: Tensor, call: WindowedCall) -> Tensor:
     r"""The values :math:`(a - \mu)/\sqrt{\sigma^2 + \epsilon}` of a normalisation, before γ and β.
 
     Arguments:
@@ -38,7 +39,7 @@ def standardize(site: Site, a: Tensor, statistics: Tensor, call: LstmCall) -> Te
     return (a - mean) * scale
 
 
-def apply_site(site: Site | None, a: Tensor, statistics: Tensor, call: LstmCall) -> Tensor:
+def apply_site(site: Site | None, a: Tensor, statistics: Tensor, call: WindowedCall) -> Tensor:
     """What a normalisation makes of its values; they themselves where there is none."""
     if site is None:
         return a
@@ -46,7 +47,7 @@ def apply_site(site: Site | None, a: Tensor, statistics: Tensor, call: LstmCall)
 
 
 def pull_back(
-    site: Site | None, a: Tensor, dy: Tensor, external: Tensor | None, call: LstmCall
+    site: Site | None, a: Tensor, dy: Tensor, external: Tensor | None, call: WindowedCall
 ) -> Tensor:
     """The gradient of the values of a normalisation, from that of its result.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cayley.kernels import observation
-from cayley.kernels.calls import LstmCall
+from cayley.kernels.calls import LstmCall, NormalizedElmanCall
 from cayley.kernels.observation import observed
 from cayley.kernels.steps import previous_states
 from cayley.layers import NETWORKS
@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 
+# calls of recurrences that only run forwards: their layers turn the input
+NORMALIZED = (LstmCall, NormalizedElmanCall)
+
+
 @dataclass
 class LayerRun:
     """One run of one recurrence of a layer, with copies of what training changes in place.
@@ -39,8 +43,8 @@ class LayerRun:
         backend: The back end under which it ran.
         reverse: Whether the recurrence reads its input from the end.
         gradients: Those of a loss with respect to the states, other than by way of later steps;
-            None before a backward pass, and for an LSTM whose layer reads from the end in the
-            order of the recurrence, as all of these.
+            None before a backward pass, and for an LSTM or a normalised RNN whose layer reads
+            from the end in the order of the recurrence, as all of these.
     """
 
     name: str
@@ -54,7 +58,7 @@ class LayerRun:
     @property
     def is_turned(self) -> bool:
         """Whether time runs forwards here and backwards in the layer, which turns its input."""
-        return self.reverse and isinstance(self.call, LstmCall)
+        return self.reverse and isinstance(self.call, NORMALIZED)
 
 
 Runs = list[LayerRun]
@@ -69,7 +73,7 @@ def previous_rows(run: LayerRun) -> Tensor:
     B, N = len(call.h0), h.shape[:-1].numel()
     ids = torch.arange(B + N, device=h.device)
     of_h = ids[B:].view(*h.shape[:-1], 1)
-    backwards = False if isinstance(call, LstmCall) else call.reverse
+    backwards = False if isinstance(call, NORMALIZED) else call.reverse
     return previous_states(of_h, ids[:B, None], call.batch_sizes, backwards).reshape(-1)
 
 

@@ -1,6 +1,6 @@
 """Norms and moments of states, before and after normalisation, and values that are not finite."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cayley.diagnostics.normalisations import recurrent_products, standardize
 from cayley.diagnostics.runs import LayerRun, check_seen, join, single, watched
-from cayley.kernels.calls import LstmCall
+from cayley.kernels.calls import LstmCall, NormalizedElmanCall
 from cayley.norms.layouts import padded, reversed_sequences, step_mask
 
 __all__ = [
@@ -58,7 +58,7 @@ def moments(values: Tensor, batch_sizes: Tensor | None = None) -> Moments:
 def hidden_statistics(model: nn.Module, forward: Callable[[], object]) -> dict[str, Moments]:
     r"""Norms and moments of all states of a forward pass, before and after normalisation.
 
-    Of every recurrence there is ``"h"``; of an LSTM ``"c"``, and where it normalises,
+    Of every recurrence there is ``"h"``; of an LSTM ``"c"``; of one that normalises
     ``"input.before"`` and ``"input.after"`` of what the input contributes, likewise ``"recurrent"``
     of :math:`W h_{t-1} + b` and ``"cell"``, all before γ and β.
 
@@ -97,18 +97,17 @@ def run_statistics(run: LayerRun) -> dict[str, Moments]:
     """The norms and moments of one run; see :func:`hidden_statistics`."""
     call, states, sizes = run.call, run.states, run.call.batch_sizes
     values = {"h": states.h}
+    sources: dict[str, Callable[[], Tensor]] = {}
+    if isinstance(call, (LstmCall, NormalizedElmanCall)):
+        sources = {"input": lambda: call.x, "recurrent": lambda: recurrent_products(run)}
     if isinstance(call, LstmCall):
         values["c"] = states.c
-        sources: Mapping[str, Callable[[], Tensor]] = {
-            "input": lambda: call.x,
-            "recurrent": lambda: recurrent_products(run),
-            "cell": lambda: states.c,
-        }
-        pairs = zip(call.sites(), states.statistics(), strict=True)
-        for (name, source), (site, own) in zip(sources.items(), pairs, strict=True):
-            if site is not None:
-                values[f"{name}.before"] = a = source()
-                values[f"{name}.after"] = standardize(site, a, own, call)
+        sources["cell"] = lambda: states.c
+    for name, source in sources.items():
+        site = getattr(call, name)
+        if site is not None:
+            values[f"{name}.before"] = a = source()
+            values[f"{name}.after"] = standardize(site, a, getattr(states, name), call)
     if run.is_turned:
         values = {name: reversed_sequences(value, sizes) for name, value in values.items()}
     return {name: moments(value, sizes) for name, value in values.items()}

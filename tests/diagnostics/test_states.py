@@ -16,6 +16,8 @@ from cayley.diagnostics.states import (
 T, B, I, N = 6, 4, 3, 8  # noqa: E741
 
 
+# what has no kernel says so once
+@pytest.mark.filterwarnings("ignore:.*it has no normalisation for an Elman recurrence")
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
 def test_states_of_every_network(make: Make) -> None:
     layer = make(I, N, bidirectional=True)

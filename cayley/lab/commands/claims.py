@@ -17,7 +17,7 @@ WIDTH = 100
 
 
 def list_claims(options: Namespace) -> int:
-    """List the statements of the papers, and what covers each: recipes, tests, or neither."""
+    """List the statements of the papers, and what covers each: recipes, studies, tests, or none."""
     found = [
         one
         for one in coverage()
@@ -32,8 +32,8 @@ def list_claims(options: Namespace) -> int:
             continue
         print(f"{claim.id} ({claim.paper}, {claim.location})")
         print(fill(claim.text, WIDTH, initial_indent="  ", subsequent_indent="  "))
-        for label, names in (("recipes", one.recipes), ("tests", one.tests)):
-            if names:
+        for label in ("recipes", "studies", "tests"):
+            if names := getattr(one, label):
                 _names(label, names)
         if one.reason and not one.tests:
             print(fill(one.reason, WIDTH, initial_indent="  none: ", subsequent_indent="    "))
@@ -101,4 +101,4 @@ def _names(label: str, names: tuple[str, ...]) -> None:
 
 
 def _claim(one: Coverage) -> dict[str, Any]:
-    return {**vars(one.claim), "recipes": one.recipes, "tests": one.tests, "reason": one.reason}
+    return {**vars(one.claim), **{key: value for key, value in vars(one).items() if key != "claim"}}

@@ -1,4 +1,4 @@
-"""What covers each published statement: recipes, tests of ours, or a reason why neither does."""
+"""What covers each published statement: recipes, studies, tests, or a reason why none does."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -19,12 +19,14 @@ class Coverage:
     Attributes:
         claim: The statement.
         recipes: The names of those whose runs say whether it holds.
+        studies: The names of those that look into it.
         tests: Tests of ours that check it, or a part of it, as pytest names them.
-        reason: Why there is no recipe; empty where there is one.
+        reason: Why there is neither recipe nor study; empty where there is one.
     """
 
     claim: Claim
     recipes: tuple[str, ...]
+    studies: tuple[str, ...]
     tests: tuple[str, ...]
     reason: str
 
@@ -68,8 +70,12 @@ def coverage() -> list[Coverage]:
             tests[id] += gap.tests
     for gap in published.gaps():
         reasons |= dict.fromkeys(gap.claims, gap.reason)
+    studies: dict[str, list[str]] = defaultdict(list)
+    for name, claims in published.studies().items():
+        for id in claims:
+            studies[id].append(name)
     return [
-        Coverage(one, recipes.get(id, ()), tuple(tests[id]), reasons.get(id, ""))
+        Coverage(one, recipes.get(id, ()), (*studies[id],), (*tests[id],), reasons.get(id, ""))
         for id, one in published.claims().items()
     ]
 

@@ -23,6 +23,7 @@ __all__ = [
     "papers",
     "result",
     "results",
+    "studies",
 ]
 
 FOLDER = Path(__file__).parent
@@ -154,6 +155,12 @@ def gaps() -> tuple[Gap, ...]:
 def checks() -> tuple[Gap, ...]:
     """What tests of ours check of claims that recipes serve too."""
     return tuple(from_table(Gap, one) for one in _content("not-runnable")["check"])
+
+
+@cache
+def studies() -> dict[str, tuple[str, ...]]:
+    """The claims that each study looks into."""
+    return {one["name"]: tuple(one["claims"]) for one in _content("not-runnable")["study"]}
 
 
 def result(id: str) -> PublishedResult:

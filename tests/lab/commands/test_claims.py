@@ -18,7 +18,7 @@ def test_claims_are_listed_with_what_covers_them(capsys: pytest.CaptureFixture[s
     words = {word.strip(",") for word in out.split()}
     assert {"scornn/mnist-170-rho-0", "eurnn/adding-750-tunable"} <= words
     assert "tests/layers/test_gru.py::test_jacobian_bound" in words
-    assert "none: Study to come: norms of the gradient of each state." in out
+    assert "studies: gradient-stability" in out
 
 
 def test_claims_are_chosen_as_recipes_are(capsys: pytest.CaptureFixture[str]) -> None:
