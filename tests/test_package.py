@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,23 @@ def test_public_names_exist_and_are_sorted() -> None:
         assert len(set(module.__all__)) == len(module.__all__)
         for name in module.__all__:
             assert hasattr(module, name), f"{module.__name__}.{name}"
+
+
+def test_an_installation_has_all_files() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = settings["tool"]["setuptools"]["package-data"]["cayley"]
+    # setup.py compiles the C code
+    compiled = ("kernels/cpu/src", "__pycache__")
+    package = ROOT / "cayley"
+    for path in package.rglob("*"):
+        name = path.relative_to(package)
+        if (
+            path.is_dir()
+            or path.suffix in (".py", ".so")
+            or any(part in name.as_posix() for part in compiled)
+        ):
+            continue
+        assert any(name.match(pattern) for pattern in patterns), name
 
 
 def test_modules_import_public_names_of_one_another() -> None:
