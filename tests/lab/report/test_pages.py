@@ -5,18 +5,16 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from statistics import mean
-from time import process_time
 
 import pytest
 from lab.report.folders import make_recipe, write_run
 
-from cayley.lab.recipes import find_recipe, tables
+from cayley.lab.recipes import find_recipe
 from cayley.lab.recipes.views import find_view
 from cayley.lab.report.figures import Figure
 from cayley.lab.report.pages import draw_all, write_markdown, write_page
 from cayley.lab.report.reading import Problem, read_runs
 from cayley.lab.report.rows import Report, Section
-from cayley.lab.report.scripts import load_scripts
 from cayley.lab.report.summary import summarize
 
 # moves the pointer over the first chart, then changes all axes
@@ -183,25 +181,6 @@ def test_coverage_in_markdown(tmp_path: Path) -> None:
     )
     assert "GORU 512 cannot be: Quoted from another paper" in text
     assert "![Figure 2.8: test accuracy](figures/helfrich2020-figure-2.8-test-accuracy.png)" in text
-
-
-def test_fifty_runs_take_no_longer_than_three_seconds(tmp_path: Path) -> None:
-    """Of the processor, once the scripts of the charts are kept."""
-    load_scripts()
-    recipes = [entry.recipe() for entry in tables()["helfrich2020-table-2.1"].entries[:10]]
-    for recipe in recipes:
-        for seed in range(5):
-            write_run(
-                tmp_path,
-                recipe,
-                seed,
-                scores={"accuracy": 0.97, "cross_entropy": 0.1},
-                start={"accuracy": 0.1, "cross_entropy": 2.3},
-                baseline={"accuracy": 0.1135, "cross_entropy": 2.3},
-            )
-    began = process_time()
-    make_page(tmp_path)
-    assert process_time() - began < 3
 
 
 def test_nothing_comes_from_outside(runs: Path) -> None:
