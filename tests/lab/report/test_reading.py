@@ -133,10 +133,11 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         read_runs([tmp_path / "nowhere"])
 
 
-def test_archived_runs_of_before_checksums_are_read() -> None:
-    found, problems = read_runs([Path(__file__).parents[3] / "results" / "runs" / "quickstart"])
+@pytest.mark.parametrize(("recipe", "format"), [("scornn/copying-1000", 1), ("quickstart", 2)])
+def test_archived_runs_are_read_also_of_before_checksums(recipe: str, format: int) -> None:
+    found, problems = read_runs([Path(__file__).parents[3] / "results" / "runs" / recipe])
     assert found
-    assert {run.description.format for run in found} == {1}
+    assert {run.description.format for run in found} == {format}
     assert not problems
 
 
