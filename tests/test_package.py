@@ -88,6 +88,7 @@ def test_import_brings_torch_and_nothing_else() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_in_the_command_torch_is_imported_with_the_first_name_that_needs_it() -> None:
     script = (
         "import pickle, sys\n"
@@ -104,6 +105,7 @@ def test_in_the_command_torch_is_imported_with_the_first_name_that_needs_it() ->
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", ["import torch, cayley", "import cayley, torch"])
 def test_operators_are_there_for_saved_programs(statement: str) -> None:
     names = ("elman", "gru", "lstm", "window_statistics", "dominant_eigenpair", "inverse_of")

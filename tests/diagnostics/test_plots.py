@@ -103,6 +103,7 @@ def test_records() -> None:
     )
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_before_a_picture_is_drawn() -> None:
     """And without matplotlib the error says what to install."""
     program = """

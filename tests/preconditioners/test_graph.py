@@ -544,6 +544,7 @@ def test_gpu_equals_cpu(kind: type[nn.Module], sparse: bool) -> None:
     check({name: g.cpu() for name, g in on_gpu.items()}, new)
 
 
+@pytest.mark.slow
 def test_importing_cayley_does_not_import_torch_geometric() -> None:
     script = (
         "import sys, torch\n"

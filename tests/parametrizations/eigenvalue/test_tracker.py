@@ -318,6 +318,7 @@ def test_large_steps_are_followed_in_several_tries(device: str, waited: list[Ten
     assert follow.count(Event.FOLLOWED) + follow.count(Event.LATE) == calls - 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize("step", [0.03, 0.1])
 def test_fast_changes_are_waited_for(step: float) -> None:

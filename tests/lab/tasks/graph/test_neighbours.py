@@ -49,6 +49,7 @@ def test_samples_are_edges_of_the_graph_and_few(graph: torch.Tensor) -> None:
         assert (counts[seeds[degree[seeds] > 0]] > 0).all()
 
 
+@pytest.mark.slow
 def test_every_neighbour_is_as_likely_as_any_other() -> None:
     star = torch.stack((torch.arange(1, 11), torch.zeros(10, dtype=torch.int64)))
     begin, sources = incoming(star, 11)
