@@ -9,6 +9,7 @@ __all__ = [
     "counted",
     "decimals",
     "duration",
+    "escape_markdown",
     "number",
     "printed",
     "short_number",
@@ -145,3 +146,14 @@ def duration(seconds: float) -> str:
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def escape_markdown(text: str) -> str:
+    r"""Text that Markdown shows as it is, in one line.
+
+    Example:
+        >>> print(escape_markdown("a_b|c\n# d"))
+        a\_b\|c \# d
+    """
+    text = " ".join(text.splitlines())
+    return "".join("\\" + letter if letter in "\\|_*`[]<>#&~" else letter for letter in text)

@@ -31,9 +31,11 @@ COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
 MODULES = ("cayley.kernels.cuda.",)
 SHARED = "extern __shared__ float4 shared[];"
-# `_longjmp` between stacks is what fortified sources forbid
-OPTIONS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC")
-OPTIONS += ("-U_FORTIFY_SOURCE",)
+OPTIONS = (
+    *("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"),
+    # which forbid `_longjmp` between stacks
+    "-U_FORTIFY_SOURCE",
+)
 
 
 @functools.cache

@@ -193,9 +193,9 @@ def test_stays_on_the_set_for_a_thousand_steps(
     stepper = getattr(torch.optim, optimizer)(matrix.parameters(), lr=1e-2)
     complex_dtype = dtype.to_complex() if matrix.map.is_complex else dtype
     # W of a map without a memory depends on X alone: gradients may serve for several steps
-    every = 1 if matrix.map.stateful else 20
+    interval = 1 if matrix.map.stateful else 20
     for step in range(1000):
-        if step % every == 0:
+        if step % interval == 0:
             loss = (torch.randn(n, n, dtype=complex_dtype) * matrix(update=True)).sum().abs()
             stepper.zero_grad()
             loss.backward()

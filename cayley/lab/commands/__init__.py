@@ -14,6 +14,7 @@
 ``completion``  completion
 ``planning``    what is to be done, before it is done
 ``sizing``      model.parameters among the settings
+``files``       writing them
 =============== ==============================================
 
 What takes long to import is imported where it is used: ``cayley --help`` needs none of it.

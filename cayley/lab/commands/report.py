@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from cayley.lab.commands.files import write_file
 from cayley.lab.errors import RunError
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ def report(options: Namespace) -> int:
     summary = summarize(runs, problems)
     figures = draw_all(summary)
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    _write(options.output, write_page(summary, figures, date).encode())
+    write_file(options.output, write_page(summary, figures, date).encode())
     if options.figures is not None:
         for figure in (one for several in figures.values() for one in several):
-            _write(options.figures / f"{figure.name}.png", figure.png())
+            write_file(options.figures / f"{figure.name}.png", figure.png())
     if options.markdown is not None:
         place = None
         if options.figures is not None:
@@ -41,21 +42,13 @@ def report(options: Namespace) -> int:
             place = PurePosixPath(
                 Path(os.path.relpath(options.figures.resolve(), start)).as_posix()
             )
-        _write(options.markdown, write_markdown(summary, figures, place).encode())
+        write_file(options.markdown, write_markdown(summary, figures, place).encode())
     if options.json:
         for record in _records(summary):
             print(json.dumps(record))
     else:
         print(f"{options.output}: {summary.sentence}")
     return 0
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise RunError(f"could not write {path}: {error.strerror}: choose another place") from error
 
 
 def _records(summary: "Report") -> list[dict[str, Any]]:

@@ -1,13 +1,15 @@
 """The command ``cayley verdicts``."""
 
 import json
+import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cayley.lab.errors import RunError
+from cayley.lab.commands.files import write_file
+from cayley.lab.wording import escape_markdown
 
 if TYPE_CHECKING:
     from cayley.lab.verdicts import Verdict
@@ -20,12 +22,15 @@ def verdicts(options: Namespace) -> int:
 
     A claim holds, does not hold, is undecided (then the runs that are missing are named), or cannot
     be run. Only finished runs with a recipe's own settings count, and only from three seeds on.
+    What is wrong with others is said.
     """
     from cayley.lab.report import read_runs
     from cayley.lab.studies import find_studies, read_study
     from cayley.lab.verdicts import Evidence, judge_claims
 
-    runs, _ = read_runs(options.folders)
+    runs, problems = read_runs(options.folders)
+    for problem in problems:
+        print(f"{problem.folder}: {problem.reason}", file=sys.stderr)
     evidence = Evidence(runs, map(read_study, find_studies(options.folders)))
     found = [
         one
@@ -33,11 +38,7 @@ def verdicts(options: Namespace) -> int:
         if options.paper.lower() in one.claim.paper and one.words.startswith(options.outcome)
     ]
     if options.markdown is not None:
-        try:
-            options.markdown.parent.mkdir(parents=True, exist_ok=True)
-            options.markdown.write_text(write_verdicts(found, options.folders), encoding="utf-8")
-        except OSError as error:
-            raise RunError(f"could not write {options.markdown}: {error.strerror}") from error
+        write_file(options.markdown, write_verdicts(found, options.folders).encode())
     if options.json:
         for one in found:
             print(json.dumps(_record(one)))
@@ -90,8 +91,13 @@ def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
         ]
         lines.append("")
         for one in own:
-            lines += [f"### {one.claim.id}", "", f"{_plain(one.claim.text)} **{one.words}**", ""]
-            lines += [f"- {_plain(words)}" for words in one.finding.words]
+            lines += [
+                f"### {one.claim.id}",
+                "",
+                f"{escape_markdown(one.claim.text)} **{one.words}**",
+                "",
+            ]
+            lines += [f"- {escape_markdown(words)}" for words in one.finding.words]
             if command := missing_command(one):
                 lines.append(f"- missing: `{command}`")
             lines.append("")
@@ -110,8 +116,3 @@ def _record(verdict: "Verdict") -> dict[str, object]:
         "words": list(finding.words),
         "missing": list(finding.missing),
     }
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown takes as it is."""
-    return "".join(f"\\{c}" if c in "\\`*_[]|<>" else c for c in text)

@@ -8,7 +8,7 @@ from cayley.lab.report.charts import TIMES
 from cayley.lab.report.figures import Figure, draw_figures
 from cayley.lab.report.rows import Line, Report, Row, Section
 from cayley.lab.report.scripts import load_scripts
-from cayley.lab.wording import counted, number, printed, signed, spread
+from cayley.lab.wording import counted, escape_markdown, number, printed, signed, spread
 
 __all__ = ["draw_all", "write_markdown", "write_page"]
 
@@ -76,7 +76,7 @@ def write_markdown(
     """
     blocks = ["# Results beside the published ones", report.sentence, PREFACE]
     for section in report.sections:
-        blocks.append(f"## {_escape(section.title)}")
+        blocks.append(f"## {escape_markdown(section.title)}")
         lines = [(row, line) for row in section.rows for line in row.lines]
         cells = [HEADS, ("---", "---", *["---:"] * 7, "---"), *(_cells(*one) for one in lines)]
         if section.view is not None:
@@ -85,17 +85,20 @@ def write_markdown(
             blocks.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
         if folder is not None:
             for figure in figures[section.name]:
-                blocks.append(f"![{_escape(figure.title)}]({folder / figure.name}.png)")
-                blocks.append(_escape(figure.caption))
+                blocks.append(f"![{escape_markdown(figure.title)}]({folder / figure.name}.png)")
+                blocks.append(escape_markdown(figure.caption))
     if report.problems:
         blocks.append("## Runs that are not, or not fully, in these numbers")
-        problems = ((_escape(str(one.folder)), _escape(one.reason)) for one in report.problems)
+        problems = (
+            (escape_markdown(str(one.folder)), escape_markdown(one.reason))
+            for one in report.problems
+        )
         blocks.append("\n".join(f"- {place}: {reason}" for place, reason in problems))
     blocks.append("## Machines")
     for environment in report.environments:
         facts = "; ".join(f"{name} {value}" for name, value in environment.facts)
         runs = counted(environment.run_count, "run")
-        blocks.append(f"**{environment.letter}** ({runs}): {_escape(facts)}")
+        blocks.append(f"**{environment.letter}** ({runs}): {escape_markdown(facts)}")
     return "\n\n".join(blocks) + "\n"
 
 
@@ -104,14 +107,14 @@ def _describe(section: Section) -> str:
     assert section.view is not None
     words = f"{section.view.source}: {section.coverage}, by `cayley reproduce {section.name}`."
     if section.view.note:
-        words += f" {_escape(section.view.note)}"
+        words += f" {escape_markdown(section.view.note)}"
     if section.elsewhere:
         which = "its other rows" if section.rows else "its rows"
         words += f" Numbers of {which}: {'; '.join(view.source for view in section.elsewhere)}."
     if section.missing:
         words += f" Not run: {', '.join(f'`{one.words}`' for one in section.missing)}."
     for name, reason in section.view.not_runnable.items():
-        words += f" {_escape(name)} cannot be: {_escape(reason)}"
+        words += f" {escape_markdown(name)} cannot be: {escape_markdown(reason)}"
     return words
 
 
@@ -124,7 +127,7 @@ def _cells(row: Row, line: Line) -> tuple[str, ...]:
         gap = f"{signed(line.gap, line.mean)} {line.verdict}"
     return tuple(
         map(
-            _escape,
+            escape_markdown,
             (
                 row.label,
                 line.quantity.label + (" †" if line.optimistic else ""),
@@ -139,14 +142,3 @@ def _cells(row: Row, line: Line) -> tuple[str, ...]:
             ),
         )
     )
-
-
-def _escape(text: str) -> str:
-    r"""Text that Markdown shows as it is, in one line.
-
-    Example:
-        >>> print(_escape("a_b|c\n# d"))
-        a\_b\|c \# d
-    """
-    text = " ".join(text.splitlines())
-    return "".join("\\" + letter if letter in "\\|_*`[]<>#&~" else letter for letter in text)

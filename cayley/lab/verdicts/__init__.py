@@ -4,9 +4,10 @@
 ``statistics``  how sure one can be from a few seeds
 ``evidence``    runs and studies, as judges see them
 ``findings``    outcomes with their reasons, and how they add up
-``statements``  the forms of statements about runs; ``judges.toml`` has one judge a claim
+``statement``   what statements about runs have in common
+``single``      those about one recipe; ``pairs``, those that compare recipes
 ``studied``     the form of statements about studies
-``judging``     verdicts on all claims
+``judging``     the judges of ``judges.toml``, and verdicts on all claims
 =============== ================================================================
 """
 

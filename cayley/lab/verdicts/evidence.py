@@ -43,6 +43,10 @@ class Trial:
         """Whether higher values are better."""
         return is_higher_better(self.run, quantity)
 
+    def sign(self, quantity: Quantity) -> float:
+        """What to multiply values with so that lower ones are better."""
+        return -1.0 if self.higher(quantity) else 1.0
+
     def curve(self, quantity: Quantity) -> tuple[Point, ...]:
         """The values of all evaluations after the first step.
 

@@ -11,13 +11,29 @@ from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import from_table, published
 from cayley.lab.verdicts.evidence import Evidence
 from cayley.lab.verdicts.findings import Finding, Outcome, combine
-from cayley.lab.verdicts.statements import FORMS, Statement
+from cayley.lab.verdicts.pairs import Better, Earlier, Equal, Leads, Ratio, Tuned
+from cayley.lab.verdicts.single import Diverges, Drops, Ends, Reaches, Returns, Starts
+from cayley.lab.verdicts.statement import Statement
 from cayley.lab.verdicts.studied import StudyNumber
 
-__all__ = ["Judge", "Verdict", "judge_claims", "judges"]
+__all__ = ["FORMS", "Judge", "Verdict", "judge_claims", "judges"]
 
 STUDY = "Study to come"
-KINDS: dict[str, type[Statement | StudyNumber]] = {**FORMS, "study": StudyNumber}
+FORMS: dict[str, type[Any]] = {
+    "starts": Starts,
+    "reaches": Reaches,
+    "returns": Returns,
+    "drops": Drops,
+    "diverges": Diverges,
+    "ends": Ends,
+    "better": Better,
+    "equal": Equal,
+    "ratio": Ratio,
+    "tuned": Tuned,
+    "earlier": Earlier,
+    "leads": Leads,
+    "study": StudyNumber,
+}
 
 
 @dataclass(frozen=True)
@@ -77,12 +93,12 @@ def _read(name: str, table: Mapping[str, Any]) -> Judge:
     statements = []
     for one in table.get("says", ()):
         rest = {key: value for key, value in one.items() if key != "form"}
-        if one.get("form") not in KINDS:
+        if one.get("form") not in FORMS:
             raise RecipeError(
-                f"judges.toml: {name}: expected a form among {', '.join(KINDS)}, "
+                f"judges.toml: {name}: expected a form among {', '.join(FORMS)}, "
                 f"got {one.get('form')!r}"
             )
-        statements.append(from_table(KINDS[one["form"]], rest))
+        statements.append(from_table(FORMS[one["form"]], rest))
     return Judge(tuple(statements), table.get("data", ""))
 
 

@@ -29,6 +29,13 @@ def test_what_is_missing_is_named_with_its_command(
     assert "does not hold" not in text
 
 
+def test_runs_that_are_left_out_are_said(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verdicts", str(runs)]) == 0
+    err = capsys.readouterr().err
+    assert f"{runs / 'broken' / 'paper-seed1'}: left out: " in err
+    assert ": not finished: step " in err
+
+
 def test_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verdicts", str(tmp_path / "nothing")]) == 4
     assert "expected a folder of runs" in capsys.readouterr().err

@@ -7,7 +7,9 @@ import pytest
 from lab.verdicts.made_up import make_evidence, make_run
 
 from cayley.lab.verdicts import Evidence, Outcome
-from cayley.lab.verdicts.statements import FORMS, Diverges, Ends, Ratio, Tuned
+from cayley.lab.verdicts.judging import FORMS
+from cayley.lab.verdicts.pairs import Ratio, Tuned
+from cayley.lab.verdicts.single import Diverges, Ends
 
 ONE, OTHER = "scornn/adding-200", "lstm/adding-200"
 LOW = [[0.9, 0.5, 0.10], [0.9, 0.5, 0.11], [0.9, 0.4, 0.09]]
@@ -91,7 +93,9 @@ def test_too_few_seeds_decide_nothing_but_lean(case: Case, seeds: int) -> None:
 
 
 def test_every_form_is_here() -> None:
-    assert {case.form for case in CASES.values()} | {"diverges", "ratio", "tuned"} == set(FORMS)
+    assert {case.form for case in CASES.values()} | {"diverges", "ratio", "study", "tuned"} == set(
+        FORMS
+    )
 
 
 def test_divergence() -> None:
