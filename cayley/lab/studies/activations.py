@@ -59,7 +59,6 @@ def draw_surface(picture: Any, settings: Settings) -> "Figure":
 MODRELU_SURFACE = Study(
     "modrelu-surface",
     "approximate modReLU near 0, and its derivative by the conjugate",
-    ("modrelu-surface", "scurnn-modrelu-surface"),
     measure_surface,
     draw_surface,
     {"b": 0.5, "radius": 0.05, "grid": 81, "points": 2001},

@@ -106,7 +106,6 @@ def draw_heatmaps(picture: Any, settings: Settings) -> "Figure":
 GRADIENT_STABILITY = Study(
     "gradient-stability",
     "norms of the gradient of each state, scoRNN and LSTM on adding",
-    ("gradient-stability-start", "gradient-stability-300", "scornn-gradients"),
     measure_stability,
     draw_stability,
     {"T": 500, "steps": 300, "batch": 50},
@@ -115,7 +114,6 @@ GRADIENT_STABILITY = Study(
 HEATMAPS = Study(
     "heatmaps",
     "the derivative of each state of ENRNN by each input, on adding",
-    ("heatmap-short", "heatmap-long", "slides-heatmaps"),
     measure_heatmaps,
     draw_heatmaps,
     # five epochs of 100,000 examples in batches of 50

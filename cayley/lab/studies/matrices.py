@@ -207,7 +207,6 @@ def draw_eigenvalues(picture: Any, settings: Settings) -> "Figure":
 NEUMANN_ORDER = Study(
     "neumann-order",
     "the Neumann series of NC-GRU by its order, in error, time and loss",
-    ("neumann-order",),
     measure_neumann,
     draw_neumann,
     {
@@ -226,7 +225,6 @@ NEUMANN_ORDER = Study(
 COST_ORDER = Study(
     "cost-order",
     "time for forming W over n, and of the recurrence with B·T = n",
-    ("cost-order",),
     measure_costs,
     draw_costs,
     {"sizes": [128, 256, 512, 1024], "T": 32, "batch": 16, "repeat": 9},
@@ -235,7 +233,6 @@ COST_ORDER = Study(
 UNITARITY = Study(
     "unitarity",
     "distance of W from the unitary matrices over the epochs, row-order MNIST",
-    ("unitarity-loss", "scornn-orthogonality"),
     measure_unitarity,
     draw_unitarity,
     # steps: of an epoch, 0 for all
@@ -245,7 +242,6 @@ UNITARITY = Study(
 MULTIPLE_EIGENVALUES = Study(
     "multiple-eigenvalues",
     "how often the dominant eigenvalue of T of ENRNN was a multiple one",
-    ("enrnn-no-multiple-eigenvalue",),
     measure_eigenvalues,
     draw_eigenvalues,
     # six epochs, as in Figure 2.12

@@ -90,7 +90,6 @@ def draw_postnorm(picture: Any, settings: Settings) -> "Figure":
 POSTNORM = Study(
     "postnorm",
     "mean and variance after normalisation, LN and ATN in an LSTM on adding",
-    ("postnorm-hidden", "postnorm-input", "postnorm-cell"),
     measure_postnorm,
     draw_postnorm,
     {"T": 75, "windows": [5, 25, 55]},

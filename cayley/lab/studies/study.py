@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cayley.lab.errors import RecipeError
-from cayley.lab.recipes import parse_override
+from cayley.lab.recipes import parse_override, published
 from cayley.lab.training import RunSettings
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ class Study:
     Attributes:
         name: Of the study, and of its folder.
         title: In a few words.
-        claims: Those that it decides.
         settings: Those of the document, or ours where it gives none.
         tiny: What to change in them to try the study out in a second.
         compute: From settings, a seed, and machine and data, to numbers.
@@ -47,12 +46,16 @@ class Study:
 
     name: str
     title: str
-    claims: tuple[str, ...]
     compute: Callable[[Settings, int, RunSettings], Measured]
     draw: Callable[[Any, Settings], "Figure"]
     settings: Settings = field(default_factory=dict)
     tiny: Settings = field(default_factory=dict)
     random: bool = True
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Those that it looks into, by ``not-runnable.toml``; none for one's own."""
+        return published.studies().get(self.name, ())
 
     def choose(self, changes: Sequence[str] = (), *, tiny: bool = False) -> dict[str, Any]:
         """The settings with changes.

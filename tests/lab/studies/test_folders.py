@@ -18,9 +18,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.seeds: list[int] = []
-        self.study = Study(
-            "counting", "of seeds", ("neumann-order",), self.compute, self.draw, {"n": 3, "x": 0.5}
-        )
+        self.study = Study("counting", "of seeds", self.compute, self.draw, {"n": 3, "x": 0.5})
 
     def compute(self, settings: Settings, seed: int, run: RunSettings) -> Measured:
         self.seeds.append(seed)
