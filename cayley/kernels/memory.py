@@ -35,10 +35,10 @@ def readable(tensor: Tensor | None) -> Tensor | None:
     """
     if tensor is None:
         return None
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    # a copy of such zeros has memory
-    return tensor.clone() if tensor._is_zerotensor() else tensor.contiguous()
+    if tensor.is_neg() or tensor._is_zerotensor():
+        # a copy of such zeros has memory
+        tensor = tensor.resolve_neg().clone()
+    return tensor.contiguous()
 
 
 def readable_gradient(G: Tensor) -> Tensor:

@@ -36,14 +36,15 @@ def refusal(call: LstmCall, c: Tensor | None) -> str | None:
         return "the back end is another one"
     if traced(call.x) or autocast_enabled(call.x.device):
         return "tracers and autocast see the operator"
-    sites = [site for site in call.sites() if site is not None]
-    parameters = (tensor for site in sites for tensor in (site.gamma, site.beta))
-    if needs_loop(call.x, call.h0, call.c0, call.W, call.b, call.U, c, *parameters):
+    parameters: list[Tensor | None] = [c]
+    for site in call.sites():
+        if site is not None:
+            gamma, beta, *others = site
+            if call.over_batch or any(v is not None for v in others):
+                return "statistics are not those of each sequence alone"
+            parameters += (gamma, beta)
+    if needs_loop(call.x, call.h0, call.c0, call.W, call.b, call.U, *parameters):
         return "derivatives in forward mode go through the loop"
-    if call.over_batch or any(
-        v is not None for site in sites for v in (site.reference, site.past, site.given)
-    ):
-        return "statistics are not those of each sequence alone"
     return recurrence_refusal(call) or (None if c is None else tensor_refusal(call.x, c))
 
 
@@ -65,10 +66,9 @@ def lstm_node(
         *(call.x, call.h0, call.c0, call.W, call.b, call.U, c),
         *(tensor for pair in pairs for tensor in pair),
     )
-    # an object of its own: what has no gradient is handed out in it
-    run = _Run(call, operator)
-    states = _Node.apply(run, *inputs)
-    return LstmStates(*states), run.references
+    found = _Found()
+    h, cells, *statistics = _Node.apply(_Run(call, operator), found, *inputs)
+    return LstmStates(h, cells, found.kept, *statistics), found.references
 
 
 class _Inputs(NamedTuple):
@@ -109,7 +109,7 @@ def _site(gamma: Tensor | None, beta: Tensor | None, reference: Tensor | None) -
 
 
 class _Run:
-    """What a node is given besides tensors, and what it finds that has no gradient."""
+    """What a node is given besides tensors."""
 
     def __init__(self, call: LstmCall, operator: Operator[LstmCall, LstmStates]) -> None:
         self.operator, self.backend = operator, backend_in_force()
@@ -121,25 +121,32 @@ class _Run:
             window=call.window,
             eps=call.eps,
         )
-        self.references: Sequence[Tensor | None] = (None, None, None)
+
+
+class _Found:
+    """What a node finds that has no gradient: as a result it would cost as much as one that has."""
+
+    kept: Tensor
+    references: Sequence[Tensor | None] = (None, None, None)
 
 
 class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, run: _Run, *tensors: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, run: _Run, found: _Found, *tensors: Any) -> tuple[Tensor, ...]:
         inputs = _Inputs(*tensors)
         contribution = project_on_cuda(inputs.x, inputs.U, inputs.c)
-        call = inputs.call(run.options, run.references)
+        call = inputs.call(run.options, found.references)
         normalises = any(site is not None for site in call.sites())
-        states, found = contributed_lstm(call, contribution, derive=normalises)
+        states, references = contributed_lstm(call, contribution, derive=normalises)
+        h, cells, found.kept, *statistics = states
         if normalises:
-            run.references = found
+            found.references = references
         ctx.run = run
         if call.input is None and call.recurrent is None:
-            contribution = states.kept  # which is not read then, and has its shape
-        ctx.save_for_backward(*inputs, contribution, *run.references, *states)
+            contribution = found.kept  # which is not read then, and has its shape
+        ctx.save_for_backward(*inputs, contribution, *found.references, *states)
         ctx.set_materialize_grads(False)
-        return (*states,)
+        return h, cells, *statistics
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -147,8 +154,9 @@ class _Node(torch.autograd.Function):
         saved = iter(ctx.saved_tensors)
         inputs = _Inputs(*islice(saved, len(_Inputs._fields)))
         contribution, *references = islice(saved, 4)
-        states, of_states = LstmStates(*saved), LstmGradients(*gradients)
-        _, *needs = ctx.needs_input_grad
+        h, cells, *statistics = gradients
+        states, of_states = LstmStates(*saved), LstmGradients(h, cells, None, *statistics)
+        _, _, *needs = ctx.needs_input_grad
         needed = [name for name, need in zip(_Inputs._fields, needs, strict=True) if need]
         call = inputs.call(ctx.run.options, references)
         with no_autocast(inputs.x.device):
@@ -158,7 +166,11 @@ class _Node(torch.autograd.Function):
                 found = _by_operator(ctx.run, inputs, call, contribution, states, of_states, needed)
             else:
                 found = lstm_backward(of_states, states, call, needed, contribution)
-        return None, *(found.get(name) if name in needed else None for name in _Inputs._fields)
+        return (
+            None,
+            None,
+            *(found.get(name) if name in needed else None for name in _Inputs._fields),
+        )
 
 
 def _by_operator(

@@ -10,7 +10,7 @@ it the statistics of the input, and after the gradient the input's own and those
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ __all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
 
 # parts of a sequence up to which each finds what means are measured from by itself
 FEW_CHUNKS = 8
+NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
 
 
 def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | None:
@@ -138,7 +139,8 @@ def lstm_backward(
     grad_h, grad_c, external_x, external_h, external_c = _contiguous(
         gradients.h, gradients.c, *gradients.statistics()
     )
-    h, c, kept, statistics_x, statistics_h, statistics_c = _contiguous(*states)
+    # what the kernels have made needs no look
+    h, c, kept, statistics_x, statistics_h, statistics_c = (v.contiguous() for v in states)
     (B, H), packed = h0.shape, call.batch_sizes is not None
     table, T = step_table(call.batch_sizes, x, B)
     N = h.numel() // H  # rows of all steps
@@ -227,10 +229,9 @@ def lstm_backward(
 
 def _window_steps(call: LstmCall) -> int:
     """The number of steps that a window can have; 1 where nothing is normalised."""
-    sites = [site for site in call.sites() if site is not None]
-    if not sites:
+    if call.window == 1 or call.sites() == (None, None, None):
         return 1
-    if any(site.past is not None for site in sites):
+    if any(site is not None and site.past is not None for site in call.sites()):
         return call.window
     return min(call.window, len(call.x if call.batch_sizes is None else call.batch_sizes))
 
@@ -246,13 +247,17 @@ def _normed(call: LstmCall) -> tuple[bool, ...]:
 
 def _read(call: LstmCall) -> list[Site]:
     """The normalisations as kernels read them; null pointers for what there is not."""
-    nothing: Any = (None,) * len(Site._fields)
-    return [Site(*(nothing if site is None else _contiguous(*site))) for site in call.sites()]
+    return [
+        NOTHING if site is None else Site(*[v if v is None else readable(v) for v in site])
+        for site in call.sites()
+    ]
 
 
 def _measured_from(sites: Sequence[Site], references: Sequence[Tensor]) -> list[Site]:
-    pairs = zip(sites, references, strict=True)
-    return [site._replace(reference=reference) for site, reference in pairs]
+    return [
+        Site(gamma, beta, reference, past, given)
+        for (gamma, beta, _, past, given), reference in zip(sites, references, strict=True)
+    ]
 
 
 def _as_read(N_x: Site, N_h: Site, N_c: Site) -> list[Tensor | None]:
