@@ -237,7 +237,7 @@ def _window_steps(call: LstmCall) -> int:
 
 
 def _contiguous(*tensors: Tensor | None) -> list[Any]:
-    return [readable(tensor) for tensor in tensors]
+    return [None if tensor is None else readable(tensor) for tensor in tensors]
 
 
 def _normed(call: LstmCall) -> tuple[bool, ...]:
@@ -247,10 +247,7 @@ def _normed(call: LstmCall) -> tuple[bool, ...]:
 
 def _read(call: LstmCall) -> list[Site]:
     """The normalisations as kernels read them; null pointers for what there is not."""
-    return [
-        NOTHING if site is None else Site(*[v if v is None else readable(v) for v in site])
-        for site in call.sites()
-    ]
+    return [NOTHING if site is None else Site(*_contiguous(*site)) for site in call.sites()]
 
 
 def _measured_from(sites: Sequence[Site], references: Sequence[Tensor]) -> list[Site]:
