@@ -338,6 +338,11 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
         default="32-true",
         help="of the computation (%(default)s)",
     )
+    sub.add_argument(
+        "--graph",
+        action=argparse.BooleanOptionalAction,
+        help="take steps as CUDA graphs, or not (where they can be)",
+    )
     _add_threads(sub)
     _add_place(sub, "auto")
     _add_output_style(sub)

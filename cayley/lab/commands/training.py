@@ -160,7 +160,7 @@ def _settings(options: Namespace, overrides: tuple[str, ...] = ()) -> "RunSettin
     from cayley.lab.runs import Machine
 
     return training.RunSettings(
-        Machine(options.device, options.precision, options.threads),
+        Machine(options.device, options.precision, options.threads, options.graph),
         data=options.data,
         download=options.download,
         check=not options.unchecked,

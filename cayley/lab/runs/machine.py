@@ -45,11 +45,13 @@ class Machine:
         precision: Of parameters and computation; ``bf16-mixed`` is torch's autocast.
         threads: Of torch; 0 leaves them as they are. More than a machine can start would kill the
             process.
+        graph: Whether to take training steps as CUDA graphs; None where they can be.
     """
 
     device: str = "auto"
     precision: Precision = "32-true"
     threads: int = 0
+    graph: bool | None = None
 
     def __post_init__(self) -> None:
         cores = os.cpu_count() or 1
@@ -101,6 +103,7 @@ class MachineFacts:
     device: str = ""
     precision: Precision
     threads: int
+    graph: bool = False
     host: str = ""
     platform: str = ""
     cpu: str = ""
@@ -115,14 +118,23 @@ class GitState:
     modified: bool = False
 
 
-def describe_machine(machine: Machine, device: torch.device) -> MachineFacts:
-    """What a reader of numbers may ask about the machine that they are from."""
+def describe_machine(
+    machine: Machine, device: torch.device, *, graph: bool = False
+) -> MachineFacts:
+    """What a reader of numbers may ask about the machine that they are from.
+
+    Arguments:
+        machine: What was asked for.
+        device: What was chosen.
+        graph: Whether training steps are CUDA graphs.
+    """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return MachineFacts(
         accelerator=str(device),
         device=name,
         precision=machine.precision,
         threads=torch.get_num_threads(),
+        graph=graph,
         host=platform.node(),
         platform=platform.platform(),
         cpu=find_cpu(),

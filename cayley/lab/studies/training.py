@@ -39,7 +39,7 @@ class Subject:
         self.task = build_task(self.recipe.task, settings)
         machine = settings.machine
         self.model = initial_model(self.recipe, self.task, seed, machine)
-        self.learner = Learner(self.recipe, self.task, self.model, machine.fabric())
+        self.learner = Learner(self.recipe, self.task, self.model, machine)
         self.batches: Iterator[Batch] = self.task.batches(
             "train",
             self.recipe.training.batch,

@@ -75,7 +75,7 @@ def train(
     # before there is a folder: what cannot work leaves nothing behind
     model = initial_model(recipe, task, seed, settings.machine)
     check_work(recipe, task)
-    learner = Learner(recipe, task, model, settings.machine.fabric())
+    learner = Learner(recipe, task, model, settings.machine)
     with RunFolder(folder) as run:
         if run.has("run.json"):
             raise RunError(
@@ -153,7 +153,7 @@ def resume(
         task = build_task(recipe.task, settings)
         seed = description.seed
         model = initial_model(recipe, task, seed, settings.machine)
-        learner = Learner(recipe, task, model, settings.machine.fabric())
+        learner = Learner(recipe, task, model, settings.machine)
         loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)
         if finished or run.has("checkpoint.pt"):
             try:

@@ -59,7 +59,7 @@ def estimate_run(recipe: Recipe, settings: RunSettings) -> Estimate:
     task = build_task(recipe.task, settings)
     model = initial_model(recipe, task, recipe.seed, settings.machine)
     check_work(recipe, task)
-    learner = Learner(recipe, task, model, settings.machine.fabric())
+    learner = Learner(recipe, task, model, settings.machine)
     B = recipe.training.batch
     epoch = task.steps("train", B, seed=recipe.seed)
     steps = recipe.training.steps or recipe.training.epochs * epoch

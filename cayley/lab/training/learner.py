@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,12 @@ import cayley
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import BatchNorm
 from cayley.lab.recipes import Recipe
+from cayley.lab.runs import Machine
 from cayley.lab.tasks import Batch, Task
 from cayley.lab.tasks.text import Text
+from cayley.lab.training.graphs import StepGraphs, graph_refusal, make_capturable
 from cayley.lab.training.optimizers import build_bnp, build_optimizer, build_schedule
 from cayley.lab.training.timetable import schedule_steps
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 __all__ = ["Learner"]
 
@@ -31,22 +30,46 @@ class Learner:
         recipe: Says how.
         task: Says what is wrong with an answer.
         model: Takes the input of a batch and a state, returns an output and a state.
-        fabric: The engine, that is device and precision.
+        machine: Device and precision, and whether to take steps as CUDA graphs.
+
+    Attributes:
+        no_graph: Why steps are no CUDA graphs; None if they are.
     """
 
-    def __init__(self, recipe: Recipe, task: Task, model: nn.Module, fabric: "Fabric") -> None:
+    def __init__(self, recipe: Recipe, task: Task, model: nn.Module, machine: Machine) -> None:
         self.training = recipe.training
         self.every = recipe.optim.schedule.every
         self.K = segment_length(recipe, task)
         self.task = task
-        self.fabric = fabric
+        self.fabric = machine.fabric()
         self.model = model
-        self.forward = fabric.setup_module(model)
+        self.forward = self.fabric.setup_module(model)
         self.optimizer = build_optimizer(recipe.optim, model)
         steps = schedule_steps(recipe, task.steps("train", recipe.training.batch))
         self.schedule = build_schedule(recipe.optim.schedule, self.optimizer, steps)
         self.bnp = build_bnp(recipe.bnp, model)
         self.state: Any = None
+        self.no_graph = self._graph_refusal(recipe, machine)
+        self.graphs = None
+        if self.no_graph is None:
+            self.graphs = StepGraphs(self.update, self.fabric.device)
+            make_capturable(self.optimizer)
+
+    def _graph_refusal(self, recipe: Recipe, machine: Machine) -> str | None:
+        if machine.graph is False:
+            return "they are not asked for"
+        if self.fabric.device.type != "cuda":
+            reason = "the device is no GPU"
+        elif machine.precision == "bf16-mixed":
+            reason = "autocast makes copies of the weights"
+        else:
+            reason = graph_refusal(recipe, self.model, self.optimizer)
+        if machine.graph and reason:
+            raise RecipeError(
+                f"--graph: expected steps that can be recorded, got {recipe.name}, where {reason}: "
+                "leave it out"
+            )
+        return reason
 
     def learn(self, batch: Batch) -> Tensor:
         """Take one step, by a batch; the recurrent state goes on from the batch before.
@@ -72,8 +95,20 @@ class Learner:
                 # averages over the batches of an epoch
                 if isinstance(module, BatchNorm):
                     module.restart_()
-        output, state = self.forward(batch.input, None if batch.fresh else self.state)
-        self.state = detach_state(state)
+        state = None if batch.fresh else self.state
+        if self.graphs is None:
+            loss, self.state = self.update(batch, state)
+        else:
+            rates = [group["lr"] for group in self.optimizer.param_groups]
+            loss, self.state = self.graphs.take(batch, state, rates)
+        ended = batch.next.batch == 0
+        if self.schedule is not None and (ended or self.every == "step"):
+            self.schedule.step()
+        return loss
+
+    def update(self, batch: Batch, state: Any) -> tuple[Tensor, Any]:
+        """The part of a step that is the device's."""
+        output, state = self.forward(batch.input, state)
         loss = self.task.loss(output, batch)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
@@ -85,10 +120,7 @@ class Learner:
             nn.utils.clip_grad_value_(self.model.parameters(), self.training.clip_value)
         with self.scaled_rates(batch):
             self.optimizer.step()
-        ended = batch.next.batch == 0
-        if self.schedule is not None and (ended or self.every == "step"):
-            self.schedule.step()
-        return loss.detach()
+        return loss.detach(), detach_state(state)
 
     @contextmanager
     def scaled_rates(self, batch: Batch) -> Iterator[None]:
@@ -133,6 +165,8 @@ class Learner:
         device = self.fabric.device
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self.graphs is not None:
+            make_capturable(self.optimizer)
         if self.schedule is not None:
             self.schedule.load_state_dict(state["schedule"])
         if self.bnp is not None:

@@ -219,6 +219,7 @@ def headlines(description: RunDescription, step: int) -> list[str]:
     machine = description.machine
     threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
     where = f"{machine.accelerator}, {machine.precision}, {threads}"
+    where += ", steps as CUDA graphs" if machine.graph else ""
     begin = f", from step {step}" if step else ""
     return [
         f"{title(description)}: {description.parameters} parameters, {description.steps} "

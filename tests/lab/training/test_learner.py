@@ -29,7 +29,7 @@ def recipe(**changes: Any) -> Recipe:
 
 def learner(recipe: Recipe, task: Task) -> Learner:
     model = build_model(recipe.model, task)
-    return Learner(recipe, task, model, Machine("cpu", "64-true").fabric())
+    return Learner(recipe, task, model, Machine("cpu", "64-true"))
 
 
 def test_a_step_is_forward_backward_bnp_clip_step() -> None:
@@ -82,7 +82,7 @@ class Echo(nn.Module):
 
 def test_the_state_is_carried_detached_until_a_fresh_batch() -> None:
     task = make_task("characters", K=100).tiny()
-    one = Learner(recipe(), task, Echo(), Machine("cpu", "64-true").fabric())
+    one = Learner(recipe(), task, Echo(), Machine("cpu", "64-true"))
     batches: list[Batch] = list(task.batches("train", 5, epochs=2))
     for batch in batches:
         one.learn(batch)

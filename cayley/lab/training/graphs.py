@@ -1,0 +1,172 @@
+"""A training step as a CUDA graph, which a GPU repeats without waiting for Python."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+import cayley
+from cayley.lab.models import BatchNorm
+from cayley.lab.recipes import Recipe
+from cayley.lab.tasks import Batch
+from cayley.optim.optimizer import DenseOptimizer
+
+__all__ = ["StepGraphs", "graph_refusal", "make_capturable"]
+
+# takes a batch and a state, returns the loss and the next state, neither with a history
+Step = Callable[[Batch, Any], tuple[Tensor, Any]]
+# steps of a kind that run as they are: kernels are compiled meanwhile, and buffers made
+WARM_UP = 3
+# kinds that are recorded, each with memory of its own
+MOST_KINDS = 4
+
+
+def graph_refusal(recipe: Recipe, model: nn.Module, optimizer: Optimizer) -> str | None:
+    """Why the steps of a run cannot be recorded; None if they can.
+
+    Arguments:
+        recipe: That of the run.
+        model: What learns.
+        optimizer: What moves its weights.
+
+    Example:
+        >>> from cayley.lab.recipes import find_recipe
+        >>> recipe, model = find_recipe("quickstart").recipe(), cayley.ENRNN(2, 8, 4)
+        >>> graph_refusal(recipe, model, torch.optim.Adam(model.parameters()))
+        'an ENRNN follows its eigenvalues with the help of the host'
+    """
+    for module in model.modules():
+        if isinstance(module, cayley.ENRNN):
+            return "an ENRNN follows its eigenvalues with the help of the host"
+        if isinstance(module, BatchNorm) or getattr(module, "norm", None) == "batch":
+            return "statistics over the batch are averaged with the help of the host"
+    if recipe.bnp:
+        return "BNP counts its steps on the host"
+    if recipe.optim.lr_by_length or recipe.optim.schedule.every == "step":
+        return "the learning rates, constants of a graph, change at every step"
+    for each in getattr(optimizer, "optimizers", (optimizer,)):
+        if not (isinstance(each, SGD | DenseOptimizer) or "capturable" in each.defaults):
+            return f"{type(each).__name__} counts its steps on the host"
+    return None
+
+
+def make_capturable(optimizer: Optimizer) -> None:
+    """Have an optimizer count its steps on the device, those that it has taken included."""
+    for each in getattr(optimizer, "optimizers", (optimizer,)):
+        for group in each.param_groups:
+            if "capturable" not in each.defaults:
+                continue
+            group["capturable"] = True
+            for p in group["params"]:
+                if "step" in each.state[p]:
+                    each.state[p]["step"] = each.state[p]["step"].to(p.device)
+
+
+class StepGraphs:
+    """Takes training steps, from the fourth of a kind on by replaying a recording.
+
+    Steps are of a kind if their tensors have the same shapes and both carry a state on or both do
+    not. Learning rates are constants of a recording: where one changes, steps are recorded anew.
+
+    Arguments:
+        step: A step that does not wait for the device.
+        device: A GPU.
+    """
+
+    def __init__(self, step: Step, device: torch.device) -> None:
+        self.step = step
+        # autograd adds gradients up on the stream on which a parameter was first used
+        self.stream = torch.cuda.Stream(device)
+        self.taken: Counter[Any] = Counter()
+        self.graphs: dict[Any, _StepGraph] = {}
+        self.rates: list[float] = []
+
+    def take(self, batch: Batch, state: Any, rates: list[float]) -> tuple[Tensor, Any]:
+        """Take one step.
+
+        Arguments:
+            batch: What to learn from.
+            state: Of the steps before; None for zero.
+            rates: The learning rates.
+
+        Returns:
+            The loss and the next state, which are good until the next step.
+        """
+        if rates != self.rates:
+            self.graphs.clear()
+            self.rates = rates
+        kind = _kind(batch, state)
+        if kind not in self.graphs:
+            self.taken[kind] += 1
+            full = len(self.graphs) == MOST_KINDS
+            if kind is None or full or self.taken[kind] <= WARM_UP:
+                with self._aside():
+                    return self.step(batch, state)
+            with self._aside():
+                self.graphs[kind] = _StepGraph(self.step, batch, state, self.stream)
+        return self.graphs[kind].replay(batch, state)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Context on the stream of recordings, after what there was and before what will be."""
+        current = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            yield
+        current.wait_stream(self.stream)
+
+
+class _StepGraph:
+    def __init__(self, step: Step, batch: Batch, state: Any, stream: torch.cuda.Stream) -> None:
+        # what a graph reads stays in its place
+        self.given = [tensor.clone() for tensor in _tensors(batch, state)]
+        values = iter(self.given)
+        input, target = next(values), next(values)
+        own = replace(batch, input=input, target=target)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            self.found = step(own, _filled(state, values))
+
+    def replay(self, batch: Batch, state: Any) -> tuple[Tensor, Any]:
+        for own, tensor in zip(self.given, _tensors(batch, state), strict=True):
+            own.copy_(tensor)
+        self.graph.replay()
+        return self.found
+
+
+def _kind(batch: Batch, state: Any) -> tuple[Any, ...] | None:
+    """What steps must share to be one recording; None for those that cannot be recorded."""
+    # lengths are read by the host
+    if not isinstance(batch.input, Tensor) or batch.lengths is not None:
+        return None
+    return tuple((tensor.shape, tensor.dtype) for tensor in _tensors(batch, state))
+
+
+def _tensors(batch: Batch, state: Any) -> list[Tensor]:
+    """Everything that a step reads and that is not the learner's."""
+    assert isinstance(batch.input, Tensor)
+    return [batch.input, batch.target, *_leaves(state)]
+
+
+def _leaves(state: Any) -> list[Tensor]:
+    """The tensors of a state, which is made of tuples.
+
+    Example:
+        >>> _leaves((torch.ones(1), (None, torch.zeros(1))))
+        [tensor([1.]), tensor([0.])]
+    """
+    if isinstance(state, Tensor):
+        return [state]
+    return [leaf for part in state for leaf in _leaves(part)] if isinstance(state, tuple) else []
+
+
+def _filled(state: Any, values: Iterator[Tensor]) -> Any:
+    """A state of the same form with other tensors."""
+    if isinstance(state, Tensor):
+        return next(values)
+    return tuple(_filled(part, values) for part in state) if isinstance(state, tuple) else state

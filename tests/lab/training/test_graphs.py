@@ -1,0 +1,139 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import cayley
+from cayley.lab.errors import RecipeError
+from cayley.lab.recipes import find_recipe
+from cayley.lab.runs import Machine, RunResult, read_run
+from cayley.lab.training import RunSettings, build_task, initial_model, resume, train
+from cayley.lab.training.graphs import WARM_UP, graph_refusal, make_capturable
+from cayley.lab.training.learner import Learner
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+# one of each recurrence and of each optimizer, with states that are carried on or not
+RECIPES = [
+    "scornn/adding-200",
+    "scornn/mnist-170",
+    "scurnn/adding-200",
+    "full-urnn/adding-200",
+    "urnn/copying-1000",
+    "ornn/adding-200",
+    "nc-gru/words",
+    "lstm/adding-200",
+    "ln-lstm/copying-100",
+    "atn-lstm/copying-100",
+    "lstm/characters-350",
+]
+SMALL = {"nc-gru/words": ["model.hidden=[12,16,12]", "model.embedding=12"]}
+
+
+def refusal(name: str, *changes: str) -> str | None:
+    recipe = find_recipe(name).recipe(overrides=[*changes])
+    settings = RunSettings(Machine("cpu"), tiny=True)
+    model = initial_model(recipe, build_task(recipe.task, settings), 1, settings.machine)
+    return graph_refusal(recipe, model, torch.optim.Adam(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("enrnn/adding-750", (), "eigenvalues"),
+        ("bn-lstm/adding-400", (), "over the batch"),
+        ("bnp-lstm/adding-400", (), "BNP"),
+        ("nc-gru/words", ("optim.lr_by_length=true",), "rates"),
+        ("scornn/adding-200", ("optim.schedule.name=StepLR", "optim.schedule.every=step"), "rates"),
+    ],
+)
+def test_reasons_against_a_graph(name: str, changes: tuple[str, ...], reason: str) -> None:
+    assert reason in (refusal(name, *changes) or "")
+
+
+def test_an_optimizer_that_counts_on_the_host_is_a_reason() -> None:
+    recipe, model = find_recipe("scornn/adding-200").recipe(), cayley.ScoRNN(2, 8)
+    assert "Adagrad" in (
+        graph_refusal(recipe, model, torch.optim.Adagrad(model.parameters())) or ""
+    )
+    both = cayley.optim.Optimizers(
+        torch.optim.Adam([*model.parameters()][:1]),
+        cayley.optim.RMSpropTF([*model.parameters()][1:]),
+    )
+    assert graph_refusal(recipe, model, both) is None
+
+
+def test_the_steps_that_were_taken_count() -> None:
+    p = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([p], lr=0.5)
+    p.sum().backward()
+    optimizer.step()
+    make_capturable(optimizer)
+    assert optimizer.param_groups[0]["capturable"]
+    assert optimizer.state[p]["step"] == 1
+    assert optimizer.state[p]["step"].device == p.device
+
+
+def test_a_graph_without_a_gpu_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
+    recipe = find_recipe("quickstart").recipe()
+    settings = RunSettings(Machine("cpu", graph=True), tiny=True)
+    with pytest.raises(RecipeError, match=r"--graph: expected steps .* the device is no GPU"):
+        train(recipe, tmp_path / "run", settings=settings)
+    assert not (tmp_path / "run").exists()
+
+
+def learner(name: str, graph: bool, *changes: str) -> tuple[Learner, Any]:
+    recipe = find_recipe(name).recipe(overrides=[*SMALL.get(name, ()), *changes], tiny=True)
+    settings = RunSettings(Machine("cuda", graph=graph), tiny=True)
+    task = build_task(recipe.task, settings)
+    model = initial_model(recipe, task, 1, settings.machine)
+    one = Learner(recipe, task, model, settings.machine)
+    if not graph:
+        # which rounds differently
+        make_capturable(one.optimizer)
+    batches = task.batches("train", recipe.training.batch, epochs=None, device=one.fabric.device)
+    return one, batches
+
+
+@on_gpu
+@pytest.mark.parametrize("name", RECIPES)
+def test_graphs_take_the_same_steps(name: str) -> None:
+    changes = ["optim.lr_by_length=false"] if name == "nc-gru/words" else []
+    one, other = learner(name, True, *changes), learner(name, False, *changes)
+    for step, (batch, same) in enumerate(zip(one[1], other[1], strict=False)):
+        torch.testing.assert_close(one[0].learn(batch), other[0].learn(same), rtol=1e-5, atol=1e-7)
+        if step == 4 * WARM_UP:
+            break
+    assert one[0].graphs is not None
+    assert one[0].graphs.graphs
+    for p, q in zip(one[0].model.parameters(), other[0].model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
+@on_gpu
+def test_another_rate_is_recorded_anew() -> None:
+    losses = []
+    for graph in (True, False):
+        one, batches = learner("lstm/adding-200", graph)
+        for step, batch in zip(range(12), batches, strict=False):
+            if step == 8:
+                for group in one.optimizer.param_groups:
+                    group["lr"] *= 10
+            losses.append(float(one.learn(batch)))
+    assert losses[:12] == pytest.approx(losses[12:], rel=1e-5)
+
+
+@on_gpu
+def test_a_run_with_graphs_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    settings = RunSettings(Machine("cuda"), tiny=True)
+
+    def run(name: str, steps: int) -> RunResult:
+        changes = [f"training.steps={steps}", "evaluation.every=5"]
+        recipe = find_recipe("scornn/adding-200").recipe(overrides=changes, tiny=True)
+        return train(recipe, tmp_path / name, settings=settings)
+
+    whole = run("whole", 20)
+    assert read_run(tmp_path / "whole")[0].machine.graph
+    run("parts", 10)
+    assert resume(tmp_path / "parts", extend=10).last == whole.last
