@@ -122,12 +122,23 @@ def make_parser() -> argparse.ArgumentParser:
     _add_recipe(sub)
     sub.add_argument("--seed", type=int, help="of the (first) run; else that of the recipe")
     _add_seeds(sub)
+    _add_jobs(sub)
     _add_extend(sub)
     _add_work(sub)
 
     sub = add("reproduce", commands.reproduce, "cayley reproduce helfrich2020-figure-2.12")
-    table = sub.add_argument("table", help="a figure or table, as cayley list --views names it")
+    table = sub.add_argument(
+        "table", nargs="*", help="figures or tables, as cayley list --views names them"
+    )
     complete(table, TABLES)
+    sub.add_argument("--all", action="store_true", help="all of them, most wanted first")
+    sub.add_argument(
+        "--budget",
+        type=_duration,
+        metavar="TIME",
+        help="stop in time, such as 25m; the same command goes on",
+    )
+    _add_jobs(sub)
     _add_changes(sub)
     sub.add_argument(
         "--dry-run",
@@ -249,6 +260,23 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _duration(text: str) -> float:
+    """Seconds, of a number with a unit; one of seconds may go without.
+
+    Example:
+        >>> _duration("25m"), _duration("1.5h"), _duration("90")
+        (1500.0, 5400.0, 90.0)
+    """
+    number, unit = (text[:-1], text[-1]) if text[-1:] in "smh" and text else (text, "s")
+    try:
+        seconds = float(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"expected a time such as 90s, 25m or 2h, got {text!r}")
+    return seconds
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -307,6 +335,16 @@ def _add_changes(sub: argparse.ArgumentParser) -> None:
 def _add_seeds(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--seeds", type=_positive, metavar="N", help="how many runs, with seeds in a row"
+    )
+
+
+def _add_jobs(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--jobs",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="run N at a time, each in a process of its own (%(default)s)",
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from cayley.lab.commands.planning import Row, announce, missing_data, show_plan
 from cayley.lab.commands.sizing import fit_sizes
 from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
 from cayley.lab.recipes import Recipe, Seed, data_set, differences, find_recipe
-from cayley.lab.recipes.views import find_curves
+from cayley.lab.recipes.views import find_curves, wanted_views
 from cayley.lab.settings import convert
 from cayley.lab.wording import counted, duration, short_number
 
@@ -37,7 +38,15 @@ def train(options: Namespace) -> int:
     overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
     first = convert(recipe.seed if options.seed is None else options.seed, Seed, "--seed")
     seeds = range(first, first + (options.seeds or 1))
-    jobs = [_Job(recipe, base, seed, tuple(overrides)) for seed in seeds]
+    asked = ("--task", options.task) if options.task else ()
+    source = (options.recipe, "--variant", options.variant, *asked, *_set(changes))
+    jobs = [_Job(recipe, base, seed, tuple(overrides), source) for seed in seeds]
+    if options.jobs > 1:
+        if options.extend:
+            raise RecipeError(
+                "expected --jobs without --extend, got both: extend runs one after the other"
+            )
+        return _work_side_by_side(jobs, options)
     again = options.seeds is not None or bool(options.extend)
     return _work(jobs, options, again=again, extend=options.extend)
 
@@ -46,10 +55,22 @@ def reproduce(options: Namespace) -> int:
     """Train every curve of a figure, or every row of a table, that was published.
 
     Each has as many seeds as in the paper; what is done is skipped. The names: cayley list --views.
+    With --jobs several runs go on side by side, and one that dies is started again from its
+    checkpoint; with --budget all of them stop in time, and the same command goes on later.
+    queue.json in the output folder says what is done, running and to do.
     """
+    if bool(options.table) == options.all:
+        raise RecipeError("expected the names of figures or tables, or --all: see list --views")
     jobs = []
     said: list[str] = []
-    for curve in find_curves(options.table):
+    views = options.table or wanted_views()
+    # several figures show the same run
+    curves = {
+        (curve.recipe, curve.variant, curve.set): curve
+        for view in views
+        for curve in find_curves(view)
+    }
+    for curve in curves.values():
         entry = find_recipe(curve.recipe)
         variant = curve.variant if options.variant == "paper" else options.variant
         if variant in entry.variants:
@@ -59,12 +80,17 @@ def reproduce(options: Namespace) -> int:
             said += entry.implied(variant, changes, tiny=options.tiny)
             count = options.seeds or recipe.seeds
             seeds = range(recipe.seed, recipe.seed + count)
-            jobs += [_Job(recipe, base, seed, tuple(changes)) for seed in seeds]
+            source = (curve.recipe, "--variant", variant, *_set(changes))
+            jobs += [_Job(recipe, base, seed, tuple(changes), source) for seed in seeds]
     if not jobs:
-        raise RecipeError(f"{options.table}: expected a row with the variant {options.variant}")
+        raise RecipeError(
+            f"{', '.join(options.table)}: expected a row with the variant {options.variant}"
+        )
     _say(said, options)
     if options.dry_run:
         return _plan(jobs, options)
+    if options.jobs > 1 or options.budget is not None:
+        return _work_side_by_side(jobs, options)
     return _work(jobs, options, again=True)
 
 
@@ -129,6 +155,12 @@ class _Job:
     base: Recipe
     seed: int
     overrides: tuple[str, ...]
+    # the arguments of cayley train that say the same, but for the seed
+    source: tuple[str, ...]
+
+
+def _set(changes: Sequence[str]) -> tuple[str, ...]:
+    return ("--set", *changes) if changes else ()
 
 
 def _plan(jobs: list[_Job], options: Namespace) -> int:
@@ -247,6 +279,44 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
             if len(several) > 1:
                 print(f"{name}, {len(several)} seeds: {describe_spread(several)}")
     return code
+
+
+def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
+    """Do jobs in processes of their own, several at a time."""
+    from cayley.lab.commands.side_by_side import Queue, Work, child_command, run_side_by_side
+    from cayley.lab.runs import Interrupts
+
+    left = _leave_out(jobs, options)
+    works = {}
+    for job in left:
+        folder = _folder(job, options)
+        name = str(folder.relative_to(options.output))
+        arguments = ("train", *job.source, "--seed", str(job.seed), "--seeds", "1")
+        command = child_command((*arguments, *_shared_arguments(options)))
+        works[name] = Work(name, job.recipe.name, folder, command)
+    queue = Queue(list(works.values()), options.output / "queue.json")
+    with Interrupts() as interrupts:
+        code = run_side_by_side(
+            queue,
+            options.jobs,
+            interrupts,
+            seconds=options.budget,
+            tell=lambda words: _say([words], options),
+        )
+    return code or (0 if len(left) == len(jobs) else DataError.code)
+
+
+def _shared_arguments(options: Namespace) -> list[str]:
+    """The options of this command that are those of each of its runs."""
+    arguments = ["--quiet", "--output", str(options.output), "--device", options.device]
+    arguments += ["--precision", options.precision, "--threads", str(options.threads)]
+    arguments += ["--checkpoint-every", str(options.checkpoint_every)]
+    if options.data is not None:
+        arguments += ["--data", str(options.data)]
+    if options.graph is not None:
+        arguments.append("--graph" if options.graph else "--no-graph")
+    switches = ("download", "unchecked", "tiny")
+    return arguments + [f"--{name}" for name in switches if getattr(options, name)]
 
 
 def _say(lines: list[str], options: Namespace) -> None:

@@ -25,7 +25,20 @@ __all__ = [
     "read_views",
     "reasons",
     "views",
+    "wanted_views",
 ]
+
+# those that a reader would ask for first; others come after them
+WANTED = (
+    *("helfrich2020-table-2.1", "scurnn2019-table-1"),
+    *("scornn2018-figure-1", "scurnn2019-figure-4", "helfrich2020-figure-2.13"),
+    *("helfrich2020-figure-2.6", "scurnn2019-figure-5", "helfrich2020-figure-2.12"),
+    *("pospisil2023-table-3.1", "pospisil2023-table-3.2", "pospisil2023-table-3.3"),
+    *("pospisil2023-table-3.4", "pospisil2023-table-4.1", "helfrich2020-table-2.5"),
+    *("pospisil2023-figure-2.1", "pospisil2023-figure-2.2", "pospisil2023-figure-2.3"),
+    *("pospisil2023-figure-2.4", "pospisil2023-table-2.1", "helfrich2020-table-2.3"),
+)
+
 
 PATH = Path(__file__).parent / "views.toml"
 # what goes for each panel of a view unless the panel says otherwise
@@ -191,6 +204,16 @@ def find_curves(name: str) -> tuple[Curve, ...]:
     if name in tables() and name not in views():
         return tuple(Curve(entry.name) for entry in tables()[name].entries)
     return find_view(name).curves
+
+
+def wanted_views() -> list[str]:
+    """All views, in the order in which a reader would ask for them.
+
+    Example:
+        >>> wanted_views()[0], len(wanted_views()) == len(views())
+        ('helfrich2020-table-2.1', True)
+    """
+    return sorted(views(), key=lambda name: WANTED.index(name) if name in WANTED else len(WANTED))
 
 
 def read_views(text: str) -> dict[str, View]:

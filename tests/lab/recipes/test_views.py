@@ -160,7 +160,9 @@ def test_a_curve_of_two_panels_is_one() -> None:
 def test_names_that_are_no_view() -> None:
     with pytest.raises(RecipeError, match=r"did you mean helfrich2020-figure-2\.12"):
         find_view("helfrich2020-fig-2.12")
-    with pytest.raises(RecipeError, match=r"has nothing to train. A study to come: norms"):
+    with pytest.raises(
+        RecipeError, match=r"has nothing to train. A study: cayley study gradient-stability"
+    ):
         find_view("helfrich2020-figure-2.11")
     with pytest.raises(RecipeError, match="see cayley list --views"):
         find_view("something")

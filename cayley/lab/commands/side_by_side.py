@@ -1,0 +1,242 @@
+"""Several runs side by side, in processes of their own: what dies goes on from a checkpoint."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+from cayley.lab.commands.files import write_file
+from cayley.lab.errors import Interrupted
+from cayley.lab.runs import Interrupts, find_state, read_result
+from cayley.lab.wording import counted, duration
+
+__all__ = ["Queue", "Work", "run_side_by_side"]
+
+# a process that has been asked to stop writes its checkpoint
+STOP_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+# between two looks at how far runs are
+TELL_SECONDS = 30.0
+# how often a run is started again that a signal or a fault of the device has killed
+MOST_TRIES = 3
+# what an exit code of 1 may be too: missing data, which would be missing again
+CRASH = 1
+
+
+@dataclass
+class Work:
+    """A run that is to be made.
+
+    Attributes:
+        name: Recipe and seed, for people.
+        recipe: Its recipe: runs of one take equally long.
+        folder: Where the run goes.
+        command: What makes it, or goes on with it.
+        code: The exit code; None while there is none.
+        tries: How often it was started.
+        seconds: How long it has been running.
+    """
+
+    name: str
+    recipe: str
+    folder: Path
+    command: tuple[str, ...]
+    code: int | None = None
+    tries: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class _Process:
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+    began: float = field(default_factory=time.monotonic)
+
+
+class Queue:
+    """What is done, running and to do, in a file that says so.
+
+    Arguments:
+        works: What is to be done, most wanted first.
+        file: The file, written anew whenever something changes.
+    """
+
+    def __init__(self, works: Sequence[Work], file: Path) -> None:
+        self.works, self.file = works, file
+        self.waiting = deque(works)
+        self.running: dict[str, _Process] = {}
+
+    def write(self) -> None:
+        """Write the file."""
+        rows = [self._row(work) for work in self.works]
+        write_file(self.file, (json.dumps(rows, indent=1) + "\n").encode())
+
+    def _row(self, work: Work) -> dict[str, str | float | None]:
+        minutes = self.expected_seconds(work.recipe)
+        return {
+            "run": work.name,
+            "folder": str(work.folder),
+            "state": self.state(work),
+            "minutes": None if minutes is None else round(minutes / 60, 1),
+        }
+
+    def state(self, work: Work) -> Literal["running", "to do", "done", "failed"]:
+        """What has become of a run in this session."""
+        if work.name in self.running:
+            return "running"
+        if work.code is None:
+            return "to do"
+        return "failed" if work.code else "done"
+
+    def expected_seconds(self, recipe: str) -> float | None:
+        """How long a run of a recipe takes, by one that is done; None if there is none."""
+        for work in self.works:
+            if work.recipe == recipe and (work.folder / "result.json").exists():
+                result = read_result(work.folder)
+                return result.seconds + result.evaluation_seconds
+        return None
+
+
+def run_side_by_side(
+    queue: Queue,
+    slots: int,
+    interrupts: Interrupts,
+    *,
+    seconds: float | None = None,
+    tell: Callable[[str], None] = print,
+) -> int:
+    """Do everything in a queue, several at a time.
+
+    A run that a signal has killed, or a fault of its device, is started again and goes on from its
+    checkpoint, twice at most. When the time is over, or a signal asks to stop, the runs write their
+    checkpoints and end.
+
+    Arguments:
+        queue: What to do.
+        slots: How many processes there are at a time.
+        interrupts: Signals that ask to stop.
+        seconds: When to stop; None for no limit.
+        tell: Takes words on how it goes.
+
+    Returns:
+        The exit code: that of the first failure; what the time did not suffice for is none.
+    """
+    began = told = time.monotonic()
+    try:
+        while queue.waiting or queue.running:
+            if interrupts.signal or (seconds is not None and time.monotonic() - began > seconds):
+                break
+            while queue.waiting and len(queue.running) < slots:
+                _start(queue, queue.waiting.popleft())
+            _collect(queue, tell)
+            if time.monotonic() - told > TELL_SECONDS:
+                told = time.monotonic()
+                tell(_progress(queue))
+            time.sleep(LOOK_SECONDS)
+    finally:
+        _stop(queue, tell)
+    left = sum(work.code is None for work in queue.works)
+    to_do = counted(left, "run")
+    if interrupts.signal:
+        raise Interrupted(
+            f"stopped with {to_do} to do; the same command goes on", interrupts.signal
+        )
+    if left:
+        tell(f"the time is over with {to_do} to do; the same command goes on")
+    return next((work.code for work in queue.works if work.code), 0)
+
+
+def _start(queue: Queue, work: Work) -> None:
+    errors = tempfile.TemporaryFile()  # noqa: SIM115
+    # Ctrl-C is for this process, which passes it on
+    process = subprocess.Popen(
+        work.command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+    )
+    work.tries += 1
+    queue.running[work.name] = _Process(process, errors)
+    queue.write()
+
+
+def _collect(queue: Queue, tell: Callable[[str], None]) -> None:
+    """Take note of processes that have ended."""
+    for work in queue.works:
+        running = queue.running.get(work.name)
+        if running is None or running.process.poll() is None:
+            continue
+        code, words = _end(queue, work)
+        began = (work.folder / "run.json").exists()
+        if (code < 0 or (code == CRASH and began)) and work.tries < MOST_TRIES:
+            tell(f"{work.name}: died ({_death(code)}), goes on from its checkpoint. {words}")
+            queue.waiting.appendleft(work)
+            continue
+        work.code = code if code >= 0 else 128 - code
+        end = f"failed ({_death(code)}). {words}" if code else "done"
+        tell(f"{work.name}: {end}, {duration(work.seconds)}")
+        queue.write()
+
+
+def _end(queue: Queue, work: Work) -> tuple[int, str]:
+    """The exit code of a process that has ended, and its last words."""
+    running = queue.running.pop(work.name)
+    work.seconds += time.monotonic() - running.began
+    with running.errors as errors:
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+    return running.process.returncode, lines[-1] if lines else ""
+
+
+def _stop(queue: Queue, tell: Callable[[str], None]) -> None:
+    """Have all processes write their checkpoints and end."""
+    for running in queue.running.values():
+        running.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    for work in queue.works:
+        running = queue.running.get(work.name)
+        if running is None:
+            continue
+        try:
+            running.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            running.process.kill()
+            running.process.wait()
+            tell(f"{work.name}: killed, as it did not stop; it goes on from its last checkpoint")
+        code, _ = _end(queue, work)
+        # it may have ended by itself just then
+        work.code = 0 if code == 0 else None
+    queue.write()
+
+
+def _progress(queue: Queue) -> str:
+    """A line for each run that is under way."""
+    lines = []
+    for work in queue.works:
+        if work.name in queue.running:
+            if (work.folder / "run.json").exists():
+                state = find_state(work.folder)
+                lines.append(f"{work.name}: step {state.step} of {state.steps}")
+            else:
+                lines.append(f"{work.name}: starts")
+    done = sum(work.code is not None for work in queue.works)
+    return "\n".join((*lines, f"{done} of {len(queue.works)} done"))
+
+
+def _death(code: int) -> str:
+    """An exit code in words.
+
+    Example:
+        >>> _death(3), _death(-9)
+        ('exit code 3', 'SIGKILL')
+    """
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def child_command(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command line of this program in another process."""
+    return (sys.executable, "-m", "cayley", *arguments)

@@ -1,0 +1,143 @@
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import cayley.cli
+from cayley.lab.commands.side_by_side import Queue, Work, run_side_by_side
+from cayley.lab.errors import Interrupted
+from cayley.lab.runs import Interrupts
+
+
+def work(folder: Path, name: str, program: str) -> Work:
+    """A run that is a short program without torch; ``folder`` is its working memory."""
+    begin = f"import os, pathlib, signal, sys, time\nfolder = pathlib.Path({str(folder)!r})\n"
+    return Work(name, name, folder / name, (sys.executable, "-c", begin + program))
+
+
+def states(queue: Queue) -> dict[str, str]:
+    return {row["run"]: row["state"] for row in json.loads(queue.file.read_text())}
+
+
+def test_several_at_a_time(tmp_path: Path) -> None:
+    # each waits for the other: one after the other, they would never end
+    meet = "(folder / '{0}').touch()\nwhile not (folder / '{1}').exists(): time.sleep(0.01)\n"
+    works = [
+        work(tmp_path, "a", meet.format("at", "bt")),
+        work(tmp_path, "b", meet.format("bt", "at")),
+    ]
+    queue = Queue(works, tmp_path / "queue.json")
+    assert run_side_by_side(queue, 2, Interrupts(), tell=lambda words: None) == 0
+    assert states(queue) == {"a": "done", "b": "done"}
+
+
+def test_no_more_than_there_are_slots(tmp_path: Path) -> None:
+    alone = (
+        "os.mkdir(folder / 'busy')\n"  # fails if it is there
+        "time.sleep(0.05)\n"
+        "os.rmdir(folder / 'busy')\n"
+    )
+    queue = Queue([work(tmp_path, name, alone) for name in "abc"], tmp_path / "queue.json")
+    assert run_side_by_side(queue, 1, Interrupts(), tell=lambda words: None) == 0
+
+
+def test_what_was_killed_goes_on(tmp_path: Path) -> None:
+    program = (
+        "mark = folder / 'mark'\n"
+        "if mark.exists(): sys.exit(0)\n"
+        "mark.touch()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    queue = Queue([work(tmp_path, "a", program)], tmp_path / "queue.json")
+    said: list[str] = []
+    assert run_side_by_side(queue, 1, Interrupts(), tell=said.append) == 0
+    assert queue.works[0].tries == 2
+    assert said[0].startswith("a: died (SIGKILL), goes on from its checkpoint")
+
+
+def test_what_is_killed_again_and_again_is_given_up(tmp_path: Path) -> None:
+    queue = Queue(
+        [work(tmp_path, "a", "os.kill(os.getpid(), signal.SIGKILL)")], tmp_path / "queue.json"
+    )
+    assert run_side_by_side(queue, 1, Interrupts(), tell=lambda words: None) == 137
+    assert queue.works[0].tries == 3
+
+
+def test_a_failure_does_not_stop_the_rest_and_is_the_exit_code(tmp_path: Path) -> None:
+    works = [work(tmp_path, "a", "sys.exit('out of luck')"), work(tmp_path, "b", "sys.exit(3)")]
+    queue = Queue([*works, work(tmp_path, "c", "")], tmp_path / "queue.json")
+    said: list[str] = []
+    assert run_side_by_side(queue, 1, Interrupts(), tell=said.append) == 1
+    assert states(queue) == {"a": "failed", "b": "failed", "c": "done"}
+    # no run had begun: it would fail again
+    assert queue.works[0].tries == 1
+    assert said[0].startswith("a: failed (exit code 1). out of luck")
+
+
+def test_a_run_that_had_begun_when_its_device_failed_goes_on(tmp_path: Path) -> None:
+    program = (
+        "(folder / 'a').mkdir(exist_ok=True)\n"
+        "mark = folder / 'a' / 'run.json'\n"
+        "if mark.exists(): sys.exit(0)\n"
+        "mark.touch()\n"
+        "sys.exit('CUDA error: unspecified launch failure')\n"
+    )
+    queue = Queue([work(tmp_path, "a", program)], tmp_path / "queue.json")
+    assert run_side_by_side(queue, 1, Interrupts(), tell=lambda words: None) == 0
+
+
+# takes note of SIGTERM, as a run does that writes its checkpoint
+PATIENT = (
+    "def stop(*_): (folder / 'saved').touch(); sys.exit(143)\n"
+    "signal.signal(signal.SIGTERM, stop)\n"
+    "(folder / 'ready').touch()\n"
+    "while True: time.sleep(0.01)\n"
+)
+
+
+class WhenReady(Interrupts):
+    """A signal that comes once a program is under way."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    @property
+    def signal(self) -> int:
+        return int(signal.SIGINT) if (self.folder / "ready").exists() else 0
+
+    @signal.setter
+    def signal(self, value: int) -> None:
+        pass
+
+
+def test_a_signal_stops_all_with_their_checkpoints(tmp_path: Path) -> None:
+    works = [work(tmp_path, "a", PATIENT), work(tmp_path, "b", "")]
+    queue = Queue(works, tmp_path / "queue.json")
+    with pytest.raises(Interrupted, match="stopped with 2 runs to do; the same command goes on"):
+        run_side_by_side(queue, 1, WhenReady(tmp_path), tell=lambda words: None)
+    assert (tmp_path / "saved").exists()
+    assert states(queue) == {"a": "to do", "b": "to do"}
+
+
+def test_the_time_is_over(tmp_path: Path) -> None:
+    queue = Queue([work(tmp_path, "a", "time.sleep(600)")], tmp_path / "queue.json")
+    said: list[str] = []
+    began = time.monotonic()
+    assert run_side_by_side(queue, 1, Interrupts(), seconds=0.0, tell=said.append) == 0
+    assert time.monotonic() - began < 60
+    assert states(queue) == {"a": "to do"}
+    assert said == ["the time is over with 1 run to do; the same command goes on"]
+
+
+def test_a_table_with_two_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "quickstart", "--tiny", "--seeds", "2", "--jobs", "2", "--set"]
+    command += ["training.steps=2", "-o", str(tmp_path)]
+    assert cayley.cli.main(command) == 0
+    assert len(list(tmp_path.rglob("result.json"))) == 2
+    assert "seed5545: done" in capsys.readouterr().err
+    # what is done is skipped
+    assert cayley.cli.main(command) == 0
