@@ -378,8 +378,8 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--graph",
-        action=argparse.BooleanOptionalAction,
-        help="take steps as CUDA graphs, or not (where they can be)",
+        action="store_true",
+        help="take steps as CUDA graphs, which need not wait for Python",
     )
     _add_threads(sub)
     _add_place(sub, "auto")

@@ -35,10 +35,7 @@ def study(options: Namespace) -> int:
         seeds=options.seeds or 1,
         changes=options.set,
         tiny=options.tiny,
-        # studies look into steps
-        settings=RunSettings(
-            Machine(options.device, threads=options.threads, graph=False), data=options.data
-        ),
+        settings=RunSettings(Machine(options.device, threads=options.threads), data=options.data),
         tell=(lambda words: None) if options.json else print,
     )
     if options.json:

@@ -313,9 +313,7 @@ def _shared_arguments(options: Namespace) -> list[str]:
     arguments += ["--checkpoint-every", str(options.checkpoint_every)]
     if options.data is not None:
         arguments += ["--data", str(options.data)]
-    if options.graph is not None:
-        arguments.append("--graph" if options.graph else "--no-graph")
-    switches = ("download", "unchecked", "tiny")
+    switches = ("download", "unchecked", "tiny", "graph")
     return arguments + [f"--{name}" for name in switches if getattr(options, name)]
 
 

@@ -51,7 +51,7 @@ class Machine:
     device: str = "auto"
     precision: Precision = "32-true"
     threads: int = 0
-    graph: bool | None = None
+    graph: bool | None = False
 
     def __post_init__(self) -> None:
         cores = os.cpu_count() or 1

@@ -1,7 +1,6 @@
 """A training step as a CUDA graph, which a GPU repeats without waiting for Python."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,14 +15,14 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch
 from cayley.optim.optimizer import DenseOptimizer
 
-__all__ = ["StepGraphs", "graph_refusal", "make_capturable"]
+__all__ = ["StepGraphs", "graph_refusal", "make_capturable", "unchanged"]
 
 # takes a batch and a state, returns the loss and the next state, neither with a history
 Step = Callable[[Batch, Any], tuple[Tensor, Any]]
-# steps of a kind that run as they are: kernels are compiled meanwhile, and buffers made
+# steps of a kind that are taken, and undone, before one is recorded
 WARM_UP = 3
 # kinds that are recorded, each with memory of its own
-MOST_KINDS = 4
+MOST_KINDS = 16
 
 
 def graph_refusal(recipe: Recipe, model: nn.Module, optimizer: Optimizer) -> str | None:
@@ -68,21 +67,26 @@ def make_capturable(optimizer: Optimizer) -> None:
 
 
 class StepGraphs:
-    """Takes training steps, from the fourth of a kind on by replaying a recording.
+    """Takes training steps by recording each kind of them once, and replaying that.
 
     Steps are of a kind if their tensors have the same shapes and both carry a state on or both do
     not. Learning rates are constants of a recording: where one changes, steps are recorded anew.
+    Which steps are replayed does not depend on where a run was interrupted: all but the first of a
+    run, which makes what optimizers keep, and those that cannot be recorded.
 
     Arguments:
         step: A step that does not wait for the device.
         device: A GPU.
+        memory: Gives what a step changes in place; None before the first step of a run.
     """
 
-    def __init__(self, step: Step, device: torch.device) -> None:
-        self.step = step
+    def __init__(
+        self, step: Step, device: torch.device, memory: Callable[[], list[Tensor] | None]
+    ) -> None:
+        self.step, self.memory = step, memory
         # autograd adds gradients up on the stream on which a parameter was first used
         self.stream = torch.cuda.Stream(device)
-        self.taken: Counter[Any] = Counter()
+        self.warm: set[Any] = set()
         self.graphs: dict[Any, _StepGraph] = {}
         self.rates: list[float] = []
 
@@ -101,15 +105,25 @@ class StepGraphs:
             self.graphs.clear()
             self.rates = rates
         kind = _kind(batch, state)
-        if kind not in self.graphs:
-            self.taken[kind] += 1
-            full = len(self.graphs) == MOST_KINDS
-            if kind is None or full or self.taken[kind] <= WARM_UP:
-                with self._aside():
-                    return self.step(batch, state)
+        if kind not in self.graphs and not self._record(kind, batch, state):
             with self._aside():
-                self.graphs[kind] = _StepGraph(self.step, batch, state, self.stream)
+                return self.step(batch, state)
         return self.graphs[kind].replay(batch, state)
+
+    def _record(self, kind: Any, batch: Batch, state: Any) -> bool:
+        """Whether a step could be recorded."""
+        memory = self.memory()
+        if kind is None or memory is None or len(self.graphs) == MOST_KINDS:
+            return False
+        with self._aside():
+            if kind not in self.warm:
+                # kernels are compiled meanwhile, and buffers made
+                with unchanged(memory):
+                    for _ in range(WARM_UP):
+                        self.step(batch, state)
+                self.warm.add(kind)
+            self.graphs[kind] = _StepGraph(self.step, batch, state, self.stream)
+        return True
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
@@ -119,6 +133,27 @@ class StepGraphs:
         with torch.cuda.stream(self.stream):
             yield
         current.wait_stream(self.stream)
+
+
+@contextmanager
+def unchanged(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Context that leaves tensors, and random numbers, as they were before it.
+
+    Example:
+        >>> x = torch.ones(2)
+        >>> with unchanged([x]):
+        ...     x.add_(1)
+        tensor([2., 2.])
+        >>> x
+        tensor([1., 1.])
+    """
+    before = [tensor.detach().clone() for tensor in tensors]
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    with torch.random.fork_rng(list(devices)):
+        yield
+    with torch.no_grad():
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)
 
 
 class _StepGraph:

@@ -52,7 +52,7 @@ class Learner:
         self.no_graph = self._graph_refusal(recipe, machine)
         self.graphs = None
         if self.no_graph is None:
-            self.graphs = StepGraphs(self.update, self.fabric.device)
+            self.graphs = StepGraphs(self.update, self.fabric.device, self.memory)
             make_capturable(self.optimizer)
 
     def _graph_refusal(self, recipe: Recipe, machine: Machine) -> str | None:
@@ -121,6 +121,14 @@ class Learner:
         with self.scaled_rates(batch):
             self.optimizer.step()
         return loss.detach(), detach_state(state)
+
+    def memory(self) -> list[Tensor] | None:
+        """What a step changes in place; None before the first one, which makes some of it."""
+        kept = self.optimizer.state.values()
+        if not kept:
+            return None
+        slots = [slot for state in kept for slot in state.values() if isinstance(slot, Tensor)]
+        return [*self.model.parameters(), *self.model.buffers(), *slots]
 
     @contextmanager
     def scaled_rates(self, batch: Batch) -> Iterator[None]:
