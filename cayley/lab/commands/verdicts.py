@@ -25,7 +25,7 @@ def verdicts(options: Namespace) -> int:
     What is wrong with others is said.
     """
     from cayley.lab.report import read_runs
-    from cayley.lab.studies import find_studies, read_study
+    from cayley.lab.runs import find_studies, read_study
     from cayley.lab.verdicts import Evidence, judge_claims
 
     runs, problems = read_runs(options.folders)

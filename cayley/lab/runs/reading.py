@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from cayley.lab.errors import RecipeError, RunError
 from cayley.lab.recipes import Recipe, edits, read_recipe, write_recipe
 from cayley.lab.runs.description import FORMAT, RunDescription
@@ -118,6 +116,8 @@ def load_tensors(
         name: Of the file.
         description: Of the run; None to take a file of any run.
     """
+    import torch
+
     path = folder / name
     with explain_damage(folder, name):
         content = path.read_bytes()

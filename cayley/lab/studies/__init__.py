@@ -13,16 +13,13 @@
 """
 
 from cayley.lab.studies.catalogue import STUDIES, find_study
-from cayley.lab.studies.folders import StudyRecord, find_studies, read_study, run_study
+from cayley.lab.studies.folders import run_study
 from cayley.lab.studies.study import Measured, Study
 
 __all__ = [
     "STUDIES",
     "Measured",
     "Study",
-    "StudyRecord",
-    "find_studies",
     "find_study",
-    "read_study",
     "run_study",
 ]

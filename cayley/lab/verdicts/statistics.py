@@ -7,8 +7,6 @@ curves cross a line only as ordered, since some never do (Mann and Whitney 1947)
 import math
 from collections.abc import Sequence
 
-from scipy import stats
-
 __all__ = ["ALPHA", "SEEDS", "p_below", "p_earlier", "p_less"]
 
 ALPHA = 0.05  # below it a difference is not taken for chance
@@ -26,6 +24,8 @@ def p_below(values: Sequence[float], line: float) -> float:
         >>> p_below([1.0, 1.1, 0.9], 2.0) < 0.01 < p_below([1.0, 3.1, 1.9], 2.0)
         True
     """
+    from scipy import stats
+
     if len(set(values)) == 1:
         return float(values[0] >= line)
     return float(stats.ttest_1samp(values, line, alternative="less").pvalue)
@@ -45,6 +45,8 @@ def p_less(first: Sequence[float], second: Sequence[float], by: float = 0.0) -> 
         >>> p_less([1.0, 1.1, 0.9], [2.0, 2.1, 1.9], by=2.0) > 0.99
         True
     """
+    from scipy import stats
+
     moved = [value + by for value in first]
     if len(set(moved)) == len(set(second)) == 1:
         return float(moved[0] >= second[0])
@@ -62,6 +64,8 @@ def p_earlier(first: Sequence[float], second: Sequence[float]) -> float:
         >>> round(p_earlier([10, 20, 30], [40, 50, math.inf]), 3)
         0.05
     """
+    from scipy import stats
+
     # only the order counts: infinity becomes a number that is later than all others
     never = 1.0 + max((time for time in (*first, *second) if math.isfinite(time)), default=0.0)
     x, y = ([min(time, never) for time in times] for times in (first, second))

@@ -7,8 +7,8 @@ import pytest
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import published
-from cayley.lab.runs import Machine
-from cayley.lab.studies import STUDIES, Study, find_study, read_study, run_study
+from cayley.lab.runs import Machine, read_study
+from cayley.lab.studies import STUDIES, Study, find_study, run_study
 from cayley.lab.training import RunSettings
 from cayley.lab.verdicts import judges
 from cayley.lab.verdicts.studied import StudyNumber

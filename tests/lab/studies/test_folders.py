@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cayley.lab.errors import NotFinite, RecipeError, RunError
-from cayley.lab.runs import Machine
-from cayley.lab.studies import Measured, Study, StudyRecord, find_studies, read_study, run_study
+from cayley.lab.runs import Machine, StudyRecord, find_studies, read_study
+from cayley.lab.studies import Measured, Study, run_study
 from cayley.lab.studies.study import Settings, make_panels
 from cayley.lab.training import RunSettings
 
