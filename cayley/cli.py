@@ -173,14 +173,16 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("report", commands.report, "cayley report runs -o report.html")
     folders = sub.add_argument(
-        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs below them"
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs, and studies"
     )
     page = sub.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), help="the page (%(default)s)"
     )
     markdown = sub.add_argument("--markdown", type=Path, help="a file for the tables as Markdown")
     figures = sub.add_argument("--figures", type=Path, help="a folder for the figures as PNG")
-    for action in (folders, page, markdown, figures):
+    csv = sub.add_argument("--csv", type=Path, help="a folder for the tables as CSV, all digits")
+    latex = sub.add_argument("--latex", type=Path, help="a folder for the tables as LaTeX")
+    for action in (folders, page, markdown, figures, csv, latex):
         complete(action, FILES)
     _add_json(sub)
 

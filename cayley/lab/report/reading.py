@@ -7,6 +7,7 @@ from typing import Any
 
 from cayley.lab.errors import RecipeError, RunError
 from cayley.lab.recipes import Recipe, published
+from cayley.lab.report.samples import Sample, read_samples
 from cayley.lab.runs import (
     NOT_FINITE,
     Record,
@@ -35,6 +36,7 @@ class MeasuredRun:
         result: The numbers; None unless the run is finished.
         faults: What is missing or damaged, in words.
         diverged: Whether it ended because something was not finite.
+        samples: Text or sound of its network.
     """
 
     folder: Path
@@ -45,6 +47,7 @@ class MeasuredRun:
     result: RunResult | None = None
     faults: tuple[str, ...] = ()
     diverged: bool = False
+    samples: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ def read_measured(folder: Path) -> MeasuredRun:
         result,
         tuple(faults),
         result is None and metrics.event.startswith(NOT_FINITE),
+        read_samples(folder),
     )
 
 
