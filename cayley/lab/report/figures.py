@@ -15,7 +15,7 @@ from cayley.lab.report.reading import MeasuredRun
 from cayley.lab.report.rows import Row, Section, label_rows
 from cayley.lab.wording import number
 
-__all__ = ["VEGALITE", "Figure", "draw_comparison", "draw_figures"]
+__all__ = ["VEGALITE", "Figure", "draw_comparison", "draw_figures", "draw_tasks"]
 
 WIDTH = 640
 POINTS = 150
@@ -79,12 +79,18 @@ def draw_figures(sections: Sequence[Section]) -> dict[str, list[Figure]]:
             figures[section.name] = [figure for figure in panels if figure is not None]
         else:
             rows = [row for row in section.rows if id(row) not in drawn]
-            figures[section.name] = _draw_tasks(section.name, rows)
+            figures[section.name] = draw_tasks(section.name, rows)
     return figures
 
 
-def _draw_tasks(table: str, rows: Iterable[Row]) -> list[Figure]:
-    """Rows of the same task and metric share a chart."""
+def draw_tasks(name: str, rows: Iterable[Row], quantity: Quantity | None = None) -> list[Figure]:
+    """Charts of rows: those of the same task and metric share one.
+
+    Arguments:
+        name: For files.
+        rows: What to draw.
+        quantity: What over time; None for the deciding metric, on the test set where there is one.
+    """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if any(run.evaluations for run in row.runs):
@@ -95,8 +101,16 @@ def _draw_tasks(table: str, rows: Iterable[Row]) -> list[Figure]:
     figures = []
     for (task, settings, _), some in groups.items():
         own = [f"{key} = {value}" for key, value in settings if (key, value) not in shared]
-        figures.append(_draw_rows(table, ", ".join((task, *own)), some))
+        title = ", ".join((task, *own))
+        figures.append(draw_comparison(name, title, some, quantity or _usual_quantity(some)))
     return [figure for figure in figures if figure is not None]
+
+
+def _usual_quantity(rows: Iterable[Row]) -> Quantity:
+    runs = [run for row in rows for run in row.runs]
+    splits = {split for one in runs for record in one.evaluations for split in record["scores"]}
+    split = next(split for split in ("test", "valid", "train") if split in splits)
+    return Quantity(split, runs[0].description.metric.name)
 
 
 def _draw_panel(section: Section, panel: Panel) -> Figure | None:
@@ -113,13 +127,6 @@ def _draw_panel(section: Section, panel: Panel) -> Figure | None:
     quantities = [Quantity.parse(name) for name in panel.y]
     axes = _Axes(quantities, panel.x, panel.scale, panel.end, labels)
     return _draw(section.view.paper, title, rows, axes)
-
-
-def _draw_rows(table: str, task: str, rows: Sequence[Row]) -> Figure | None:
-    runs = [run for row in rows for run in row.runs]
-    splits = {split for one in runs for record in one.evaluations for split in record["scores"]}
-    split = next(split for split in ("test", "valid", "train") if split in splits)
-    return draw_comparison(table, task, rows, Quantity(split, runs[0].description.metric.name))
 
 
 def draw_comparison(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from cayley.lab.recipes import published
 from cayley.lab.report.claims import JudgedClaim, Picture
-from cayley.lab.report.figures import Figure, draw_comparison
+from cayley.lab.report.figures import Figure, draw_tasks
 from cayley.lab.report.quantities import Quantity
 from cayley.lab.report.rows import Report, Row
 from cayley.lab.verdicts.evidence import Evidence
@@ -97,18 +97,14 @@ def _has_runs(judge: Judge, evidence: Evidence) -> bool:
 
 
 def _draw(name: str, judge: Judge, rows: Mapping[str, Row]) -> tuple[Figure, ...]:
-    """A chart for each task and quantity that the statements are about."""
-    groups: dict[tuple[str, Quantity], dict[str, Row]] = {}
+    """Charts of the quantities that the statements are about, a task each."""
+    groups: dict[Quantity, dict[str, Row]] = {}
     for one in judge.statements:
         if isinstance(one, Statement):
-            for recipe in one.recipes:
-                if row := rows.get(recipe):
-                    task = row.recipe.task
-                    settings = ", ".join(f"{key} = {value}" for key, value in task.settings.items())
-                    where = ", ".join(filter(None, (task.name, settings)))
-                    groups.setdefault((where, one.quantity), {})[recipe] = row
-    drawn = (
-        draw_comparison(f"claim-{name}", task, [*some.values()], quantity)
-        for (task, quantity), some in groups.items()
+            found = {recipe: rows[recipe] for recipe in one.recipes if recipe in rows}
+            groups.setdefault(one.quantity, {}).update(found)
+    return tuple(
+        figure
+        for quantity, some in groups.items()
+        for figure in draw_tasks(f"claim-{name}", some.values(), quantity)
     )
-    return tuple(figure for figure in drawn if figure is not None)
