@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_same_run", "evaluate", "reproduce", "resume", "train"]
 
+SOUND = {"segsnr_db": "SegSNR in dB", "stoi": "STOI", "pesq": "PESQ"}
+
 
 def train(options: Namespace) -> int:
     """Train a recipe, in a folder of its own for each seed.
@@ -393,6 +395,11 @@ def print_result(folder: Path, result: "RunResult") -> None:
             f"  {split} {metric} {short_number(selected.scores[metric])} (step {selected.step}, "
             f"{chosen}{hint}), baseline {short_number(description.baseline[split][metric])}"
         )
+    if result.audio:
+        scores = ", ".join(
+            f"{SOUND.get(name, name)} {short_number(value)}" for name, value in result.audio.items()
+        )
+        print(f"  sound of the test set: {scores}")
     # several papers print the same number: the first of them is named
     several = reversed(describe_recipe(recipe)["published"])
     published = {(one["metric"], one["value"]): one for one in several}

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ __all__ = [
 # the event with which a run ends that diverges
 NOT_FINITE = "not finite"
 RETRAIN = "delete the folder, and train once more"
+# where a number may be too large for a float
+LARGE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
 # of files that cannot be used
 REMEDIES = {
     "checkpoint.pt": "delete it, and cayley resume starts over",
@@ -252,8 +255,10 @@ def parse_json(text: bytes) -> Any:
             raise ValueError(f"expected finite numbers, got {digits}")
         return value
 
+    # a function for every number makes reading three times as slow
+    options = {"parse_float": number} if LARGE.search(text) else {}
     try:
-        return json.loads(text, parse_constant=number, parse_float=number)
+        return json.loads(text, parse_constant=number, **options)
     except RecursionError:
         raise ValueError("expected JSON, got brackets that never end") from None
 
