@@ -7,7 +7,8 @@ from typing import Any
 
 from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better
 from cayley.lab.report.reading import MeasuredRun
-from cayley.lab.report.rows import Row
+from cayley.lab.report.rows import Row, label_rows
+from cayley.lab.wording import natural_key
 
 __all__ = ["SeedCurves", "gather_curves", "read_curves", "shorten"]
 
@@ -95,7 +96,8 @@ def gather_curves(rows: Sequence[Row]) -> list[dict[str, Any]]:
         curves.
     """
     found = []
-    for row in rows:
+    rows = sorted(rows, key=lambda row: natural_key(row.label))
+    for label, row in zip(label_rows(rows), rows, strict=True):
         first = row.runs[0]
         splits = {split for run in row.runs for one in run.evaluations for split in one["scores"]}
         for split in (one for one in SPLITS if one in splits):
@@ -104,7 +106,7 @@ def gather_curves(rows: Sequence[Row]) -> list[dict[str, Any]]:
             if curves is not None:
                 found.append(
                     {
-                        "row": row.label,
+                        "row": label,
                         "quantity": quantity.label,
                         "higher": is_higher_better(first, quantity),
                         "baseline": find_baseline(first, quantity),

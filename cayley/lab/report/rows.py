@@ -21,6 +21,7 @@ __all__ = [
     "Section",
     "Shown",
     "find_common",
+    "is_sweep",
     "label_rows",
 ]
 
@@ -192,6 +193,11 @@ def find_common(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(one for one in rows[0].changes if all(one in row.changes for row in rows))
 
 
+def is_sweep(rows: Sequence[Row]) -> bool:
+    """Whether several rows are of one recipe."""
+    return len(rows) > 1 and len({(row.recipe.name, row.recipe.variant) for row in rows}) == 1
+
+
 def label_rows(rows: Sequence[Row]) -> list[str]:
     """A label for each of several rows, without what they have in common.
 
@@ -199,7 +205,7 @@ def label_rows(rows: Sequence[Row]) -> list[str]:
     """
     common = find_common(rows)
     own = [[one for one in row.changes if one not in common] for row in rows]
-    if len(rows) > 1 and len({(row.recipe.name, row.recipe.variant) for row in rows}) == 1:
+    if is_sweep(rows):
         # the words after "not" are the same everywhere
         return [
             ", ".join(one.partition(", not ")[0] for one in some) or "unchanged" for some in own
@@ -262,6 +268,16 @@ class Section:
     def common(self) -> tuple[str, ...]:
         """What was changed in all of several rows."""
         return find_common(self.rows)
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether the rows differ in settings only, so that these name them."""
+        return is_sweep(self.rows)
+
+    @property
+    def labels(self) -> list[str]:
+        """Of the rows, without what they have in common."""
+        return label_rows(self.rows)
 
     @property
     def missing(self) -> tuple[Shown, ...]:

@@ -203,7 +203,8 @@ def test_a_sweep_stays_readable(tmp_path: Path) -> None:
     assert section.common == ("training.steps = 100, not 2500",)
     page = write_page(report, figures, "2026-11-16")
     assert page.count("<small>training.steps = 100") == 0
-    assert "In all rows: training.steps = 100, not 2500." in page
+    assert "All rows: <code>quickstart (training.steps = 100, not 2500)</code>." in page
+    assert '<tbody data-recipe="model.hidden = 8, optim.lr = 0.0001"' in page
     (figure,) = figures[section.name]
     lines = [trace["row"] for trace in figure.spec["data"]["values"]]
     assert len(lines) == len(set(lines)) == 16
