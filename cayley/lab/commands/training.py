@@ -274,6 +274,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
                 code = code or error.code
                 continue
             results.setdefault(job.recipe.name, []).append(result)
+            _write_samples(folder, job.recipe, options)
             if not (options.quiet or options.json):
                 print_result(folder, result)
     if not (options.quiet or options.json):
@@ -317,6 +318,15 @@ def _shared_arguments(options: Namespace) -> list[str]:
         arguments += ["--data", str(options.data)]
     switches = ("download", "unchecked", "tiny", "graph")
     return arguments + [f"--{name}" for name in switches if getattr(options, name)]
+
+
+def _write_samples(folder: Path, recipe: Recipe, options: Namespace) -> None:
+    """Let the network of a finished run say something, where its task has text or sound."""
+    from cayley.lab import training
+
+    if training.has_samples(recipe.task.name) and not [*folder.glob("sample*")]:
+        device = "" if options.device == "auto" else options.device
+        training.write_samples(folder, device=device, data=options.data, trust=True)
 
 
 def _say(lines: list[str], options: Namespace) -> None:

@@ -256,9 +256,9 @@ def parse_json(text: bytes) -> Any:
         return value
 
     # a function for every number makes reading three times as slow
-    options = {"parse_float": number} if LARGE.search(text) else {}
+    parse_float = number if LARGE.search(text) else None
     try:
-        return json.loads(text, parse_constant=number, **options)
+        return json.loads(text, parse_constant=number, parse_float=parse_float)
     except RecursionError:
         raise ValueError("expected JSON, got brackets that never end") from None
 

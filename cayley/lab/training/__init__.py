@@ -3,6 +3,7 @@
 =============== =====================================================================
 ``entry``       train, go on, score what was learnt: what the commands call
 ``setup``       what a run is made of: task, model, description
+``restoring``   a run with its weights; ``samples`` of what it says
 ``naming``      the names of run folders
 ``loop``        when to evaluate, record, save and stop; ``timetable`` says when
 ``learner``     a step: forward, backward, preconditioner, optimizer
@@ -17,10 +18,12 @@
 =============== =====================================================================
 """
 
-from cayley.lab.training.entry import Weights, evaluate, resume, train
+from cayley.lab.training.entry import evaluate, resume, train
 from cayley.lab.training.estimate import Estimate, estimate_run
 from cayley.lab.training.naming import run_folder
 from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, title
+from cayley.lab.training.restoring import RestoredRun, Weights, restore_run
+from cayley.lab.training.samples import has_samples, write_samples
 from cayley.lab.training.setup import (
     RunSettings,
     build_task,
@@ -33,6 +36,7 @@ __all__ = [
     "Estimate",
     "Quiet",
     "Reporter",
+    "RestoredRun",
     "RunSettings",
     "Weights",
     "build_task",
@@ -40,10 +44,13 @@ __all__ = [
     "estimate_run",
     "evaluate",
     "fit_hidden",
+    "has_samples",
     "initial_model",
     "reads_files",
+    "restore_run",
     "resume",
     "run_folder",
     "title",
     "train",
+    "write_samples",
 ]
