@@ -162,13 +162,24 @@ def make_parser() -> argparse.ArgumentParser:
     sub = add("evaluate", commands.evaluate, "cayley evaluate runs/quickstart/paper-seed5544")
     _add_run(sub)
     sub.add_argument("--split", choices=("train", "valid", "test"), default="test")
-    sub.add_argument(
-        "--weights",
-        choices=("selected", "valid", "test", "last"),
-        default="selected",
-        help="those that give the run's numbers, the best by a split, or the last (%(default)s)",
-    )
+    _add_weights(sub)
     sub.add_argument("--audio", action="store_true", help="speech: SegSNR, STOI and PESQ instead")
+    _add_json(sub)
+
+    sub = add("diagnose", commands.diagnose, "cayley diagnose runs/quickstart/paper-seed5544")
+    _add_run(sub)
+    _add_weights(sub)
+    sub.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="these diagnostics, such as orthogonality or gradient_norms; else all that there are",
+    )
+    output = sub.add_argument(
+        "-o", "--output", type=Path, help="where figures go; else the folder diagnosis of the run"
+    )
+    complete(output, FILES)
     _add_json(sub)
 
     sub = add("report", commands.report, "cayley report runs -o report.html")
@@ -408,6 +419,15 @@ def _add_run(sub: argparse.ArgumentParser) -> None:
         help="run the code of a module that the recipe names and that is not of cayley",
     )
     _add_place(sub, None)
+
+
+def _add_weights(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--weights",
+        choices=("selected", "valid", "test", "last"),
+        default="selected",
+        help="those that give the run's numbers, the best by a split, or the last (%(default)s)",
+    )
 
 
 def _add_place(sub: argparse.ArgumentParser, device: str | None) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from types import FunctionType
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +59,15 @@ def drawn(axes: object) -> None:
     axes.figure.canvas.draw()
 
 
+def heights(line: Any) -> list[float]:
+    return [*line.get_ydata()]
+
+
+def widths(axes: Any) -> list[float]:
+    """Of bars."""
+    return [bar.get_width() for bar in axes.patches]
+
+
 def test_recurrences() -> None:
     layer, x = cayley.LSTM(I, N, norm="layer"), torch.randn(T, B, I)
     norms = gradient_norms(layer, lambda: layer(x)[0].sum())
@@ -90,12 +100,11 @@ def test_numbers_of_matrices_are_those_of_the_picture() -> None:
     axes = plots.plot_singular_values({"W": found})
     drawn(axes)
     (line,) = axes.get_lines()
-    assert [*line.get_ydata()] == pytest.approx([3.0, 2.0, 1.0])
+    assert heights(line) == pytest.approx([3.0, 2.0, 1.0])
     errors = {"W": orthogonality_error(2 * torch.eye(2)), "I": orthogonality_error(torch.eye(2))}
     axes = plots.plot_orthogonality(errors)
     drawn(axes)
-    widths = [bar.get_width() for bar in axes.patches]
-    assert widths == pytest.approx([3 * 2**0.5, 1e-18])
+    assert widths(axes) == pytest.approx([3 * 2**0.5, 1e-18])
     W = torch.tensor([[0.0, 1.0], [-2.0, 0.0]])
     axes = plots.plot_matrix(W)
     drawn(axes)
@@ -109,7 +118,7 @@ def test_eigenvalue_normalisation() -> None:
     found = eigenvalue_normalisation(layer)["weight_hh_l0"]
     axes = plots.plot_normalisation(found)
     drawn(axes)
-    assert [bar.get_width() for bar in axes.patches] == found.events.tolist()
+    assert widths(axes) == found.events.tolist()
     assert axes.get_title() == f"ρ(T) = {float(found.radius):.4g}, not yet normalised"
 
 
@@ -117,7 +126,7 @@ def test_norms_and_values_that_are_not_finite() -> None:
     values = torch.tensor([[[3.0, 4.0]], [[0.0, 1.0]]])
     axes = plots.plot_norms({"h": moments(values)})
     drawn(axes)
-    assert [*axes.get_lines()[0].get_ydata()] == pytest.approx([5.0, 1.0])
+    assert heights(axes.get_lines()[0]) == pytest.approx([5.0, 1.0])
     model = nn.Linear(2, 1)
     axes = plots.plot_nonfinite(nonfinite_counts(model))
     drawn(axes)
@@ -125,14 +134,14 @@ def test_norms_and_values_that_are_not_finite() -> None:
     with torch.no_grad():
         model.weight.fill_(torch.nan)
     axes = plots.plot_nonfinite(nonfinite_counts(model))
-    assert [bar.get_width() for bar in axes.patches] == [2]
+    assert widths(axes) == [2]
 
 
 def test_approximate_eigenvalues() -> None:
     d = torch.tensor([1.0, 2.0, 5.0])
     axes = plots.plot_ritz(lanczos(lambda v: d * v, torch.ones(3)))
     drawn(axes)
-    assert [*axes.get_lines()[0].get_ydata()] == pytest.approx([1.0, 2.0, 5.0], rel=1e-5)
+    assert heights(axes.get_lines()[0]) == pytest.approx([1.0, 2.0, 5.0], rel=1e-5)
 
 
 def test_every_function_has_a_plot() -> None:

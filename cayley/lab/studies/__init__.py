@@ -8,6 +8,7 @@
 ``normalisations``   what is left of states after normalisation
 ``matrices``         orthogonality, eigenvalues, series and costs of matrices
 ``catalogue``        all of them, by name
+``diagnosis``        what goes on inside of one's own runs
 ``folders``          ``studies/NAME``: numbers of each seed, and the picture
 ==================== ===========================================================
 """
