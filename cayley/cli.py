@@ -442,6 +442,11 @@ def _add_place(sub: argparse.ArgumentParser, device: str | None) -> None:
 
 
 def _add_output_style(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write curves, weights and spectra for TensorBoard, into the folder of the run",
+    )
     sub.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     _add_json(sub)
 

@@ -19,7 +19,7 @@ from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
     from cayley.lab.runs import RunResult
-    from cayley.lab.training import RunSettings
+    from cayley.lab.training import Reporter, RunSettings
 
 __all__ = ["check_same_run", "evaluate", "reproduce", "resume", "train"]
 
@@ -118,7 +118,7 @@ def resume(options: Namespace) -> int:
             options.run_folder,
             device=options.device or "",
             data=options.data,
-            reporter=training.choose_reporter(options.quiet, options.json),
+            reporter=_reporter(options, options.run_folder),
             interrupts=interrupts,
             checkpoint_seconds=options.checkpoint_every,
             extend=options.extend,
@@ -242,7 +242,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
     with Interrupts() as interrupts:
         for job in left:
             folder = _folder(job, options)
-            reporter = training.choose_reporter(options.quiet, options.json)
+            reporter = _reporter(options, folder)
             settings = _settings(options, job.overrides)
             try:
                 if extend or (again and (folder / "run.json").exists()):
@@ -316,8 +316,19 @@ def _shared_arguments(options: Namespace) -> list[str]:
     arguments += ["--checkpoint-every", str(options.checkpoint_every)]
     if options.data is not None:
         arguments += ["--data", str(options.data)]
-    switches = ("download", "unchecked", "tiny", "graph")
+    switches = ("download", "unchecked", "tiny", "graph", "tensorboard")
     return arguments + [f"--{name}" for name in switches if getattr(options, name)]
+
+
+def _reporter(options: Namespace, folder: Path) -> "Reporter":
+    """What shows the progress of the run in a folder."""
+    from cayley.lab import training
+
+    reporter = training.choose_reporter(options.quiet, options.json)
+    if not options.tensorboard:
+        return reporter
+    training.check_tensorboard()
+    return training.TensorBoard(reporter, folder)
 
 
 def _write_samples(folder: Path, recipe: Recipe, options: Namespace) -> None:

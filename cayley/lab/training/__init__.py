@@ -13,6 +13,7 @@
 ``selection``   which evaluation gives the numbers
 ``progress``    where a run is, for the checkpoint
 ``reporters``   what shows the progress; ``clock`` the rate and the time left
+``tensorboard`` the same for TensorBoard, with what is inside of the network
 ``sizing``      the size of a network that has so many parameters
 ``estimate``    how long a run will take, by a few of its steps
 =============== =====================================================================
@@ -31,6 +32,7 @@ from cayley.lab.training.setup import (
     reads_files,
 )
 from cayley.lab.training.sizing import fit_hidden
+from cayley.lab.training.tensorboard import TensorBoard, check_tensorboard
 
 __all__ = [
     "Estimate",
@@ -38,8 +40,10 @@ __all__ = [
     "Reporter",
     "RestoredRun",
     "RunSettings",
+    "TensorBoard",
     "Weights",
     "build_task",
+    "check_tensorboard",
     "choose_reporter",
     "estimate_run",
     "evaluate",

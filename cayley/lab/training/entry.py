@@ -243,7 +243,7 @@ def _go(
     loop: Loop, description: RunDescription, event: str = "resumed", message: str = ""
 ) -> RunResult:
     step = loop.progress.step
-    loop.reporter.begin(description, step)
+    loop.reporter.begin(description, step, loop.learner.model)
     result = None
     try:
         if step or message:
