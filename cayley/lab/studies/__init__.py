@@ -7,6 +7,7 @@
 ``gradients``        gradients of states, Jacobians of states by inputs
 ``normalisations``   what is left of states after normalisation
 ``matrices``         orthogonality, eigenvalues, series and costs of matrices
+``rebasing``         a fixed D against one that is chosen again
 ``catalogue``        all of them, by name
 ``diagnosis``        what goes on inside of one's own runs
 ``folders``          ``studies/NAME``: numbers of each seed, and the picture
