@@ -174,7 +174,8 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="these diagnostics, such as orthogonality or gradient_norms; else all that there are",
+        help="these: orthogonality, spectrum, angles, normalisation, gradient_norms, states, "
+        "heatmap, nonfinite; else all that the network serves",
     )
     output = sub.add_argument(
         "-o", "--output", type=Path, help="where figures go; else the folder diagnosis of the run"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cayley.lab.commands.files import write_file
 from cayley.lab.errors import RunError
-from cayley.lab.wording import align, short_number
+from cayley.lab.wording import align, counted, short_number
 
 if TYPE_CHECKING:
     from cayley.lab.training import Weights
@@ -60,7 +60,7 @@ def diagnose(options: Namespace) -> int:
         print("\n".join(align(rows, 200)))
     for name, reason in refusals.items():
         print(f"{name}: not for this network: {reason}")
-    print(f"{output}: {len(numbers)} figures and diagnosis.json")
+    print(f"{output}: {counted(len(numbers), 'figure')} and diagnosis.json")
     return 0
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cayley.lab.runs import RunResult
     from cayley.lab.training import Reporter, RunSettings
 
-__all__ = ["check_same_run", "evaluate", "reproduce", "resume", "train"]
+__all__ = ["check_same_run", "evaluate", "print_result", "reproduce", "resume", "train"]
 
 SOUND = {"segsnr_db": "SegSNR in dB", "stoi": "STOI", "pesq": "PESQ"}
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from cayley.diagnostics import (
@@ -13,11 +14,13 @@ from cayley.diagnostics import (
     eigenvalue_normalisation,
     gradient_norms,
     hidden_statistics,
+    jacobian_heatmap,
     nonfinite_counts,
     orthogonality_errors,
     scaling_angles,
     spectra,
 )
+from cayley.diagnostics.runs import recurrent_layers
 from cayley.lab.errors import RecipeError
 from cayley.lab.studies.study import make_panels
 from cayley.lab.tasks import Batch
@@ -27,7 +30,10 @@ from cayley.parametrizations.eigenvalue.dominant import Event
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Diagnosis", "Probe", "diagnose"]
+__all__ = ["MEASURES", "Diagnosis", "Probe", "diagnose"]
+
+# a Jacobian has as many rows as steps and units
+HEAT_STEPS = 30
 
 
 class Probe:
@@ -83,8 +89,7 @@ def diagnose(probe: Probe, names: Sequence[str] = ()) -> list[Diagnosis]:
 
     Arguments:
         probe: The network and a batch.
-        names: Keys of :data:`cayley.diagnostics.DIAGNOSTICS`, which it then has to serve; none for
-            all that it serves.
+        names: Keys of :data:`MEASURES`, which it then has to serve; none for all that it serves.
     """
     unknown = [name for name in names if name not in MEASURES]
     if unknown:
@@ -93,8 +98,9 @@ def diagnose(probe: Probe, names: Sequence[str] = ()) -> list[Diagnosis]:
         )
     found = []
     for name in names or MEASURES:
+        check = DIAGNOSTICS[name].check if name in DIAGNOSTICS else recurrent_layers
         try:
-            DIAGNOSTICS[name].check(probe.model)
+            check(probe.model)
         except TypeError as error:
             if names:
                 raise RecipeError(f"{name}: {error}") from error
@@ -192,6 +198,22 @@ def _draw_states(found: Mapping[str, Moments]) -> "Figure":
     return figure
 
 
+def _heatmap(probe: Probe) -> Found:
+    """Of the first recurrent layer, for the first steps of one example."""
+    name, layer = next(iter(recurrent_layers(probe.model).items()))
+    inputs: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda layer, args: inputs.append(args[0]))
+    with handle, torch.no_grad():
+        probe.loss()
+    heat = jacobian_heatmap(layer, inputs[0][:HEAT_STEPS, :1].detach())
+    later = heat.diagonal(-(len(heat) // 2))
+    numbers = {
+        f"{name} ‖∂h_τ/∂x_τ‖": float(heat.diagonal().mean()),
+        f"{name} {len(heat) // 2} steps later": float(later.mean()),
+    }
+    return numbers, lambda: _draw("plot_heatmap", heat)
+
+
 def _nonfinite(probe: Probe) -> Found:
     probe.model.zero_grad()
     probe.loss().backward()
@@ -208,6 +230,7 @@ MEASURES: dict[str, Callable[[Probe], Found]] = {
     "normalisation": _normalisation,
     "gradient_norms": _gradient_norms,
     "states": _states,
+    "heatmap": _heatmap,
     "nonfinite": _nonfinite,
 }
 

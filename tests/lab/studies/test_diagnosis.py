@@ -38,7 +38,7 @@ def rotation() -> nn.Module:
 
 
 def test_every_diagnostic_that_can_be_recorded_is_there() -> None:
-    assert {*MEASURES} == {*DIAGNOSTICS}
+    assert {*MEASURES} == {*DIAGNOSTICS, "heatmap"}
 
 
 def test_the_gradients_of_a_rotation_neither_vanish_nor_explode(rotation: nn.Module) -> None:
@@ -53,6 +53,13 @@ def test_the_spectrum_of_a_rotation(rotation: nn.Module) -> None:
     assert [*found] == ["spectrum", "orthogonality"]
     assert [*found["spectrum"].numbers.values()] == pytest.approx([1.0, 1.0, 1.0])
     assert found["orthogonality"].numbers["weight_hh_l0 ‖W*W − I‖"] < 1e-6
+
+
+def test_a_rotation_forgets_no_input(rotation: nn.Module) -> None:
+    """∂h_τ/∂x_t = W^(τ − t) U, whose norm is that of U however long ago the input was."""
+    numbers = look(rotation, "heatmap")["heatmap"].numbers
+    norm = float(torch.linalg.matrix_norm(rotation.get_parameter("weight_ih_l0").detach(), 2))
+    assert [*numbers.values()] == pytest.approx([norm, norm], rel=1e-5)
 
 
 def test_half_of_d_is_negative() -> None:
