@@ -162,25 +162,39 @@ def make_parser() -> argparse.ArgumentParser:
     sub = add("evaluate", commands.evaluate, "cayley evaluate runs/quickstart/paper-seed5544")
     _add_run(sub)
     sub.add_argument("--split", choices=("train", "valid", "test"), default="test")
-    sub.add_argument(
-        "--weights",
-        choices=("selected", "valid", "test", "last"),
-        default="selected",
-        help="those that give the run's numbers, the best by a split, or the last (%(default)s)",
-    )
+    _add_weights(sub)
     sub.add_argument("--audio", action="store_true", help="speech: SegSNR, STOI and PESQ instead")
+    _add_json(sub)
+
+    sub = add("diagnose", commands.diagnose, "cayley diagnose runs/quickstart/paper-seed5544")
+    _add_run(sub)
+    _add_weights(sub)
+    sub.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="these: orthogonality, spectrum, angles, normalisation, gradient_norms, states, "
+        "heatmap, nonfinite; else all that the network serves",
+    )
+    output = sub.add_argument(
+        "-o", "--output", type=Path, help="where figures go; else the folder diagnosis of the run"
+    )
+    complete(output, FILES)
     _add_json(sub)
 
     sub = add("report", commands.report, "cayley report runs -o report.html")
     folders = sub.add_argument(
-        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs below them"
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs, and studies"
     )
     page = sub.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), help="the page (%(default)s)"
     )
     markdown = sub.add_argument("--markdown", type=Path, help="a file for the tables as Markdown")
     figures = sub.add_argument("--figures", type=Path, help="a folder for the figures as PNG")
-    for action in (folders, page, markdown, figures):
+    csv = sub.add_argument("--csv", type=Path, help="a folder for the tables as CSV, all digits")
+    latex = sub.add_argument("--latex", type=Path, help="a folder for the tables as LaTeX")
+    for action in (folders, page, markdown, figures, csv, latex):
         complete(action, FILES)
     _add_json(sub)
 
@@ -408,6 +422,15 @@ def _add_run(sub: argparse.ArgumentParser) -> None:
     _add_place(sub, None)
 
 
+def _add_weights(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--weights",
+        choices=("selected", "valid", "test", "last"),
+        default="selected",
+        help="those that give the run's numbers, the best by a split, or the last (%(default)s)",
+    )
+
+
 def _add_place(sub: argparse.ArgumentParser, device: str | None) -> None:
     sub.add_argument(
         "--device",
@@ -420,6 +443,11 @@ def _add_place(sub: argparse.ArgumentParser, device: str | None) -> None:
 
 
 def _add_output_style(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="write curves, weights and spectra for TensorBoard, into the folder of the run",
+    )
     sub.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
     _add_json(sub)
 

@@ -6,7 +6,7 @@ Imports run along these arrows only, from a room to those on its right::
                    │                     │    └──→ recipes ┤
                    │                     └→ runs → recipes ┘
                    ├→ report → runs
-                   └→ verdicts → report, studies
+                   └→ verdicts → report
 
 ============= ==================================================================
 ``recipes``   what to train, and what was published about it

@@ -1,6 +1,7 @@
 """Numbers as a reader wants them: four digits, the same decimals where they are compared."""
 
 import math
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ __all__ = [
     "decimals",
     "duration",
     "escape_markdown",
+    "natural_key",
     "number",
     "printed",
     "short_number",
@@ -64,6 +66,20 @@ def decimals(value: float) -> int | None:
     if not 1e-3 <= abs(value) < 1e6:
         return None
     return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))
+
+
+def natural_key(text: str) -> list[tuple[float, str]]:
+    """What sorts texts with numbers in them as a reader would.
+
+    Example:
+        >>> sorted(["n = 16, x", "n = 8, y", "m"], key=natural_key)
+        ['m', 'n = 8, y', 'n = 16, x']
+        >>> sorted(["lr = 0.01", "lr = 1e-05", "lr = 0.002"], key=natural_key)
+        ['lr = 1e-05', 'lr = 0.002', 'lr = 0.01']
+    """
+    # words and numbers in turn, a word first
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", text)
+    return [(float(part), "") if k % 2 else (0.0, part) for k, part in enumerate(parts)]
 
 
 def number(value: float, like: float | None = None) -> str:

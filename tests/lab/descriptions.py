@@ -31,6 +31,7 @@ CONTENT: dict[str, Any] = {
         "device": "x86_64",
         "precision": "32-true",
         "threads": 2,
+        "graph": False,
         "host": "here",
         "platform": "Linux",
         "cpu": "a fast one",

@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"recipes", "tasks", "models", "runs", *SHARED},
     "report": {"recipes", "runs", *SHARED},
     "studies": {"recipes", "tasks", "models", "runs", "training", *SHARED},
-    "verdicts": {"recipes", "runs", "report", "studies", *SHARED},
+    "verdicts": {"recipes", "runs", "report", *SHARED},
     "commands": {"recipes", "runs", "training", "report", "studies", "verdicts", *SHARED},
 }
 # the rooms that compute import the core too

@@ -6,7 +6,7 @@
 ``claims``      list --claims, list --missing
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
-``studies``     study
+``studies``     study; ``diagnosis`` diagnose
 ``verdicts``    verdicts
 ``archive``     archive
 ``status``      status
@@ -23,6 +23,7 @@ What takes long to import is imported where it is used: ``cayley --help`` needs 
 from cayley.lab.commands.archive import archive
 from cayley.lab.commands.claims import list_claims, list_missing
 from cayley.lab.commands.completion import completion
+from cayley.lab.commands.diagnosis import diagnose
 from cayley.lab.commands.listing import list_recipes, show
 from cayley.lab.commands.new import new
 from cayley.lab.commands.report import report
@@ -35,6 +36,7 @@ from cayley.lab.commands.views import list_views
 __all__ = [
     "archive",
     "completion",
+    "diagnose",
     "evaluate",
     "list_claims",
     "list_missing",

@@ -3,6 +3,7 @@
 import json
 import os
 from argparse import Namespace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,26 @@ from cayley.lab.commands.files import write_file
 from cayley.lab.errors import RunError
 
 if TYPE_CHECKING:
-    from cayley.lab.report import Report
+    from cayley.lab.report import JudgedClaim, MeasuredRun, Report
 
 __all__ = ["report"]
 
 
 def report(options: Namespace) -> int:
-    """Write a page that shows runs beside the published numbers.
+    """Write a page that judges the claims of the papers, and shows runs beside their numbers.
 
-    The page is one file: tables, learning curves, machines. It needs no network, and its tables no
-    scripts. Runs that are not finished or damaged are named in it.
+    The page is one file: verdicts, tables, learning curves, machines. It needs no network, and its
+    tables no scripts. Studies below the folders count, too. Runs that are not finished or damaged
+    are named in it.
     """
-    from cayley.lab.report import draw_all, read_runs, summarize, write_markdown, write_page
+    from cayley.lab.report import (
+        draw_all,
+        list_tables,
+        read_runs,
+        summarize,
+        write_markdown,
+        write_page,
+    )
 
     runs, problems = read_runs(options.folders)
     if not runs and not problems:
@@ -30,11 +39,17 @@ def report(options: Namespace) -> int:
         raise RunError(f"expected runs below {places}, got none: make some with cayley train")
     summary = summarize(runs, problems)
     figures = draw_all(summary)
+    claims = _judge(runs, summary, options.folders)
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    write_file(options.output, write_page(summary, figures, date).encode())
+    write_file(options.output, write_page(summary, figures, date, claims).encode())
     if options.figures is not None:
         for figure in (one for several in figures.values() for one in several):
             write_file(options.figures / f"{figure.name}.png", figure.png())
+    for table in list_tables(summary, claims):
+        if options.csv is not None:
+            write_file(options.csv / f"{table.name}.csv", table.csv().encode())
+        if options.latex is not None:
+            write_file(options.latex / f"{table.name}.tex", f"{table.latex()}\n".encode())
     if options.markdown is not None:
         place = None
         if options.figures is not None:
@@ -51,26 +66,31 @@ def report(options: Namespace) -> int:
     return 0
 
 
+def _judge(
+    runs: Sequence["MeasuredRun"], summary: "Report", folders: Sequence[Path]
+) -> list["JudgedClaim"]:
+    """The verdicts on all claims, with the pictures of the studies that they are from."""
+    from cayley.lab.runs import STUDY_PICTURE, find_studies, read_study
+    from cayley.lab.verdicts import Evidence, judge_claims, show_verdicts
+
+    studies = {folder: read_study(folder) for folder in find_studies(folders)}
+    evidence = Evidence(runs, studies.values())
+    pictures = {
+        record.study: (folder / STUDY_PICTURE).read_bytes()
+        for folder, record in studies.items()
+        # of several folders of one study one counts
+        if record is evidence.studies[record.study] and (folder / STUDY_PICTURE).exists()
+    }
+    return show_verdicts(judge_claims(evidence), evidence, summary, pictures)
+
+
 def _records(summary: "Report") -> list[dict[str, Any]]:
-    """A line of a table each."""
+    """A line of a table each, with the figures and tables that show it."""
+    from cayley.lab.report import describe_line
+
     return [
-        {
-            "table": row.recipe.table,
-            "views": [view.name for view in summary.views if any(row is one for one in view.rows)],
-            "recipe": row.recipe.name,
-            "variant": row.recipe.variant,
-            "changes": list(row.changes),
-            "split": line.quantity.split,
-            "metric": line.quantity.metric,
-            "scale": line.quantity.scale,
-            "values": list(line.values),
-            "mean": line.mean,
-            "spread": line.spread,
-            "published": None if line.published is None else line.published.value,
-            "gap": line.gap,
-            "verdict": line.verdict,
-            "baseline": line.baseline,
-        }
+        describe_line(row, line)
+        | {"views": [view.name for view in summary.views if any(row is one for one in view.rows)]}
         for row in summary.rows
         for line in row.lines
     ]

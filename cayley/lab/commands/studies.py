@@ -25,7 +25,8 @@ def study(options: Namespace) -> int:
                 known = {"study": one.name, "title": one.title, "claims": one.claims}
                 print(json.dumps(known | {"settings": one.settings}))
             else:
-                print(f"{one.name}: {one.title}\n  decides {', '.join(one.claims)}")
+                decides = ", ".join(one.claims) or "no claim of the documents"
+                print(f"{one.name}: {one.title}\n  decides {decides}")
         return 0
     if options.study is None:
         raise RecipeError("expected the name of a study, got none: see cayley study --list")

@@ -19,9 +19,11 @@ from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
     from cayley.lab.runs import RunResult
-    from cayley.lab.training import RunSettings
+    from cayley.lab.training import Reporter, RunSettings
 
-__all__ = ["check_same_run", "evaluate", "reproduce", "resume", "train"]
+__all__ = ["check_same_run", "evaluate", "print_result", "reproduce", "resume", "train"]
+
+SOUND = {"segsnr_db": "SegSNR in dB", "stoi": "STOI", "pesq": "PESQ"}
 
 
 def train(options: Namespace) -> int:
@@ -116,7 +118,7 @@ def resume(options: Namespace) -> int:
             options.run_folder,
             device=options.device or "",
             data=options.data,
-            reporter=training.choose_reporter(options.quiet, options.json),
+            reporter=_reporter(options, options.run_folder),
             interrupts=interrupts,
             checkpoint_seconds=options.checkpoint_every,
             extend=options.extend,
@@ -240,7 +242,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
     with Interrupts() as interrupts:
         for job in left:
             folder = _folder(job, options)
-            reporter = training.choose_reporter(options.quiet, options.json)
+            reporter = _reporter(options, folder)
             settings = _settings(options, job.overrides)
             try:
                 if extend or (again and (folder / "run.json").exists()):
@@ -272,6 +274,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
                 code = code or error.code
                 continue
             results.setdefault(job.recipe.name, []).append(result)
+            _write_samples(folder, job.recipe, options)
             if not (options.quiet or options.json):
                 print_result(folder, result)
     if not (options.quiet or options.json):
@@ -313,8 +316,28 @@ def _shared_arguments(options: Namespace) -> list[str]:
     arguments += ["--checkpoint-every", str(options.checkpoint_every)]
     if options.data is not None:
         arguments += ["--data", str(options.data)]
-    switches = ("download", "unchecked", "tiny", "graph")
+    switches = ("download", "unchecked", "tiny", "graph", "tensorboard")
     return arguments + [f"--{name}" for name in switches if getattr(options, name)]
+
+
+def _reporter(options: Namespace, folder: Path) -> "Reporter":
+    """What shows the progress of the run in a folder."""
+    from cayley.lab import training
+
+    reporter = training.choose_reporter(options.quiet, options.json)
+    if not options.tensorboard:
+        return reporter
+    training.check_tensorboard()
+    return training.TensorBoard(reporter, folder)
+
+
+def _write_samples(folder: Path, recipe: Recipe, options: Namespace) -> None:
+    """Let the network of a finished run say something, where its task has text or sound."""
+    from cayley.lab import training
+
+    if training.has_samples(recipe.task.name) and not [*folder.glob("sample*")]:
+        device = "" if options.device == "auto" else options.device
+        training.write_samples(folder, device=device, data=options.data, trust=True)
 
 
 def _say(lines: list[str], options: Namespace) -> None:
@@ -393,6 +416,11 @@ def print_result(folder: Path, result: "RunResult") -> None:
             f"  {split} {metric} {short_number(selected.scores[metric])} (step {selected.step}, "
             f"{chosen}{hint}), baseline {short_number(description.baseline[split][metric])}"
         )
+    if result.audio:
+        scores = ", ".join(
+            f"{SOUND.get(name, name)} {short_number(value)}" for name, value in result.audio.items()
+        )
+        print(f"  sound of the test set: {scores}")
     # several papers print the same number: the first of them is named
     several = reversed(describe_recipe(recipe)["published"])
     published = {(one["metric"], one["value"]): one for one in several}

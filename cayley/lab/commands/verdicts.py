@@ -3,7 +3,6 @@
 import json
 import sys
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +23,9 @@ def verdicts(options: Namespace) -> int:
     be run. Only finished runs with a recipe's own settings count, and only from three seeds on.
     What is wrong with others is said.
     """
-    from cayley.lab.report import read_runs
-    from cayley.lab.studies import find_studies, read_study
-    from cayley.lab.verdicts import Evidence, judge_claims
+    from cayley.lab.report import count_outcomes, read_runs
+    from cayley.lab.runs import find_studies, read_study
+    from cayley.lab.verdicts import Evidence, judge_claims, missing_command
 
     runs, problems = read_runs(options.folders)
     for problem in problems:
@@ -48,34 +47,21 @@ def verdicts(options: Namespace) -> int:
         print(*(f"    {words}" for words in one.finding.words), sep="\n")
         if command := missing_command(one):
             print(f"    missing: {command}")
-    print(sentence(found))
+    print(count_outcomes([one.finding.outcome.value for one in found]))
     return 0
-
-
-def sentence(found: Sequence["Verdict"]) -> str:
-    """How many claims met which fate."""
-    counts = Counter(one.finding.outcome.value for one in found)
-    fates = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    return f"{len(found)} claims: {fates}."
-
-
-def missing_command(verdict: "Verdict") -> str:
-    """The command that makes what a verdict lacks, runs or a study; empty if it lacks none."""
-    names = verdict.finding.missing
-    if not names:
-        return ""
-    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-    command = names[0] if names[0].startswith("study ") else f"train {names[0]}"
-    return f"cayley {command} --seeds 3{more}"
 
 
 def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
     """A page in Markdown: a table of outcomes, then the reasons of each."""
+    from cayley.lab.report import count_outcomes
+    from cayley.lab.verdicts import missing_command
+
+    counts = count_outcomes([one.finding.outcome.value for one in found])
     where = " ".join(folder.as_posix() for folder in folders)
     lines = [
         "# Verdicts",
         "",
-        f"Written by `cayley verdicts {where}`; {sentence(found)}",
+        f"Written by `cayley verdicts {where}`; {counts}",
         "",
         "A claim holds if all statements of its judge (`cayley/lab/verdicts/judges.toml`) do: by "
         "Welch's test for numbers, Mann and Whitney's for times, at 5 %, from three seeds on. "

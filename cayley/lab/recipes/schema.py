@@ -106,6 +106,8 @@ class OptimSettings:
         phases: A class for the phases; empty for the same.
         phase_lr: None for ``lr``.
         phase_options: Keyword arguments of that class.
+        rebase: ``"auto"``, or after how many steps to look whether scaled Cayley transforms want
+            another D, see :func:`cayley.optim.attach_rebase`; empty for the D of the start.
         lr_by_length: Whether a step on a segment of a text has the rates × its length / K.
         schedule: How learning rates change.
     """
@@ -120,6 +122,7 @@ class OptimSettings:
     phases: Name = ""
     phase_lr: Positive | None = None
     phase_options: Options = field(default_factory=dict)
+    rebase: Literal["", "auto"] | Annotated[int, Range(1, 10**9)] = ""
     lr_by_length: bool = False
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
 

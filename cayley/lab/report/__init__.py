@@ -2,24 +2,34 @@
 
 =============== ================================================================
 ``reading``     runs read from their folders, and what is wrong with them
+``samples``     text and sound that runs have left
 ``quantities``  what a published number is a number of
 ``rows``        the rows of tables; ``summary`` gathers runs into them
 ``sections``    rows as the figures and tables of the documents show them
+``tables``      tables as Markdown, LaTeX and CSV
+``curves``      runs over time, by seed
 ``charts``      learning curves in Vega-Lite; ``figures`` draws those of runs
+``claims``      claims of the documents with the verdicts on them
 ``pages``       the page and the Markdown file; ``scripts`` of the page's charts
 =============== ================================================================
 """
 
-from cayley.lab.report.pages import draw_all, write_markdown, write_page
+from cayley.lab.report.claims import JudgedClaim, count_outcomes
+from cayley.lab.report.pages import draw_all, list_tables, write_markdown, write_page
 from cayley.lab.report.reading import MeasuredRun, Problem, read_runs
 from cayley.lab.report.rows import Report
 from cayley.lab.report.summary import summarize
+from cayley.lab.report.tables import describe_line
 
 __all__ = [
+    "JudgedClaim",
     "MeasuredRun",
     "Problem",
     "Report",
+    "count_outcomes",
+    "describe_line",
     "draw_all",
+    "list_tables",
     "read_runs",
     "summarize",
     "write_markdown",

@@ -4,20 +4,23 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
 from cayley.lab.recipes.views import Panel
 from cayley.lab.report.charts import TIMES, Curves, Trace, draw_curves, static_chart, zoom
+from cayley.lab.report.curves import read_curves, shorten
 from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better
 from cayley.lab.report.reading import MeasuredRun
-from cayley.lab.report.rows import Row, Section
+from cayley.lab.report.rows import Row, Section, label_rows
 from cayley.lab.wording import number
 
-__all__ = ["VEGALITE", "Figure", "draw_figures"]
+__all__ = ["VEGALITE", "Figure", "draw_comparison", "draw_figures", "draw_tasks"]
 
 WIDTH = 640
 POINTS = 150
+# more lines in one chart cannot be told apart
+MOST_LINES = 16
 # 6.4 shows "undefined" where the tooltip of the nearest point has words (vega-lite #9707)
 VEGALITE = "6.1"
 
@@ -76,12 +79,18 @@ def draw_figures(sections: Sequence[Section]) -> dict[str, list[Figure]]:
             figures[section.name] = [figure for figure in panels if figure is not None]
         else:
             rows = [row for row in section.rows if id(row) not in drawn]
-            figures[section.name] = _draw_tasks(section.name, rows)
+            figures[section.name] = draw_tasks(section.name, rows)
     return figures
 
 
-def _draw_tasks(table: str, rows: Iterable[Row]) -> list[Figure]:
-    """Rows of the same task and metric share a chart."""
+def draw_tasks(name: str, rows: Iterable[Row], quantity: Quantity | None = None) -> list[Figure]:
+    """Charts of rows: those of the same task and metric share one.
+
+    Arguments:
+        name: For files.
+        rows: What to draw.
+        quantity: What over time; None for the deciding metric, on the test set where there is one.
+    """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if any(run.evaluations for run in row.runs):
@@ -92,8 +101,16 @@ def _draw_tasks(table: str, rows: Iterable[Row]) -> list[Figure]:
     figures = []
     for (task, settings, _), some in groups.items():
         own = [f"{key} = {value}" for key, value in settings if (key, value) not in shared]
-        figures.append(_draw_rows(table, ", ".join((task, *own)), some))
+        title = ", ".join((task, *own))
+        figures.append(draw_comparison(name, title, some, quantity or _usual_quantity(some)))
     return [figure for figure in figures if figure is not None]
+
+
+def _usual_quantity(rows: Iterable[Row]) -> Quantity:
+    runs = [run for row in rows for run in row.runs]
+    splits = {split for one in runs for record in one.evaluations for split in record["scores"]}
+    split = next(split for split in ("test", "valid", "train") if split in splits)
+    return Quantity(split, runs[0].description.metric.name)
 
 
 def _draw_panel(section: Section, panel: Panel) -> Figure | None:
@@ -112,15 +129,45 @@ def _draw_panel(section: Section, panel: Panel) -> Figure | None:
     return _draw(section.view.paper, title, rows, axes)
 
 
-def _draw_rows(table: str, task: str, rows: Sequence[Row]) -> Figure | None:
-    runs = [run for row in rows for run in row.runs]
-    splits = {split for one in runs for record in one.evaluations for split in record["scores"]}
-    split = next(split for split in ("test", "valid", "train") if split in splits)
-    metric = runs[0].description.metric
+def draw_comparison(
+    name: str, title: str, rows: Sequence[Row], quantity: Quantity
+) -> Figure | None:
+    """Some rows in one chart, without what they have in common; of many, those that end best.
+
+    Arguments:
+        name: For a file.
+        title: What is drawn.
+        rows: What to draw; all of one task.
+        quantity: Over time.
+
+    Returns:
+        The chart; None if no row has values.
+    """
+    ends = [_end(row, quantity) for row in rows]
+    found = [
+        (end, label, row)
+        for end, label, row in zip(ends, label_rows(rows), rows, strict=True)
+        if end is not None
+    ]
+    if not found:
+        return None
+    higher = is_higher_better(rows[0].runs[0], quantity)
+    ordered = sorted((end for end, _, _ in found), reverse=higher)
+    note = ""
+    if len(found) > MOST_LINES:
+        last = ordered[MOST_LINES - 1]
+        found = [one for one in found if one[0] == last or (one[0] > last) == higher]
+        note = f"The {len(found)} rows of {len(ordered)} that end best; others: Compare, below."
+    chosen = [(label, row) for _, label, row in found]
     time = "epoch" if all(row.recipe.training.epochs for row in rows) else "step"
-    scale = "log" if metric.better == "lower" else "zoom"
-    axes = _Axes([Quantity(split, metric.name)], time, scale)
-    return _draw(table, task, [(row.label, row) for row in rows], axes)
+    axes = _Axes([quantity], time, "zoom" if higher else "log", note=note)
+    return _draw(name, title, chosen, axes)
+
+
+def _end(row: Row, quantity: Quantity) -> float | None:
+    """The last value of a row, the mean over seeds; None where there is none."""
+    curves = read_curves(row.runs, quantity, POINTS)
+    return None if curves is None else fmean(values[-1] for values in curves.values)
 
 
 @dataclass(frozen=True)
@@ -130,6 +177,7 @@ class _Axes:
     scale: str
     end: float = 0.0
     order: Sequence[str] = ()
+    note: str = ""
 
     @property
     def label(self) -> str:
@@ -166,7 +214,7 @@ def _draw(table: str, title: str, rows: Sequence[tuple[str, Row]], axes: _Axes) 
     )
     title = f"{title}: {axes.label}"
     name = re.sub(r"[^a-z0-9.]+", "-", f"{table} {title}".lower()).strip("-")
-    caption = _caption(curves, runs[0].description.baseline_rule)
+    caption = " ".join((_caption(curves, runs[0].description.baseline_rule), axes.note)).strip()
     spec = draw_curves(curves)
     return Figure(name, title, caption, spec, axes.time, positive, logarithmic, domain)
 
@@ -191,41 +239,22 @@ def _caption(curves: Curves, rule: str) -> str:
 
 
 def _trace(label: str, part: str, runs: Sequence[MeasuredRun], quantity: Quantity) -> Trace | None:
-    """The mean of the finished runs over seeds, at the steps that all have; else of all runs."""
-    finished = [run for run in runs if run.result is not None]
-    seeds: dict[int, dict[int, list[tuple[float, float, float]]]] = {}
-    for run in finished or runs:
-        points = seeds.setdefault(run.description.seed, {})
-        for record in run.evaluations:
-            value = record["scores"].get(quantity.split, {}).get(quantity.metric)
-            if value is not None:
-                minutes = record.get("seconds", 0.0) / 60
-                points.setdefault(record["step"], []).append((record["epoch"], minutes, value))
-    steps = sorted(set.intersection(*(set(points) for points in seeds.values())))
-    if not steps:
+    """The mean over seeds, and the least and the greatest of them."""
+    curves = read_curves(runs, quantity, POINTS)
+    if curves is None:
         return None
-    if len(steps) > POINTS:
-        steps = [steps[k * (len(steps) - 1) // (POINTS - 1)] for k in range(POINTS)]
-    # runs of one seed are one: what they differ in is not what seeds do
-    values = [[mean(v for *_, v in points[step]) for points in seeds.values()] for step in steps]
-    places = [[p for points in seeds.values() for p in points[step]] for step in steps]
-    words = ", ".join(map(str, seeds)) + ("" if finished else ", not finished")
+    columns = [*zip(*curves.values, strict=True)]
     return Trace(
         label,
         part,
-        words,
-        step=tuple(steps),
-        epoch=tuple(_round(some[0][0]) for some in places),
-        time=tuple(_round(mean(minutes for _, minutes, _ in some)) for some in places),
-        value=tuple(_round(mean(some)) for some in values),
-        low=tuple(_round(min(some)) for some in values),
-        high=tuple(_round(max(some)) for some in values),
+        curves.words,
+        step=curves.step,
+        epoch=curves.epoch,
+        time=curves.time,
+        value=tuple(shorten(fmean(some)) for some in columns),
+        low=tuple(map(min, columns)),
+        high=tuple(map(max, columns)),
     )
-
-
-def _round(value: float) -> float:
-    """Digits that no chart shows make the page longer."""
-    return float(f"{value:.6g}")
 
 
 def _cut(trace: Trace, time: str, end: float) -> Trace:

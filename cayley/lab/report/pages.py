@@ -1,29 +1,23 @@
 """A report as a page, one file that needs no network, and its tables as Markdown."""
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
 
 from cayley.lab import wording
-from cayley.lab.report.charts import TIMES
+from cayley.lab.report.charts import COLORS, DASHES, TIMES, Curves, Trace, draw_curves
+from cayley.lab.report.claims import JudgedClaim, count_outcomes, verdict_table
+from cayley.lab.report.curves import gather_curves
 from cayley.lab.report.figures import Figure, draw_figures
-from cayley.lab.report.rows import Line, Report, Row, Section
+from cayley.lab.report.rows import Report, Section
 from cayley.lab.report.scripts import load_scripts
-from cayley.lab.wording import counted, escape_markdown, number, printed, signed, spread
+from cayley.lab.report.tables import Table, coverage_table, result_table
+from cayley.lab.wording import counted, escape_markdown
 
-__all__ = ["draw_all", "write_markdown", "write_page"]
+__all__ = ["draw_all", "list_tables", "write_markdown", "write_page"]
 
-HEADS = (
-    "recipe",
-    "quantity",
-    "ours",
-    "published",
-    "gap",
-    "baseline",
-    "seeds",
-    "parameters",
-    "time",
-    "machine",
-)
 PREFACE = """\
 Ours is the mean over seeds ± the sample standard deviation. The gap is ours − published; it is
 *within spread* if it is not larger than that deviation, ours or theirs, and from one seed it tells
@@ -37,31 +31,76 @@ def draw_all(report: Report) -> dict[str, list[Figure]]:
     return draw_figures(report.sections)
 
 
-def write_page(report: Report, figures: dict[str, list[Figure]], date: str) -> str:
+def list_tables(report: Report, claims: Sequence[JudgedClaim] = ()) -> list[Table]:
+    """Every table of the page, for files of their own."""
+    tables = [verdict_table(claims)] if claims else []
+    tables.append(coverage_table(report))
+    return tables + [result_table(one) for one in report.sections if one.rows]
+
+
+def write_page(
+    report: Report,
+    figures: dict[str, list[Figure]],
+    date: str,
+    claims: Sequence[JudgedClaim] = (),
+) -> str:
     """The page as HTML.
 
     Arguments:
         report: What to show.
         figures: By section.
         date: When the report was made.
+        claims: Verdicts, the first section; none to leave it out.
     """
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_load),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    template = environment.from_string(
-        files("cayley.lab.report").joinpath("page.html").read_text(encoding="utf-8")
-    )
-    return template.render(
+    environment.filters |= {"address": _address, "blank": _blank}
+    charts = any(figures.values()) or any(one.figures for one in claims)
+    return environment.get_template("page.html").render(
         report=report,
         figures=figures,
         date=date,
         wording=wording,
         times=TIMES,
         anchors={section.name for section in report.sections},
-        bundle=load_scripts() if any(figures.values()) else "",
+        bundle=load_scripts() if charts else "",
+        claims=claims,
+        verdict_list=verdict_table(claims),
+        verdict_sentence=count_outcomes([one.outcome for one in claims]),
+        coverage=coverage_table(report),
+        tables={section.name: result_table(section) for section in report.sections},
+        curves=gather_curves(report.rows) if charts else [],
+        template=_template(),
+        colors=COLORS,
+        dashes=DASHES,
     )
+
+
+def _load(name: str) -> str:
+    return files("cayley.lab.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _address(text: str, kind: str) -> str:
+    """Text as a ``data:`` address."""
+    return f"data:{kind};charset=utf-8,{quote(text, safe='')}"
+
+
+def _blank(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def _template() -> dict[str, Any]:
+    """A chart for the page to fill in."""
+    times = {"step": (0,), "epoch": (0.0,), "time": (0.0,)}
+    line = Trace("", "", "", value=(0.5,), low=(0.0,), high=(1.0,), **times)
+    return draw_curves(Curves("", "step", [line], baselines=[0.0]))
 
 
 def write_markdown(
@@ -77,12 +116,10 @@ def write_markdown(
     blocks = ["# Results beside the published ones", report.sentence, PREFACE]
     for section in report.sections:
         blocks.append(f"## {escape_markdown(section.title)}")
-        lines = [(row, line) for row in section.rows for line in row.lines]
-        cells = [HEADS, ("---", "---", *["---:"] * 7, "---"), *(_cells(*one) for one in lines)]
         if section.view is not None:
             blocks.append(_describe(section))
-        if lines:
-            blocks.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+        if section.rows:
+            blocks.append(result_table(section).markdown())
         if folder is not None:
             for figure in figures[section.name]:
                 blocks.append(f"![{escape_markdown(figure.title)}]({folder / figure.name}.png)")
@@ -116,29 +153,3 @@ def _describe(section: Section) -> str:
     for name, reason in section.view.not_runnable.items():
         words += f" {escape_markdown(name)} cannot be: {escape_markdown(reason)}"
     return words
-
-
-def _cells(row: Row, line: Line) -> tuple[str, ...]:
-    published = gap = "–"
-    if line.published is not None:
-        value = printed(line.published.value, line.published.std)
-        published = f"{value} ({line.published.source})"
-    if line.gap is not None and line.mean is not None:
-        gap = f"{signed(line.gap, line.mean)} {line.verdict}"
-    return tuple(
-        map(
-            escape_markdown,
-            (
-                row.label,
-                line.quantity.label + (" †" if line.optimistic else ""),
-                "–" if line.mean is None else spread(line.mean, line.spread),
-                published,
-                gap,
-                "–" if line.baseline is None else number(line.baseline),
-                row.seeds + (f", and {row.unfinished} unfinished" if row.unfinished else ""),
-                f"{row.parameters:,}" + (f" (printed {row.printed})" if row.printed else ""),
-                " ".join(row.time or "–"),
-                ", ".join(row.environments),
-            ),
-        )
-    )

@@ -1,5 +1,6 @@
 """The rows of tables: ours over seeds, the published value, the gap."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
@@ -7,6 +8,7 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.recipes.views import Curve, View
 from cayley.lab.report.quantities import Quantity
 from cayley.lab.report.reading import MeasuredRun, Problem
+from cayley.lab.report.samples import Sample
 from cayley.lab.wording import counted, time_words
 
 __all__ = [
@@ -18,6 +20,9 @@ __all__ = [
     "Row",
     "Section",
     "Shown",
+    "find_common",
+    "is_sweep",
+    "label_rows",
 ]
 
 VERDICTS = ("better", "equal", "within spread", "worse", "from one seed")
@@ -130,8 +135,11 @@ class Row:
     @property
     def label(self) -> str:
         """Recipe, variant and what was changed, for the legend of a figure."""
-        parts = ("code" if self.recipe.variant == "code" else "", *self.changes)
-        words = ", ".join(part for part in parts if part)
+        return self.label_with(self.changes)
+
+    def label_with(self, changes: Sequence[str]) -> str:
+        """Recipe, variant and some of what was changed."""
+        words = ", ".join((*(["code"] if self.recipe.variant == "code" else []), *changes))
         return f"{self.recipe.name} ({words})" if words else self.recipe.name
 
     @property
@@ -163,8 +171,46 @@ class Row:
         epochs = [one.seconds_per_epoch for one in results if one.seconds_per_epoch is not None]
         if epochs:
             return time_words(mean(epochs)), "an epoch"
-        steps = [one.seconds / one.step for one in results if one.step]
-        return (time_words(mean(steps)), "a step") if steps else None
+        return None if self.seconds is None else (time_words(self.seconds), "a step")
+
+    @property
+    def seconds(self) -> float | None:
+        """The mean time of a step."""
+        results = (run.result for run in self.finished)
+        steps = [one.seconds / one.step for one in results if one is not None and one.step]
+        return mean(steps) if steps else None
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """What the network of the first run says that has left any."""
+        return next((run.samples for run in self.finished if run.samples), ())
+
+
+def find_common(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What was changed in all of several rows; nothing for a single one."""
+    if len(rows) < 2:
+        return ()
+    return tuple(one for one in rows[0].changes if all(one in row.changes for row in rows))
+
+
+def is_sweep(rows: Sequence[Row]) -> bool:
+    """Whether several rows are of one recipe."""
+    return len(rows) > 1 and len({(row.recipe.name, row.recipe.variant) for row in rows}) == 1
+
+
+def label_rows(rows: Sequence[Row]) -> list[str]:
+    """A label for each of several rows, without what they have in common.
+
+    Rows of one recipe are told apart by their changes alone, such as those of a sweep.
+    """
+    common = find_common(rows)
+    own = [[one for one in row.changes if one not in common] for row in rows]
+    if is_sweep(rows):
+        # the words after "not" are the same everywhere
+        return [
+            ", ".join(one.partition(", not ")[0] for one in some) or "unchanged" for some in own
+        ]
+    return [row.label_with(some) for row, some in zip(rows, own, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -217,6 +263,21 @@ class Section:
         """
         count = sum(one.is_run for one in self.shown)
         return f"{count} of {counted(len(self.shown), 'row')} run"
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """What was changed in all of several rows."""
+        return find_common(self.rows)
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether the rows differ in settings only, so that these name them."""
+        return is_sweep(self.rows)
+
+    @property
+    def labels(self) -> list[str]:
+        """Of the rows, without what they have in common."""
+        return label_rows(self.rows)
 
     @property
     def missing(self) -> tuple[Shown, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 from cayley.lab.recipes import Table, differences, find_recipe, flatten, tables
 from cayley.lab.recipes.views import Curve, View, views
 from cayley.lab.report.rows import Row, Section, Shown
+from cayley.lab.wording import natural_key
 
 __all__ = ["arrange", "show_views"]
 
@@ -85,7 +86,7 @@ def _others(name: str, rows: list[Row]) -> Section:
     """Rows that no figure or table shows."""
     table = tables().get(name, Table(name, "", ()))
     order = {entry.name: index for index, entry in enumerate(table.entries)}
-    rows.sort(key=lambda row: (order.get(row.recipe.name, len(order)), row.label))
+    rows.sort(key=lambda row: (order.get(row.recipe.name, len(order)), natural_key(row.label)))
     title = table.title or name
     if name in views():
         return Section(f"{name}-others", f"{title}: other runs", tuple(rows))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from statistics import mean
 
-from cayley.lab.recipes import differences, distinguish, flatten, published, tables
+from cayley.lab.recipes import data_set, differences, distinguish, flatten, published, tables
 from cayley.lab.report.quantities import (
     AUDIO,
     Quantity,
@@ -64,6 +64,8 @@ def find_changes(run: MeasuredRun) -> tuple[str, ...]:
         changes = differences(recipe, entry.recipe(recipe.variant))
     if description.tiny:
         changes.append("a few made-up examples")
+    elif not description.data.check and data_set(recipe.task):
+        changes.append("data files whose checksums were not checked")
     if description.machine.precision != "32-true":
         changes.append(f"precision {description.machine.precision}")
     for change in description.changes:

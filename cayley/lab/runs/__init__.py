@@ -9,6 +9,7 @@
 ``state``       done, running, stopped or failed
 ``machine``     device, precision, threads; facts about them; ``cpu`` its name
 ``archive``     runs as they are kept for good
+``studies``     ``study.json``: the numbers of a study
 ``interrupts``  Ctrl-C, SIGTERM and SIGHUP, noted until a loop can stop
 =============== ============================================================
 """
@@ -49,10 +50,22 @@ from cayley.lab.runs.reading import (
 from cayley.lab.runs.result import BestValue, RunResult, SelectedScores
 from cayley.lab.runs.seals import Seal
 from cayley.lab.runs.state import RunState, State, find_state
+from cayley.lab.runs.studies import (
+    STUDY_FILE,
+    STUDY_FORMAT,
+    STUDY_PICTURE,
+    SeedRecord,
+    StudyRecord,
+    find_studies,
+    read_study,
+)
 
 __all__ = [
     "FORMAT",
     "NOT_FINITE",
+    "STUDY_FILE",
+    "STUDY_FORMAT",
+    "STUDY_PICTURE",
     "BestValue",
     "DataPlace",
     "GitState",
@@ -69,8 +82,10 @@ __all__ = [
     "RunResult",
     "RunState",
     "Seal",
+    "SeedRecord",
     "SelectedScores",
     "State",
+    "StudyRecord",
     "archive_run",
     "check_format",
     "check_metrics",
@@ -79,6 +94,7 @@ __all__ = [
     "find_git_state",
     "find_runs",
     "find_state",
+    "find_studies",
     "find_versions",
     "is_diverged",
     "load_tensors",
@@ -87,5 +103,6 @@ __all__ = [
     "read_metrics",
     "read_result",
     "read_run",
+    "read_study",
     "thin",
 ]

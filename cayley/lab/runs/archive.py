@@ -75,7 +75,7 @@ def without_places(description: RunDescription) -> RunDescription:
 
 
 def archive_run(folder: Path, target: Path, points: int = 300) -> None:
-    """Copy a run that is over without its checkpoint and weights, and without what is private.
+    """Copy a run that is over without checkpoint, weights and sound, and without what is private.
 
     Arguments:
         folder: Of the run.
@@ -94,7 +94,9 @@ def archive_run(folder: Path, target: Path, points: int = 300) -> None:
         files["result.json"] = result.to_json()
     try:
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / "recipe.toml", target / "recipe.toml")
+        # not the sound, which may be somebody's
+        for path in (folder / "recipe.toml", *folder.glob("sample*.txt")):
+            shutil.copyfile(path, target / path.name)
         (target / "metrics.jsonl").write_text("".join(lines))
         for name, content in files.items():
             if description.format > 1:

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-
 from cayley.lab.errors import RunError
 from cayley.lab.runs.description import RunDescription
 from cayley.lab.runs.reading import load_tensors
@@ -153,6 +151,8 @@ class RunFolder:
 
         :func:`torch.load` reads it with ``weights_only=True``, and passes over the seal.
         """
+        import torch
+
         # through memory: torch.save turns a full disk into an error without its reason
         buffer = io.BytesIO()
         torch.save(state, buffer)

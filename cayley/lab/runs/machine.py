@@ -10,14 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import torch
-
 import cayley
 from cayley.lab.errors import MachineError
 from cayley.lab.runs.cpu import find_cpu
 from cayley.lab.wording import counted
 
 if TYPE_CHECKING:
+    import torch
     from lightning_fabric import Fabric
 
 __all__ = [
@@ -63,12 +62,15 @@ class Machine:
             )
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> "torch.dtype":
         """Of parameters and input."""
+        import torch
+
         return torch.float64 if self.precision == "64-true" else torch.float32
 
     def fabric(self) -> "Fabric":
         """The engine; threads are set and, on a GPU, deterministic algorithms chosen."""
+        import torch
         from lightning_fabric import Fabric
 
         # it recommends TF32, which an orthogonal recurrence does not forgive
@@ -119,7 +121,7 @@ class GitState:
 
 
 def describe_machine(
-    machine: Machine, device: torch.device, *, graph: bool = False
+    machine: Machine, device: "torch.device", *, graph: bool = False
 ) -> MachineFacts:
     """What a reader of numbers may ask about the machine that they are from.
 
@@ -128,6 +130,8 @@ def describe_machine(
         device: What was chosen.
         graph: Whether training steps are CUDA graphs.
     """
+    import torch
+
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return MachineFacts(
         accelerator=str(device),

@@ -3,13 +3,12 @@
 import io
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from cayley.lab.errors import RecipeError, RunError
 from cayley.lab.recipes import Recipe, edits, read_recipe, write_recipe
@@ -35,6 +34,8 @@ __all__ = [
 # the event with which a run ends that diverges
 NOT_FINITE = "not finite"
 RETRAIN = "delete the folder, and train once more"
+# where a number may be too large for a float
+LARGE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
 # of files that cannot be used
 REMEDIES = {
     "checkpoint.pt": "delete it, and cayley resume starts over",
@@ -118,6 +119,8 @@ def load_tensors(
         name: Of the file.
         description: Of the run; None to take a file of any run.
     """
+    import torch
+
     path = folder / name
     with explain_damage(folder, name):
         content = path.read_bytes()
@@ -252,8 +255,10 @@ def parse_json(text: bytes) -> Any:
             raise ValueError(f"expected finite numbers, got {digits}")
         return value
 
+    # a function for every number makes reading three times as slow
+    parse_float = number if LARGE.search(text) else None
     try:
-        return json.loads(text, parse_constant=number, parse_float=number)
+        return json.loads(text, parse_constant=number, parse_float=parse_float)
     except RecursionError:
         raise ValueError("expected JSON, got brackets that never end") from None
 

@@ -7,22 +7,21 @@
 ``gradients``        gradients of states, Jacobians of states by inputs
 ``normalisations``   what is left of states after normalisation
 ``matrices``         orthogonality, eigenvalues, series and costs of matrices
+``rebasing``         a fixed D against one that is chosen again
 ``catalogue``        all of them, by name
+``diagnosis``        what goes on inside of one's own runs
 ``folders``          ``studies/NAME``: numbers of each seed, and the picture
 ==================== ===========================================================
 """
 
 from cayley.lab.studies.catalogue import STUDIES, find_study
-from cayley.lab.studies.folders import StudyRecord, find_studies, read_study, run_study
+from cayley.lab.studies.folders import run_study
 from cayley.lab.studies.study import Measured, Study
 
 __all__ = [
     "STUDIES",
     "Measured",
     "Study",
-    "StudyRecord",
-    "find_studies",
     "find_study",
-    "read_study",
     "run_study",
 ]

@@ -12,6 +12,7 @@ from cayley.lab.studies.matrices import (
     UNITARITY,
 )
 from cayley.lab.studies.normalisations import POSTNORM
+from cayley.lab.studies.rebasing import REBASE
 from cayley.lab.studies.study import Study
 
 __all__ = ["STUDIES", "find_study"]
@@ -27,6 +28,7 @@ STUDIES: dict[str, Study] = {
         POSTNORM,
         UNITARITY,
         MULTIPLE_EIGENVALUES,
+        REBASE,
     )
 }
 

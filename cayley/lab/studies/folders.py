@@ -2,109 +2,33 @@
 
 import io
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cayley.lab.errors import NotFinite, RecipeError, RunError
-from cayley.lab.recipes import from_table
+from cayley.lab.errors import NotFinite, RecipeError
 from cayley.lab.runs import (
-    GitState,
-    MachineFacts,
+    STUDY_FILE,
+    STUDY_FORMAT,
+    STUDY_PICTURE,
     RunFolder,
+    SeedRecord,
+    StudyRecord,
     describe_machine,
     find_git_state,
     find_versions,
-    parse_json,
+    read_study,
 )
 from cayley.lab.studies.study import Number, Study
 from cayley.lab.training import RunSettings
 
-__all__ = ["SeedRecord", "StudyRecord", "find_studies", "read_study", "run_study"]
+__all__ = ["run_study"]
 
-NAME, PICTURE = "study.json", "picture.png"
-FORMAT = 1
 FIRST_SEED = 5544
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeedRecord:
-    """The numbers of a seed, and what they were computed on.
-
-    Attributes:
-        numbers: By name.
-        seconds: How long it took.
-        finished: When.
-        machine, versions, git: On what, by what.
-    """
-
-    numbers: dict[str, Any]
-    seconds: float
-    finished: str
-    machine: MachineFacts
-    versions: dict[str, str]
-    git: GitState | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyRecord:
-    """What ``study.json`` says; keys and attributes have the same names.
-
-    Attributes:
-        format: Of the file.
-        study: The name.
-        title: In a few words.
-        claims: Those that it decides.
-        random: Whether seeds differ.
-        settings: All of them.
-        changed: Those that are not the study's own.
-        seeds: What each seed gave; the picture is that of the first.
-    """
-
-    format: int
-    study: str
-    title: str
-    claims: tuple[str, ...]
-    random: bool
-    settings: dict[str, Any]
-    changed: dict[str, Any]
-    seeds: dict[str, SeedRecord] = field(default_factory=dict)
-
-    def values(self, number: str) -> list[float]:
-        """A number of each seed that has it."""
-        found = (one.numbers.get(number) for one in self.seeds.values())
-        return [float(value) for value in found if isinstance(value, (int, float))]
-
-
-def read_study(folder: Path) -> StudyRecord:
-    """The record in a folder.
-
-    Arguments:
-        folder: Of the study.
-    """
-    path = folder / NAME
-    try:
-        content = parse_json(path.read_bytes())
-        if content.get("format") != FORMAT:
-            raise ValueError(f"expected format {FORMAT}, got {content.get('format')!r}")
-        return from_table(StudyRecord, content, strict=False)
-    except OSError as error:
-        raise RunError(f"expected {NAME} in {folder}, got none: {error.strerror}") from error
-    except (AttributeError, TypeError, ValueError) as error:
-        raise RunError(
-            f"could not use {path}, which is damaged or of another version of cayley ({error}): "
-            "delete it, and run the study once more"
-        ) from error
-
-
-def find_studies(folders: Iterable[Path]) -> list[Path]:
-    """The folders of all studies below some folders, in order, each once."""
-    found = {path.parent.resolve(): path.parent for top in folders for path in top.rglob(NAME)}
-    return sorted(found.values())
 
 
 def run_study(
@@ -141,7 +65,7 @@ def run_study(
     git = find_git_state()
     chosen = study.choose(changes, tiny=tiny)
     record = StudyRecord(
-        format=FORMAT,
+        format=STUDY_FORMAT,
         study=study.name,
         title=study.title,
         claims=study.claims,
@@ -152,7 +76,7 @@ def run_study(
     # sets the threads, which times depend on
     device = settings.machine.fabric().device
     with RunFolder(output / study.name) as folder:
-        if folder.has(NAME):
+        if folder.has(STUDY_FILE):
             before = read_study(folder.folder)
             if before.settings != chosen:
                 differ = sorted(k for k in chosen if before.settings.get(k) != chosen[k])
@@ -164,7 +88,7 @@ def run_study(
         numbers = range(FIRST_SEED, FIRST_SEED + (seeds if study.random else 1))
         for seed in numbers:
             # the picture is that of the first seed
-            drawn = seed != FIRST_SEED or folder.has(PICTURE)
+            drawn = seed != FIRST_SEED or folder.has(STUDY_PICTURE)
             if str(seed) in record.seeds and drawn:
                 tell(f"{study.name}, seed {seed}: is there already")
                 continue
@@ -172,7 +96,7 @@ def run_study(
             found = study.compute(chosen, seed, settings)
             _check_finite(study.name, found.numbers)
             if not drawn:
-                folder.write(PICTURE, _png(study.draw(found.picture, chosen)))
+                folder.write(STUDY_PICTURE, _png(study.draw(found.picture, chosen)))
             seconds = time.perf_counter() - start
             record.seeds[str(seed)] = SeedRecord(
                 numbers=found.numbers,
@@ -182,7 +106,7 @@ def run_study(
                 versions=find_versions(),
                 git=git,
             )
-            folder.write_json(NAME, asdict(record))
+            folder.write_json(STUDY_FILE, asdict(record))
             tell(f"{study.name}, seed {seed}: {seconds:.1f} s")
     return record
 

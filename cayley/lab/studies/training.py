@@ -7,8 +7,9 @@ from torch import Tensor
 
 from cayley.lab.errors import NotFinite
 from cayley.lab.recipes import ModelSettings, find_recipe
-from cayley.lab.tasks import Batch
+from cayley.lab.tasks import Batch, Split
 from cayley.lab.training import RunSettings, build_task, initial_model
+from cayley.lab.training.evaluation import score_model
 from cayley.lab.training.learner import Learner
 
 __all__ = ["Subject"]
@@ -38,6 +39,7 @@ class Subject:
             self.recipe = replace(self.recipe, model=model, parameters=0)
         self.task = build_task(self.recipe.task, settings)
         machine = settings.machine
+        self.seed, self.dtype = seed, machine.dtype
         self.model = initial_model(self.recipe, self.task, seed, machine)
         self.learner = Learner(self.recipe, self.task, self.model, machine)
         self.batches: Iterator[Batch] = self.task.batches(
@@ -55,6 +57,21 @@ class Subject:
         if not self.learner.is_finite():
             raise NotFinite(f"expected finite weights of {self.recipe.name}, got others")
         return losses
+
+    def score(self, split: Split) -> float:
+        """The task's first metric with the present weights."""
+        metric = self.task.metrics[0]
+        scores = score_model(
+            self.recipe,
+            self.task,
+            self.learner.forward,
+            split,
+            seed=self.seed,
+            device=self.learner.fabric.device,
+            dtype=self.dtype,
+            metrics=(metric,),
+        )
+        return scores[metric.name]
 
     def loss(self, batch: Batch) -> Tensor:
         """Of a batch, with the present weights."""

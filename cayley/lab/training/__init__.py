@@ -3,6 +3,7 @@
 =============== =====================================================================
 ``entry``       train, go on, score what was learnt: what the commands call
 ``setup``       what a run is made of: task, model, description
+``restoring``   a run with its weights; ``samples`` of what it says
 ``naming``      the names of run folders
 ``loop``        when to evaluate, record, save and stop; ``timetable`` says when
 ``learner``     a step: forward, backward, preconditioner, optimizer
@@ -12,15 +13,18 @@
 ``selection``   which evaluation gives the numbers
 ``progress``    where a run is, for the checkpoint
 ``reporters``   what shows the progress; ``clock`` the rate and the time left
+``tensorboard`` the same for TensorBoard, with what is inside of the network
 ``sizing``      the size of a network that has so many parameters
 ``estimate``    how long a run will take, by a few of its steps
 =============== =====================================================================
 """
 
-from cayley.lab.training.entry import Weights, evaluate, resume, train
+from cayley.lab.training.entry import evaluate, resume, train
 from cayley.lab.training.estimate import Estimate, estimate_run
 from cayley.lab.training.naming import run_folder
 from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, title
+from cayley.lab.training.restoring import RestoredRun, Weights, restore_run
+from cayley.lab.training.samples import has_samples, write_samples
 from cayley.lab.training.setup import (
     RunSettings,
     build_task,
@@ -28,22 +32,29 @@ from cayley.lab.training.setup import (
     reads_files,
 )
 from cayley.lab.training.sizing import fit_hidden
+from cayley.lab.training.tensorboard import TensorBoard, check_tensorboard
 
 __all__ = [
     "Estimate",
     "Quiet",
     "Reporter",
+    "RestoredRun",
     "RunSettings",
+    "TensorBoard",
     "Weights",
     "build_task",
+    "check_tensorboard",
     "choose_reporter",
     "estimate_run",
     "evaluate",
     "fit_hidden",
+    "has_samples",
     "initial_model",
     "reads_files",
+    "restore_run",
     "resume",
     "run_folder",
     "title",
     "train",
+    "write_samples",
 ]

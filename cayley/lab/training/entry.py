@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from cayley.lab.errors import RecipeError, RunError
 from cayley.lab.recipes import Recipe, write_recipe
@@ -13,8 +12,6 @@ from cayley.lab.runs import (
     RunFolder,
     RunResult,
     check_format,
-    explain_damage,
-    load_tensors,
     read_edited_run,
     read_result,
     read_run,
@@ -25,6 +22,7 @@ from cayley.lab.training.evaluation import audio_metrics, check_work, score_mode
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.loop import Loop
 from cayley.lab.training.reporters import Quiet, Reporter
+from cayley.lab.training.restoring import Weights, check_trusted, restore_run
 from cayley.lab.training.setup import (
     RunSettings,
     build_task,
@@ -33,9 +31,7 @@ from cayley.lab.training.setup import (
     restore_settings,
 )
 
-__all__ = ["Weights", "check_trusted", "evaluate", "resume", "train"]
-
-Weights = Literal["selected", "valid", "test", "last"]
+__all__ = ["evaluate", "resume", "train"]
 
 
 def train(
@@ -194,9 +190,7 @@ def evaluate(
     Arguments:
         folder: Of the run.
         split: What to score them on.
-        weights: ``"selected"``, which give the run's numbers (where each split has its own choice
-            and this one none, the best by ``"valid"``), the best by ``"valid"`` or ``"test"``, or
-            the ``"last"`` that were saved.
+        weights: Which, see :func:`~cayley.lab.training.restoring.restore_run`.
         device: Another one than that of the run; empty for the same.
         data: Where the data are now; None for the same place.
         audio: Whether to score sound instead.
@@ -205,54 +199,22 @@ def evaluate(
     Returns:
         The value of each metric.
     """
-    description, recipe = read_run(folder)
-    check_trusted(folder, recipe, trust)
-    settings = restore_settings(description, device, data)
-    task = build_task(recipe.task, settings)
-    if not task.size(split):
+    run = restore_run(folder, weights=weights, split=split, device=device, data=data, trust=trust)
+    if not run.task.size(split):
         raise RecipeError(
             f"expected examples in the split {split}, got none: choose another with --split"
         )
-    model = initial_model(recipe, task, description.seed, settings.machine)
-    chosen: str = weights
-    if weights == "selected":
-        chosen = recipe.evaluation.select
-    if chosen == "each":
-        # earlier versions kept no best by train
-        chosen = split if (folder / f"best-{split}.pt").exists() else "valid"
-    name = "checkpoint.pt" if chosen == "last" else f"best-{chosen}.pt"
-    with explain_damage(folder, name):
-        state = load_tensors(folder, name, description)
-        model.load_state_dict((state["learner"] if chosen == "last" else state)["model"])
-    fabric = settings.machine.fabric()
+    fabric = run.settings.machine.fabric()
     return score_model(
-        recipe,
-        task,
-        fabric.setup_module(model),
+        run.recipe,
+        run.task,
+        fabric.setup_module(run.model),
         split,
-        seed=description.seed,
+        seed=run.description.seed,
         device=fabric.device,
-        dtype=settings.machine.dtype,
-        metrics=audio_metrics(task) if audio else None,
+        dtype=run.settings.machine.dtype,
+        metrics=audio_metrics(run.task) if audio else None,
     )
-
-
-def check_trusted(folder: Path, recipe: Recipe, trust: bool = False) -> None:
-    """Raise if a run's recipe names a module outside cayley, unless it is trusted.
-
-    Arguments:
-        folder: Of the run.
-        recipe: Of the run.
-        trust: Whether it may.
-    """
-    for key, name in (("task.name", recipe.task.name), ("model.name", recipe.model.name)):
-        module, colon, _ = name.partition(":")
-        if colon and module.partition(".")[0] != "cayley" and not trust:
-            raise RunError(
-                f"expected a recipe in {folder} that names classes of cayley, got {key} = "
-                f"{name!r}, and to go on runs the code of the module {module}: if you trust it, "
-                "add --trust"
-            )
 
 
 def _loop(
@@ -281,7 +243,7 @@ def _go(
     loop: Loop, description: RunDescription, event: str = "resumed", message: str = ""
 ) -> RunResult:
     step = loop.progress.step
-    loop.reporter.begin(description, step)
+    loop.reporter.begin(description, step, loop.learner.model)
     result = None
     try:
         if step or message:

@@ -44,6 +44,8 @@ def graph_refusal(recipe: Recipe, model: nn.Module, optimizer: Optimizer) -> str
             return "an ENRNN follows its eigenvalues with the help of the host"
         if isinstance(module, BatchNorm) or getattr(module, "norm", None) == "batch":
             return "statistics over the batch are averaged with the help of the host"
+    if recipe.optim.rebase:
+        return "D is chosen again with the help of the host"
     if recipe.bnp:
         return "BNP counts its steps on the host"
     if recipe.optim.lr_by_length or recipe.optim.schedule.every == "step":

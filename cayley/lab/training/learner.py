@@ -17,7 +17,12 @@ from cayley.lab.runs import Machine
 from cayley.lab.tasks import Batch, Task
 from cayley.lab.tasks.text import Text
 from cayley.lab.training.graphs import StepGraphs, graph_refusal, make_capturable
-from cayley.lab.training.optimizers import build_bnp, build_optimizer, build_schedule
+from cayley.lab.training.optimizers import (
+    build_bnp,
+    build_optimizer,
+    build_schedule,
+    rebase_along,
+)
 from cayley.lab.training.timetable import schedule_steps
 
 __all__ = ["Learner"]
@@ -45,6 +50,7 @@ class Learner:
         self.model = model
         self.forward = self.fabric.setup_module(model)
         self.optimizer = build_optimizer(recipe.optim, model)
+        rebase_along(recipe.optim, model, self.optimizer)
         steps = schedule_steps(recipe, task.steps("train", recipe.training.batch))
         self.schedule = build_schedule(recipe.optim.schedule, self.optimizer, steps)
         self.bnp = build_bnp(recipe.bnp, model)

@@ -16,7 +16,7 @@ from cayley.lab.recipes import OptimSettings, ScheduleSettings
 from cayley.lab.settings import Range, convert
 from cayley.preconditioners import BNP
 
-__all__ = ["build_bnp", "build_optimizer", "build_schedule"]
+__all__ = ["build_bnp", "build_optimizer", "build_schedule", "rebase_along"]
 
 # one asks for the loss again and again within a step, the other for gradients that are sparse
 UNUSABLE = ("LBFGS", "SparseAdam")
@@ -86,6 +86,26 @@ def _make(name: str, options: dict[str, Any], groups: list[dict[str, Any]], key:
     # classes of torch fail in many ways at an option of the wrong kind
     except Exception as error:
         raise RecipeError(f"optim: {name} refuses these settings: {error}") from error
+
+
+def rebase_along(settings: OptimSettings, model: nn.Module, optimizer: Optimizer) -> None:
+    """Let an optimizer choose D of scaled Cayley transforms again, if the settings say so.
+
+    Example:
+        >>> settings, model = OptimSettings("Adam", lr=1e-3, rebase="auto"), nn.Linear(2, 2)
+        >>> rebase_along(settings, model, build_optimizer(settings, model))
+        Traceback (most recent call last):
+        ...
+        cayley.lab.errors.RecipeError: optim.rebase: expected a model with a real scaled Cayley
+        transform without a bandwidth (ENRNN, NCGRU, ScoRNN, or RNN with recurrent='cayley' or
+        'neumann'), got none; ScuRNN trains its D
+    """
+    if not settings.rebase:
+        return
+    try:
+        cayley.optim.attach_rebase(model, optimizer, settings.rebase)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"optim.rebase: {error}") from error
 
 
 def build_schedule(

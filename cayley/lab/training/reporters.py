@@ -6,6 +6,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from cayley.lab.runs import Record, RunDescription, RunResult
 from cayley.lab.training.clock import Clock
 from cayley.lab.wording import short_number
@@ -20,8 +22,8 @@ class Reporter(ABC):
     """Shows what happens in a run."""
 
     @abstractmethod
-    def begin(self, description: RunDescription, step: int) -> None:
-        """A run begins, or goes on after a step; the description is that of ``run.json``."""
+    def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
+        """A run of a model begins, or goes on after a step; ``run.json`` has the description."""
 
     @abstractmethod
     def step(self, step: int, epoch: float) -> None:
@@ -43,7 +45,7 @@ class Reporter(ABC):
 class Quiet(Reporter):
     """Says nothing."""
 
-    def begin(self, description: RunDescription, step: int) -> None:
+    def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
         """Nothing."""
 
     def step(self, step: int, epoch: float) -> None:
@@ -62,7 +64,7 @@ class Quiet(Reporter):
 class JSON(Reporter):
     """Prints a JSON object a line: the description, every record of the metrics, the result."""
 
-    def begin(self, description: RunDescription, step: int) -> None:
+    def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
         """Print the description."""
         self._print({"kind": "run", "step": step, **description.to_json()})
 
@@ -95,7 +97,7 @@ class Plain(Reporter):
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds = seconds
 
-    def begin(self, description: RunDescription, step: int) -> None:
+    def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
         """Say what it is about."""
         self.title = title(description)
         self.metric = description.metric.name
@@ -136,7 +138,7 @@ class Plain(Reporter):
 class Live(Reporter):
     """Shows a bar with step rate, time left, loss, metric and baseline; evaluations above it."""
 
-    def begin(self, description: RunDescription, step: int) -> None:
+    def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
         """Show the bar."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn

@@ -8,11 +8,23 @@
 ``single``      those about one recipe; ``pairs``, those that compare recipes
 ``studied``     the form of statements about studies
 ``judging``     the judges of ``judges.toml``, and verdicts on all claims
+``showing``     verdicts with the curves and pictures behind them, for the page
 =============== ================================================================
 """
 
 from cayley.lab.verdicts.evidence import Evidence
 from cayley.lab.verdicts.findings import Finding, Outcome
 from cayley.lab.verdicts.judging import Judge, Verdict, judge_claims, judges
+from cayley.lab.verdicts.showing import missing_command, show_verdicts
 
-__all__ = ["Evidence", "Finding", "Judge", "Outcome", "Verdict", "judge_claims", "judges"]
+__all__ = [
+    "Evidence",
+    "Finding",
+    "Judge",
+    "Outcome",
+    "Verdict",
+    "judge_claims",
+    "judges",
+    "missing_command",
+    "show_verdicts",
+]

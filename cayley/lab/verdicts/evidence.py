@@ -8,7 +8,7 @@ from typing import Literal
 from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better, measure
 from cayley.lab.report.reading import MeasuredRun
 from cayley.lab.report.summary import find_changes
-from cayley.lab.studies import StudyRecord
+from cayley.lab.runs import StudyRecord
 
 __all__ = ["Evidence", "Moment", "Point", "Trial"]
 
@@ -87,7 +87,7 @@ class Evidence:
 
     Arguments:
         runs: As :func:`cayley.lab.report.read_runs` returns them.
-        studies: As :func:`cayley.lab.studies.read_study` returns them.
+        studies: As :func:`cayley.lab.runs.read_study` returns them.
     """
 
     def __init__(self, runs: Iterable[MeasuredRun], studies: Iterable[StudyRecord] = ()) -> None:

@@ -9,7 +9,7 @@ import pytest
 from lab.descriptions import make_description
 
 from cayley import cli
-from cayley.lab.commands.training import check_same_run, describe_spread
+from cayley.lab.commands.training import check_same_run, describe_spread, print_result
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import find_recipe, tables
 from cayley.lab.recipes.views import Curve
@@ -26,6 +26,21 @@ def test_known_data_are_the_same_anywhere(
     monkeypatch.setattr("cayley.lab.runs.read_run", lambda _: (description, recipe))
     with nullcontext() if code == 0 else pytest.raises(RunError, match="data from /elsewhere"):
         check_same_run(tmp_path, recipe, RunSettings(data=tmp_path))
+
+
+def test_the_summary_of_a_run_has_its_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = find_recipe("scornn/timit-425").recipe()
+    monkeypatch.setattr("cayley.lab.runs.read_run", lambda _: (make_description(), recipe))
+    scores = SelectedScores(1, 1.0, {"mse": 1.5}, "valid")
+    audio = {"segsnr_db": 4.25, "stoi": 0.8123, "pesq": 2.31}
+    result = RunResult(
+        status="done", step=1, epoch=1.0, seconds=1.0, selected={"valid": scores}, audio=audio
+    )
+    print_result(tmp_path, result)
+    text = capsys.readouterr().out
+    assert "  sound of the test set: SegSNR in dB 4.25, STOI 0.8123, PESQ 2.31\n" in text
 
 
 def test_the_spread_is_over_runs() -> None:

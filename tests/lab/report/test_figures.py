@@ -238,7 +238,7 @@ def test_long_labels_are_not_cut(tmp_path: Path) -> None:
     (figure,) = draw(tmp_path).values()
     svg = vl_convert.vegalite_to_svg(static_chart(figure.spec, width=640), vl_version=VEGALITE)
     for value in ("0.1", "0.2"):
-        assert f"optim.options.weight_of_nothing = {value})<" in svg
+        assert f"optim.options.weight_of_nothing = {value}<" in svg
 
 
 def test_a_run_without_evaluations_has_no_curve(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 import re
 import shutil
@@ -5,6 +7,7 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from statistics import mean
+from urllib.parse import unquote
 
 import pytest
 from lab.report.folders import make_recipe, write_run
@@ -27,8 +30,9 @@ setTimeout(() => {
   for (const kind of ["pointerover", "pointermove", "mouseover", "mousemove"])
     document.elementFromPoint(place.clientX, place.clientY)
       .dispatchEvent(new PointerEvent(kind, place));
-  for (const box of document.querySelectorAll("figure input")) box.click();
-  for (const box of document.querySelectorAll("figure select")) {
+  for (const box of document.querySelectorAll(".scales input")) box.click();
+  for (const head of document.querySelectorAll('[data-key="ours"] button')) head.click();
+  for (const box of document.querySelectorAll("figure select[name=time]")) {
     box.value = "time";
     box.dispatchEvent(new Event("change", {bubbles: true}));
   }
@@ -164,6 +168,72 @@ def test_figures_and_tables_have_their_coverage(tmp_path: Path) -> None:
     assert "GORU 512: Quoted from another paper" in table
 
 
+def test_downloads_are_in_the_page(tmp_path: Path) -> None:
+    """A table is a ``data:`` address, which needs no network."""
+    page = make_page(write_figure(tmp_path))
+    found = dict(re.findall(r'download="([^"]+)" href="data:[^,]+,([^"]+)"', page))
+    assert {"coverage.csv", "helfrich2020-table-2.1.csv", "helfrich2020-table-2.1.tex"} <= {*found}
+    rows = [*csv.DictReader(io.StringIO(unquote(found["helfrich2020-table-2.1.csv"])))]
+    assert {row["recipe"] for row in rows} == {"scornn/mnist-170", "scornn/mnist-360"}
+    assert unquote(found["helfrich2020-table-2.1.tex"]).startswith("% \\usepackage{booktabs}")
+
+
+def test_a_sweep_stays_readable(tmp_path: Path) -> None:
+    """What all rows share stands above them, and the chart has as many lines as can be told."""
+    for k in range(48):
+        changes = [
+            "training.steps=100",
+            f"model.hidden={8 + k // 8}",
+            f"optim.lr={1e-4 * 2 ** (k % 8)}",
+        ]
+        recipe = find_recipe("quickstart").recipe(overrides=changes)
+        write_run(
+            tmp_path,
+            recipe,
+            scores={"mse": 0.1 + 0.001 * k},
+            start={"mse": 1.0},
+            baseline={"mse": 1.0},
+            overrides=tuple(changes),
+            suffix=f"-{k}",
+        )
+    report = summarize(*read_runs([tmp_path]))
+    figures = draw_all(report)
+    (section,) = report.sections
+    assert len(section.rows) == 48
+    assert section.common == ("training.steps = 100, not 2500",)
+    page = write_page(report, figures, "2026-11-16")
+    assert page.count("<small>training.steps = 100") == 0
+    assert "All rows: <code>quickstart (training.steps = 100, not 2500)</code>." in page
+    assert '<tbody data-recipe="model.hidden = 8, optim.lr = 0.0001"' in page
+    (figure,) = figures[section.name]
+    lines = [trace["row"] for trace in figure.spec["data"]["values"]]
+    assert len(lines) == len(set(lines)) == 16
+    assert lines[0] == "model.hidden = 8, optim.lr = 0.0001"
+    assert "The 16 rows of 48 that end best" in figure.caption
+    curves = re.search(r'name="curves">(.*?)</script>', page, re.DOTALL)
+    assert curves is not None
+    assert len(json.loads(curves[1])) == 48 * 2
+
+
+def test_rows_can_be_sorted_by_every_number(runs: Path) -> None:
+    page = make_page(runs)
+    heads = set(re.findall(r'<th[^>]* data-key="(\w+)"', page))
+    for body in re.findall(r"<tbody data-recipe=[^>]*>", page):
+        assert heads - {"where", "what", "share"} <= set(re.findall(r"data-(\w+)=", body))
+    assert 'data-recipe="scornn/mnist-170" data-ours="0.97283' in page
+
+
+def test_samples_are_in_the_page(tmp_path: Path) -> None:
+    runs = write_figure(tmp_path)
+    folder = next((runs / "lstm" / "characters-350").iterdir())
+    (folder / "sample.txt").write_text("to be <or> not")
+    (folder / "sample-predicted.wav").write_bytes(b"RIFF")
+    page = make_page(runs)
+    assert "<pre>to be &lt;or&gt; not</pre>" in page
+    assert '<audio controls src="data:audio/wav;base64,UklGRg=="></audio>' in page
+    assert "media-src data:" in page
+
+
 def test_links_have_places(tmp_path: Path) -> None:
     page = make_page(write_figure(tmp_path))
     links = re.findall(r'href="#([^"]+)"', page)
@@ -251,8 +321,15 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     assert said == []
     check_numbers(done.stdout, runs)
     live = re.sub(r"<noscript>.*?</noscript>", "", done.stdout, flags=re.DOTALL)
-    assert len(re.findall(r'<svg[^>]*class="marks"', live)) == 4
-    assert live.count(">minutes of training</text>") == 4
+    # the last is that of all rows
+    assert len(re.findall(r'<svg[^>]*class="marks"', live)) == 5
+    assert live.count(">minutes of training</text>") == 5
+    table = live.partition('<section id="images">')[2].partition("</section>")[0]
+    ours = re.findall(r'<tbody data-recipe="([^"]+)" data-ours="([^"]*)"', table)
+    numbers = [float(value) for _, value in ours if value]
+    assert numbers == sorted(numbers)
+    assert [name for name, value in ours if not value] == ["scornn/pmnist-170"]
+    assert ours[-1][0] == "scornn/pmnist-170"
     tooltip = re.findall(r'<div id="vg-tooltip-element".*?</div>', done.stdout, re.DOTALL)
     assert len(tooltip) == 1
     assert re.search(r"curve.*(scornn|lstm)/mnist-", tooltip[0], re.DOTALL)

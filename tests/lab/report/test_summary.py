@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -50,6 +51,23 @@ def test_a_number_that_two_papers_print_is_one(runs: Path) -> None:
         "Helfrich 2020",
         "Helfrich, Willmott, Ye 2018",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "judged"), [("scornn/mnist-170", False), ("scornn/adding-200", True)]
+)
+def test_files_that_were_not_checked_are_other_data(
+    name: str, judged: bool, tmp_path: Path
+) -> None:
+    """A task that draws its examples has no files that could be others."""
+    folder = write_run(tmp_path, find_recipe(name).recipe(), **SCORES)
+    text = json.loads((folder / "run.json").read_text())
+    text["data"]["check"] = False
+    (folder / "run.json").write_text(json.dumps(text))
+    ((row,),) = (section.rows for section in summary(tmp_path).sections if section.rows)
+    assert bool(row.changes) is not judged
+    assert all(line.gap is None for line in row.lines if not line.judged)
+    assert all(line.judged is judged for line in row.lines)
 
 
 def test_a_row_without_numbers_is_there(runs: Path) -> None:

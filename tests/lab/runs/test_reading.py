@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -109,8 +110,11 @@ def test_a_result_of_another_form_is_named(content: str, reason: str, tmp_path: 
         read_result(tmp_path)
 
 
-@pytest.mark.parametrize("digits", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize(
+    "digits",
+    ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1E+400", "0.1e0400", "1" * 400 + ".5"],
+)
 def test_json_has_finite_numbers(digits: str) -> None:
     assert parse_json(b'{"mse": 1.5}') == {"mse": 1.5}
-    with pytest.raises(ValueError, match=f"expected finite numbers, got {digits}"):
+    with pytest.raises(ValueError, match=re.escape(f"finite numbers, got {digits}")):
         parse_json(f'{{"mse": {digits}}}'.encode())

@@ -7,12 +7,14 @@ import pytest
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import published
-from cayley.lab.runs import Machine
-from cayley.lab.studies import STUDIES, Study, find_study, read_study, run_study
+from cayley.lab.runs import Machine, read_study
+from cayley.lab.studies import STUDIES, Study, find_study, run_study
 from cayley.lab.training import RunSettings
 from cayley.lab.verdicts import judges
 from cayley.lab.verdicts.studied import StudyNumber
 
+# what no document claims
+BEYOND = {"rebase"}
 SETTINGS = RunSettings(Machine("cpu", threads=1))
 
 
@@ -31,7 +33,7 @@ def test_gives_finite_numbers_for_its_judges_and_a_picture(study: Study, tmp_pat
         for statement in judge.statements
         if isinstance(statement, StudyNumber) and statement.study == study.name
     }
-    assert asked
+    assert asked or study.name in BEYOND
     assert all(len(record.values(number)) == 1 for number in asked)
     assert (tmp_path / study.name / "picture.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -39,7 +41,7 @@ def test_gives_finite_numbers_for_its_judges_and_a_picture(study: Study, tmp_pat
 def test_studies_decide_claims_that_there_are() -> None:
     for name, study in STUDIES.items():
         assert name == study.name
-        assert study.claims
+        assert bool(study.claims) is (name not in BEYOND)
         assert all(published.claim(id) for id in study.claims)
         assert set(study.tiny) <= set(study.settings)
 

@@ -50,6 +50,7 @@ def refusal(name: str, *changes: str) -> str | None:
         ("bn-lstm/adding-400", (), "over the batch"),
         ("bnp-lstm/adding-400", (), "BNP"),
         ("nc-gru/words", ("optim.lr_by_length=true",), "rates"),
+        ("scornn/adding-200", ("optim.rebase=auto",), "D is chosen again"),
         ("scornn/adding-200", ("optim.schedule.name=StepLR", "optim.schedule.every=step"), "rates"),
     ],
 )

@@ -66,6 +66,53 @@ def test_values_are_clipped() -> None:
         assert (p - old).abs().max() <= 1e-4 * (1 + 1e-9)
 
 
+REBASED = {"optim": {"name": "RMSpropTF", "lr": 0.1, "recurrent_lr": 3.0, "rebase": 2}}
+
+
+def entries(one: Learner) -> Tensor:
+    """A of the first layer."""
+    return one.model.get_parameter("layers.0.structured.weight_hh_l0.A")
+
+
+def test_d_is_chosen_again_as_a_grows() -> None:
+    """At such a rate A grows beyond 1 in two steps, and then is brought back."""
+    task = make_task("adding").tiny()
+    one = learner(recipe(**REBASED), task)
+    fixed = learner(recipe(optim=REBASED["optim"] | {"rebase": ""}), task)
+    batches = [*task.batches("train", 5)][:2]
+    for batch in batches:
+        one.learn(batch)
+        fixed.learn(batch)
+    assert entries(fixed).abs().max() > 1
+    assert entries(one).abs().max() <= 1 + 1e-12
+
+
+def test_a_training_that_chooses_d_again_resumes_exactly() -> None:
+    task = make_task("adding").tiny()
+    batches = [*task.batches("train", 2, epochs=3)][:7]
+    torch.manual_seed(1)
+    whole = learner(recipe(**REBASED), task)
+    model = copy.deepcopy(whole.model.state_dict())
+    for batch in batches:
+        whole.learn(batch)
+    first = learner(recipe(**REBASED), task)
+    first.model.load_state_dict(model)
+    for batch in batches[:3]:
+        first.learn(batch)
+    second = learner(recipe(**REBASED), task)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for batch in batches[3:]:
+        second.learn(batch)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+def test_a_network_without_d_is_refused() -> None:
+    settings = recipe(model={"name": "LSTM", "hidden": 6}, **REBASED)
+    with pytest.raises(RecipeError, match=r"optim.rebase: expected a model with a real scaled Cay"):
+        learner(settings, make_task("adding").tiny())
+
+
 class Echo(nn.Module):
     """Returns the number of the batch as its state, and remembers what it was given."""
 

@@ -4,12 +4,14 @@ import sys
 
 import pytest
 from lab.descriptions import CONTENT, make_description
+from torch import nn
 
 from cayley.lab.runs import RunResult
 from cayley.lab.training import reporters
 from cayley.lab.training.reporters import JSON, Live, Plain, Quiet, choose_reporter
 
 DESCRIPTION = make_description()
+MODEL = nn.Linear(1, 1)
 TRAIN = {"kind": "train", "step": 10, "epoch": 0.5, "loss": 0.123456}
 EVAL = {
     "kind": "eval",
@@ -36,7 +38,7 @@ def test_which_reporter_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Plain(seconds=1000)
-    reporter.begin(DESCRIPTION, 7)
+    reporter.begin(DESCRIPTION, 7, MODEL)
     for record in (TRAIN, EVAL, EVENT):
         reporter.record(record)
     reporter.end(None)
@@ -54,14 +56,14 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_training_is_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Plain(seconds=0)
-    reporter.begin(DESCRIPTION, 0)
+    reporter.begin(DESCRIPTION, 0, MODEL)
     reporter.record(TRAIN)
     assert "step 10, epoch 0.50: loss 0.1235  (" in capsys.readouterr().err
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = JSON()
-    reporter.begin(DESCRIPTION, 0)
+    reporter.begin(DESCRIPTION, 0, MODEL)
     reporter.record(EVAL)
     reporter.end(RunResult(status="done", step=1, epoch=1.0, seconds=2.0, selected={}))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -77,7 +79,7 @@ def test_a_bar_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
     reporter = Live()
-    reporter.begin(DESCRIPTION, 0)
+    reporter.begin(DESCRIPTION, 0, MODEL)
     for record in (TRAIN, EVAL):
         reporter.record(record)
     reporter.step(20, 1.0)
@@ -96,11 +98,11 @@ def test_a_bar_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_evaluations_are_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Plain(seconds=0)
-    reporter.begin(DESCRIPTION, 0)
+    reporter.begin(DESCRIPTION, 0, MODEL)
     reporter.evaluate("valid", 3, 10)
     assert "evaluating valid: 3 of 10 batches\n" in capsys.readouterr().err
     reporter = Plain(seconds=1000)
-    reporter.begin(DESCRIPTION, 0)
+    reporter.begin(DESCRIPTION, 0, MODEL)
     capsys.readouterr()
     reporter.evaluate("valid", 3, 10)
     assert capsys.readouterr() == ("", "")
@@ -112,7 +114,7 @@ def test_evaluation_is_not_in_the_rate(
     now = 100.0
     monkeypatch.setattr(reporters.time, "monotonic", lambda: now)
     reporter = Plain(seconds=0)
-    reporter.begin(DESCRIPTION, 0)
+    reporter.begin(DESCRIPTION, 0, MODEL)
     now += 10
     reporter.evaluate("valid", 0, 1)
     now += 90

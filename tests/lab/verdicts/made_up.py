@@ -7,10 +7,8 @@ from lab.descriptions import make_description
 
 from cayley.lab.recipes import find_recipe
 from cayley.lab.report import MeasuredRun
-from cayley.lab.runs import MachineFacts, RunResult
+from cayley.lab.runs import MachineFacts, RunResult, SeedRecord, StudyRecord
 from cayley.lab.runs.result import SelectedScores
-from cayley.lab.studies import StudyRecord
-from cayley.lab.studies.folders import SeedRecord
 from cayley.lab.verdicts import Evidence
 
 BETTER = {"accuracy": "higher", "cross_entropy": "lower", "mse": "lower"}

@@ -1,5 +1,6 @@
 import itertools
 import math
+import random
 
 import pytest
 
@@ -38,3 +39,21 @@ def test_order_of_times_by_counting_all_orders() -> None:
 
 def test_what_never_comes_on_either_side_tells_nothing() -> None:
     assert p_earlier([math.inf, math.inf], [math.inf]) == 1.0
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 2), (3, 3), (3, 5), (10, 4)])
+def test_they_are_the_tests_of_scipy(m: int, n: int) -> None:
+    from scipy import stats
+
+    draws = random.Random(m * n)
+    for _ in range(5):
+        x = [draws.gauss(0.0, 1.0) for _ in range(m)]
+        y = [draws.gauss(0.5, 2.0) for _ in range(n)]
+        one = stats.ttest_1samp(x, 0.3, alternative="less").pvalue
+        assert p_below(x, 0.3) == pytest.approx(one, rel=1e-12)
+        two = stats.ttest_ind(x, y, equal_var=False, alternative="less").pvalue
+        assert p_less(x, y) == pytest.approx(two, rel=1e-12)
+        # times are whole epochs, so that some are the same
+        early, late = ([round(2 * value) for value in some] for some in (x, y))
+        order = stats.mannwhitneyu(early, late, alternative="less", method="exact").pvalue
+        assert p_earlier(early, late) == pytest.approx(min(order, 1.0), rel=1e-12)

@@ -1,5 +1,6 @@
 """Characters and words: the next one is to be predicted, with the state carried along the text."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar, Literal
@@ -156,11 +157,12 @@ class Text(Task):
             (find_ptb if self.corpus == "ptb" else read_own)(self.source)
 
     @cached_property
-    def encoded(self) -> tuple[int, dict[Split, Tensor]]:
-        """The number of different tokens, and the tokens of each split."""
+    def encoded(self) -> tuple[list[str], dict[Split, Tensor]]:
+        """The different tokens, and the numbers of those of each split."""
         if self.invented:
             n = self.vocabulary or PTB_VOCABULARY[self.level]
-            return n, {
+            names = [chr(ord("!") + k) if self.level == "characters" else f"w{k}" for k in range(n)]
+            return names, {
                 split: integers(key("text", split), torch.arange(size), n)
                 for split, size in (("train", 500), ("valid", 100), ("test", 100))
             }
@@ -174,8 +176,19 @@ class Text(Task):
                 f"expected a text of at least two {self.level} to train on in "
                 f"{self.source.folder}, got {len(tokens['train'])}: choose another with --data"
             )
-        vocabulary, numbers = encode(tokens, self.vocabulary)
-        return len(vocabulary), numbers
+        return encode(tokens, self.vocabulary)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text that tokens are, by their numbers.
+
+        Example:
+            >>> Text("words", invented=True).decode([0, 2])
+            'w0 w2'
+        """
+        words = [self.encoded[0][number] for number in tokens]
+        if self.level == "characters":
+            return "".join(words)
+        return " ".join(words).replace(" <eos> ", "\n").replace(" <eos>", "\n")
 
     @cached_property
     def _streams(self) -> dict[tuple[Split, int], Resident]:
@@ -200,7 +213,7 @@ class Text(Task):
         """The number of different tokens, without reading the file if that can be."""
         if self.corpus == "ptb" and self.vocabulary is None and self.source.check:
             return PTB_VOCABULARY[self.level]
-        return self.encoded[0]
+        return len(self.encoded[0])
 
     @property
     def output_size(self) -> int:

@@ -1,0 +1,103 @@
+"""Claims of the documents as a page shows them; :mod:`cayley.lab.verdicts` judges them."""
+
+import base64
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cayley.lab.report.figures import Figure
+from cayley.lab.report.tables import Table
+
+__all__ = ["JudgedClaim", "Picture", "count_outcomes", "verdict_table"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The picture of a study.
+
+    Attributes:
+        study: Its name.
+        title: What it shows.
+        png: The file.
+    """
+
+    study: str
+    title: str
+    png: bytes
+
+    @property
+    def address(self) -> str:
+        """The picture itself as a ``data:`` address."""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedClaim:
+    """A claim, the verdict on it, and what it was judged by.
+
+    Attributes:
+        id: The name of the claim.
+        text: The claim.
+        source: Paper and place in it.
+        paper: The ``id`` of the paper.
+        outcome: ``"holds"``, ``"does not hold"``, ``"undecided"`` or ``"cannot be run"``.
+        words: The outcome, with its leaning.
+        reasons: The numbers.
+        command: What makes the runs that are missing; empty if none are.
+        basis: What decided: runs or studies that are here, tests, or nothing.
+        figures: Curves of the runs.
+        pictures: Those of studies.
+    """
+
+    id: str
+    text: str
+    source: str
+    paper: str
+    outcome: str
+    words: str
+    reasons: tuple[str, ...]
+    command: str
+    basis: Literal["runs", "tests", "nothing"]
+    figures: tuple[Figure, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """For sorting: decided ones first, those that lean nowhere last."""
+        order = ("holds", "does not hold", "undecided, leaning", "undecided", "cannot")
+        return next(place for place, start in enumerate(order) if self.words.startswith(start))
+
+
+def count_outcomes(outcomes: Sequence[str]) -> str:
+    """How many claims met which fate, in words.
+
+    Example:
+        >>> count_outcomes(["holds", "undecided", "holds"])
+        '3 claims: 2 holds, 1 undecided.'
+    """
+    counts = Counter(outcomes)
+    fates = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    return f"{len(outcomes)} claims: {fates}."
+
+
+def verdict_table(claims: Sequence[JudgedClaim]) -> Table:
+    """All claims as a table."""
+    return Table(
+        "verdicts",
+        "Verdicts",
+        ("claim", "where", "statement", "verdict", "numbers"),
+        tuple((one.id, one.source, one.text, one.words, "; ".join(one.reasons)) for one in claims),
+        tuple(
+            {
+                "claim": one.id,
+                "source": one.source,
+                "statement": one.text,
+                "outcome": one.outcome,
+                "verdict": one.words,
+                "numbers": list(one.reasons),
+                "missing": one.command,
+            }
+            for one in claims
+        ),
+    )

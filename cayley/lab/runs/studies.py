@@ -1,0 +1,102 @@
+"""What ``study.json`` says: the numbers of each seed of a study."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cayley.lab.errors import RunError
+from cayley.lab.recipes import from_table
+from cayley.lab.runs.machine import GitState, MachineFacts
+from cayley.lab.runs.reading import parse_json
+
+__all__ = [
+    "STUDY_FILE",
+    "STUDY_FORMAT",
+    "STUDY_PICTURE",
+    "SeedRecord",
+    "StudyRecord",
+    "find_studies",
+    "read_study",
+]
+
+STUDY_FILE, STUDY_PICTURE = "study.json", "picture.png"
+STUDY_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedRecord:
+    """The numbers of a seed, and what they were computed on.
+
+    Attributes:
+        numbers: By name.
+        seconds: How long it took.
+        finished: When.
+        machine, versions, git: On what, by what.
+    """
+
+    numbers: dict[str, Any]
+    seconds: float
+    finished: str
+    machine: MachineFacts
+    versions: dict[str, str]
+    git: GitState | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRecord:
+    """What ``study.json`` says; keys and attributes have the same names.
+
+    Attributes:
+        format: Of the file.
+        study: The name.
+        title: In a few words.
+        claims: Those that it decides.
+        random: Whether seeds differ.
+        settings: All of them.
+        changed: Those that are not the study's own.
+        seeds: What each seed gave; the picture is that of the first.
+    """
+
+    format: int
+    study: str
+    title: str
+    claims: tuple[str, ...]
+    random: bool
+    settings: dict[str, Any]
+    changed: dict[str, Any]
+    seeds: dict[str, SeedRecord] = field(default_factory=dict)
+
+    def values(self, number: str) -> list[float]:
+        """A number of each seed that has it."""
+        found = (one.numbers.get(number) for one in self.seeds.values())
+        return [float(value) for value in found if isinstance(value, (int, float))]
+
+
+def read_study(folder: Path) -> StudyRecord:
+    """The record in a folder.
+
+    Arguments:
+        folder: Of the study.
+    """
+    path = folder / STUDY_FILE
+    try:
+        content = parse_json(path.read_bytes())
+        if content.get("format") != STUDY_FORMAT:
+            raise ValueError(f"expected format {STUDY_FORMAT}, got {content.get('format')!r}")
+        return from_table(StudyRecord, content, strict=False)
+    except OSError as error:
+        raise RunError(f"expected {STUDY_FILE} in {folder}, got none: {error.strerror}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RunError(
+            f"could not use {path}, which is damaged or of another version of cayley ({error}): "
+            "delete it, and run the study once more"
+        ) from error
+
+
+def find_studies(folders: Iterable[Path]) -> list[Path]:
+    """The folders of all studies below some folders, in order, each once."""
+    found = {
+        path.parent.resolve(): path.parent for top in folders for path in top.rglob(STUDY_FILE)
+    }
+    return sorted(found.values())

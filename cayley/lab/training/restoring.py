@@ -1,0 +1,94 @@
+"""A run with its weights, to be looked at again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from cayley.lab.errors import RunError
+from cayley.lab.recipes import Recipe
+from cayley.lab.runs import RunDescription, explain_damage, load_tensors, read_run
+from cayley.lab.tasks import Split, Task
+from cayley.lab.training.setup import RunSettings, build_task, initial_model, restore_settings
+
+__all__ = ["RestoredRun", "Weights", "check_trusted", "restore_run"]
+
+Weights = Literal["selected", "valid", "test", "last"]
+
+
+@dataclass(frozen=True)
+class RestoredRun:
+    """What a run has learnt.
+
+    Attributes:
+        folder: Of the run.
+        description, recipe: What it was started with.
+        settings: Machine and data.
+        task: What it was trained on.
+        model: With its weights, on the CPU.
+    """
+
+    folder: Path
+    description: RunDescription
+    recipe: Recipe
+    settings: RunSettings
+    task: Task
+    model: nn.Module
+
+
+def restore_run(
+    folder: Path,
+    *,
+    weights: Weights = "selected",
+    split: Split = "test",
+    device: str = "",
+    data: Path | None = None,
+    trust: bool = False,
+) -> RestoredRun:
+    """Read a run, which may still be going on, with its weights.
+
+    Arguments:
+        folder: Of the run.
+        weights: ``"selected"``, which give the run's numbers (where each split has its own choice
+            and this one none, the best by ``"valid"``), the best by ``"valid"`` or ``"test"``, or
+            the ``"last"`` that were saved.
+        split: What they are to be scored on.
+        device: Another one than that of the run; empty for the same.
+        data: Where the data are now; None for the same place.
+        trust: Whether the recipe may name a module outside cayley, whose code then runs.
+    """
+    description, recipe = read_run(folder)
+    check_trusted(folder, recipe, trust)
+    settings = restore_settings(description, device, data)
+    task = build_task(recipe.task, settings)
+    model = initial_model(recipe, task, description.seed, settings.machine)
+    chosen: str = weights
+    if weights == "selected":
+        chosen = recipe.evaluation.select
+    if chosen == "each":
+        # earlier versions kept no best by train
+        chosen = split if (folder / f"best-{split}.pt").exists() else "valid"
+    name = "checkpoint.pt" if chosen == "last" else f"best-{chosen}.pt"
+    with explain_damage(folder, name):
+        state = load_tensors(folder, name, description)
+        model.load_state_dict((state["learner"] if chosen == "last" else state)["model"])
+    return RestoredRun(folder, description, recipe, settings, task, model)
+
+
+def check_trusted(folder: Path, recipe: Recipe, trust: bool = False) -> None:
+    """Raise if a run's recipe names a module outside cayley, unless it is trusted.
+
+    Arguments:
+        folder: Of the run.
+        recipe: Of the run.
+        trust: Whether it may.
+    """
+    for key, name in (("task.name", recipe.task.name), ("model.name", recipe.model.name)):
+        module, colon, _ = name.partition(":")
+        if colon and module.partition(".")[0] != "cayley" and not trust:
+            raise RunError(
+                f"expected a recipe in {folder} that names classes of cayley, got {key} = "
+                f"{name!r}, and to go on runs the code of the module {module}: if you trust it, "
+                "add --trust"
+            )

@@ -1,0 +1,110 @@
+"""Verdicts for a page: each with the curves and the pictures that it was judged by."""
+
+from collections.abc import Mapping, Sequence
+
+from cayley.lab.recipes import published
+from cayley.lab.report.claims import JudgedClaim, Picture
+from cayley.lab.report.figures import Figure, draw_tasks
+from cayley.lab.report.quantities import Quantity
+from cayley.lab.report.rows import Report, Row
+from cayley.lab.verdicts.evidence import Evidence
+from cayley.lab.verdicts.findings import Outcome
+from cayley.lab.verdicts.judging import Judge, Verdict, judges
+from cayley.lab.verdicts.statement import Statement
+from cayley.lab.verdicts.studied import StudyNumber
+
+__all__ = ["missing_command", "show_verdicts"]
+
+
+def missing_command(verdict: Verdict) -> str:
+    """The command that makes what a verdict lacks, runs or a study; empty if it lacks none."""
+    names = verdict.finding.missing
+    if not names:
+        return ""
+    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    command = names[0] if names[0].startswith("study ") else f"train {names[0]}"
+    return f"cayley {command} --seeds 3{more}"
+
+
+def show_verdicts(
+    verdicts: Sequence[Verdict],
+    evidence: Evidence,
+    report: Report,
+    pictures: Mapping[str, bytes],
+) -> list[JudgedClaim]:
+    """Verdicts with what they were judged by, the decided ones first.
+
+    Arguments:
+        verdicts: On claims.
+        evidence: What they were judged by.
+        report: The same runs, in rows.
+        pictures: Those of studies, by name.
+    """
+    rows = {
+        row.recipe.name: row
+        for row in report.rows
+        if row.recipe.variant == "paper" and not row.changes and row.finished
+    }
+    shown = [_show(one, evidence, rows, pictures) for one in verdicts]
+    return sorted(shown, key=lambda one: one.rank)
+
+
+def _show(
+    verdict: Verdict,
+    evidence: Evidence,
+    rows: Mapping[str, Row],
+    pictures: Mapping[str, bytes],
+) -> JudgedClaim:
+    claim, finding = verdict.claim, verdict.finding
+    judge = judges().get(claim.same_as or claim.id, Judge(()))
+    paper = published.papers()[claim.paper]
+    studies = [
+        name
+        for name in dict.fromkeys(
+            one.study for one in judge.statements if isinstance(one, StudyNumber)
+        )
+        if name in evidence.studies
+    ]
+    figures = _draw(claim.id, judge, rows)
+    return JudgedClaim(
+        id=claim.id,
+        text=claim.text,
+        source=f"{', '.join(paper.authors)} {paper.year}, {claim.location}",
+        paper=claim.paper,
+        outcome=finding.outcome.value,
+        words=verdict.words,
+        reasons=finding.words,
+        command=missing_command(verdict),
+        basis=(
+            "runs"
+            if figures or studies or _has_runs(judge, evidence)
+            else "tests"
+            if finding.outcome == Outcome.HOLDS
+            else "nothing"
+        ),
+        figures=figures,
+        pictures=tuple(
+            Picture(name, evidence.studies[name].title, pictures[name])
+            for name in studies
+            if name in pictures
+        ),
+    )
+
+
+def _has_runs(judge: Judge, evidence: Evidence) -> bool:
+    names = {name for one in judge.statements for name in one.recipes}
+    return any(evidence.trials(name) or evidence.diverged(name) for name in names)
+
+
+def _draw(name: str, judge: Judge, rows: Mapping[str, Row]) -> tuple[Figure, ...]:
+    """Charts of the quantities that the statements are about, a task each."""
+    groups: dict[Quantity, dict[str, Row]] = {}
+    for one in judge.statements:
+        if isinstance(one, Statement):
+            found = {recipe: rows[recipe] for recipe in one.recipes if recipe in rows}
+            groups.setdefault(one.quantity, {}).update(found)
+    return tuple(
+        figure
+        for quantity, some in groups.items()
+        for figure in draw_tasks(f"claim-{name}", some.values(), quantity)
+    )
