@@ -17,7 +17,7 @@ from cayley.lab.errors import Interrupted
 from cayley.lab.runs import Interrupts, find_state, read_result
 from cayley.lab.wording import counted, duration
 
-__all__ = ["Queue", "Work", "run_side_by_side"]
+__all__ = ["Queue", "Work", "child_command", "run_side_by_side"]
 
 # a process that has been asked to stop writes its checkpoint
 STOP_SECONDS = 60.0

@@ -84,7 +84,7 @@ def check_tensorboard() -> None:
     if find_spec("tensorboard") is None:
         raise MachineError(
             "expected the package tensorboard for --tensorboard, got none: pip install "
-            "tensorboard, or pip install 'cayley[lab]', or leave the option out"
+            "tensorboard, or leave the option out"
         )
 
 
