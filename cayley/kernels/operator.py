@@ -307,6 +307,8 @@ class _Node(torch.autograd.Function):
 class _OperatorRule:
     """An operator on a back end, for transforms."""
 
+    batched = False
+
     def __init__(self, operator: Operator, backend: str) -> None:
         self.operator, self.backend = operator, backend
 
@@ -377,9 +379,7 @@ class _OperatorRule:
         found = run(of_states, operator.states(*results), call, needed)
         return [found.get(name) if need else None for name, need in pairs]
 
-    def _by_kernels(
-        self, gradients: Any, states: Any, call: Any, needed: Collection[str]
-    ) -> Found:
+    def _by_kernels(self, gradients: Any, states: Any, call: Any, needed: Collection[str]) -> Found:
         with no_autocast(states[0].device):
             return self.operator.backward(gradients, states, call, needed, self.backend)
 
@@ -401,7 +401,7 @@ class _OperatorRule:
             states = definition(operator.fields.unflatten(values))
             return [states[k] for k in given]
 
-        _, pull = torch.func.vjp(loop, *(flat[k] for k in places))
+        pull = torch.func.vjp(loop, *(flat[k] for k in places))[1]
         return dict(zip(needed, pull([gradients[k] for k in given]), strict=True))
 
 

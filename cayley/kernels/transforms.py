@@ -25,7 +25,14 @@ Gradients = Sequence[Tensor | None]
 
 
 class Rule(Protocol):
-    """What a node computes, of flat arguments: tensors, None and options."""
+    """What a node computes, of flat arguments: tensors, None and options.
+
+    Attributes:
+        batched: Whether it also takes the arguments of G networks, of which the first dimension of
+            every tensor then counts them, and so in its results.
+    """
+
+    batched: bool
 
     def forward(self, *flat: Any) -> Sequence[Tensor]:
         """The results, without a gradient."""
@@ -71,10 +78,12 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(rule: Rule, *flat: Any) -> tuple[Tensor, ...]:
+        """The results, below all levels."""
         return (*rule.forward(*flat),)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep what the gradient needs."""
         ctx.rule, *flat = inputs
         _save(ctx, [*output, *ctx.rule.kept(output, flat)])
         # of results beside the states only some have one, and seldom
@@ -82,17 +91,21 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The gradient, by a node that has a batching rule too."""
         _, *needs = ctx.needs_input_grad
         job = _Job(ctx.rule, (*needs,), len(gradients))
-        found = iter(Pullback.apply(job, *map(_there, gradients), *_saved(ctx)))
+        found = iter(_Pullback.apply(job, *map(_there, gradients), *_saved(ctx)))
         return None, *(_there(next(found)) if need else None for need in needs)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], rule: Rule, *flat: Any) -> tuple[Any, Any]:
-        _, *dims = in_dims
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        """The batching rule."""
+        (rule, *flat), (_, *dims) = args, in_dims
         networks = _networks(info.batch_size, dims, flat)
         if not rule.serves(dims, networks[0]):
             return _by_torch(info, rule.loop, dims, flat)
+        if rule.batched:
+            return _all_at_once(lambda *all: Transformed.apply(rule, *all), info, dims, flat)
         if transforms_active():
             return _one_by_one(lambda *own: Transformed.apply(rule, *own), networks)
         return _one_by_one(rule.node, networks)
@@ -125,7 +138,7 @@ class _Job:
         return tuple(nothing if value is None else value for value, need in pairs if need)
 
 
-class Pullback(torch.autograd.Function):
+class _Pullback(torch.autograd.Function):
     """The gradients of a rule under transforms."""
 
     @staticmethod
@@ -152,13 +165,13 @@ class Pullback(torch.autograd.Function):
             found = ctx.job.loop(True, *values)
             return tuple(found[k] for k in given)
 
-        _, pull = torch.func.vjp(differentiable, *(flat[k] for k in places))
+        pull = torch.func.vjp(differentiable, *(flat[k] for k in places))[1]
         found = dict(zip(places, pull((*given.values(),)), strict=True))
         return None, *(found.get(k) for k in range(len(flat)))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], job: _Job, *flat: Any) -> tuple[Any, Any]:
-        _, *dims = in_dims
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        (job, *flat), (_, *dims) = args, in_dims
         networks = _networks(info.batch_size, dims, flat)
         tensors = [value for value in flat if isinstance(value, Tensor)]
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -166,9 +179,10 @@ class Pullback(torch.autograd.Function):
         gradients, _, first = job.parts(networks[0])
         if not job.rule.serves(job.parts(dims)[2], first, gradients):
             return _by_torch(info, lambda *own: job.loop(again, *own), dims, flat)
-        if again:
-            return _one_by_one(lambda *own: Pullback.apply(job, *own), networks)
-        return _one_by_one(job.run, networks)
+        run = (lambda *own: _Pullback.apply(job, *own)) if again else job.run
+        if job.rule.batched:
+            return _all_at_once(run, info, dims, flat)
+        return _one_by_one(run, networks)
 
 
 def _there(gradient: Tensor | None) -> Tensor | None:
@@ -206,6 +220,22 @@ def _by_torch(
 ) -> tuple[Any, Any]:
     """The results of all networks by torch's own batching rules, and their dimension."""
     results = torch.func.vmap(run, (*dims,), randomness=info.randomness)(*flat)
+    return (*results,), (0,) * len(results)
+
+
+def _all_at_once(
+    run: Callable[..., Sequence[Tensor]], info: Any, dims: Sequence[Any], flat: Sequence[Any]
+) -> tuple[Any, Any]:
+    """The results of all networks by one call, and their dimension."""
+    stacked = [
+        value
+        if not isinstance(value, Tensor)
+        else value.expand(info.batch_size, *value.shape)
+        if dim is None
+        else value.movedim(dim, 0)
+        for value, dim in zip(flat, dims, strict=True)
+    ]
+    results = run(*stacked)
     return (*results,), (0,) * len(results)
 
 
