@@ -104,6 +104,8 @@ class _Formation:
         return Transformed.apply(self, A, D)
 
     def loop(self, A: Tensor, D: Tensor) -> Sequence[Tensor]:
+        if A.dim() == 2:
+            return torch.func.vmap(self.loop)(A, D)
         n = self.n
         eye = torch.eye(n, device=A.device, dtype=A.dtype)
         M = eye + skew_at(A, n, positions(n, self.bandwidth, A))

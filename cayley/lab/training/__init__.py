@@ -7,6 +7,7 @@
 ``naming``      the names of run folders
 ``loop``        when to evaluate, record, save and stop; ``timetable`` says when
 ``learner``     a step: forward, backward, preconditioner, optimizer
+``together``    several runs at once; ``ensemble`` a step of all their networks
 ``changes``     a longer run, or one whose recipe was edited on the way
 ``optimizers``  optimizers, schedules and BNP from the settings of a recipe
 ``evaluation``  scores of a model, and which of them decides
@@ -33,9 +34,11 @@ from cayley.lab.training.setup import (
 )
 from cayley.lab.training.sizing import fit_hidden
 from cayley.lab.training.tensorboard import TensorBoard, check_tensorboard
+from cayley.lab.training.together import Member, train_together
 
 __all__ = [
     "Estimate",
+    "Member",
     "Quiet",
     "Reporter",
     "RestoredRun",
@@ -56,5 +59,6 @@ __all__ = [
     "run_folder",
     "title",
     "train",
+    "train_together",
     "write_samples",
 ]

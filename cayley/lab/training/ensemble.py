@@ -1,0 +1,196 @@
+"""Networks that learn side by side: one forward and one backward pass for all of them."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.models import SequenceModel
+from cayley.lab.models.sequences import LockedDropout
+from cayley.lab.recipes import Recipe
+from cayley.lab.runs import Precision
+from cayley.lab.tasks import Batch
+from cayley.lab.training.learner import Learner, detach_state
+from cayley.layers.recurrent import Recurrent
+from cayley.norms.batch import PopulationStatistics
+from cayley.parametrizations import StructuredMatrix
+
+__all__ = ["Ensemble", "check_together", "shape_of"]
+
+
+def check_together(recipe: Recipe, model: nn.Module, precision: Precision) -> None:
+    """Raise unless networks of a recipe can learn side by side.
+
+    Arguments:
+        recipe: Of the networks.
+        model: One of them.
+        precision: Of the computation.
+    """
+    why = ""
+    if recipe.bnp:
+        why = "BNP gathers the statistics of one network at a time"
+    elif precision == "bf16-mixed":
+        why = "bf16-mixed rounds inside of a pass; use 32-true or 64-true"
+    elif not isinstance(model, SequenceModel) or not all(
+        isinstance(layer, Recurrent) for layer in model.layers
+    ):
+        why = f"{recipe.model.name} is no recurrent network of cayley"
+    elif _draws(model):
+        why = "its dropout draws from a random stream that each seed has to itself"
+    if why:
+        raise RecipeError(
+            f"{recipe.name}: expected networks that can learn together, got some that cannot: "
+            f"{why}. Leave out --together"
+        )
+
+
+def _draws(model: SequenceModel) -> bool:
+    """Whether a network draws random numbers as it learns."""
+    if model.word_dropout or model.weight_dropout:
+        return True
+    for module in model.modules():
+        if isinstance(module, (nn.Dropout, LockedDropout)) and module.p:
+            return True
+        if isinstance(module, Recurrent) and module.dropout:
+            return True
+    return False
+
+
+class Ensemble:
+    """Learners of networks that differ in nothing but numbers.
+
+    A step equals that of each alone, up to rounding. Forward and backward pass are those of all
+    networks at once, by :func:`torch.func.vmap`; all that changes weights is each one's own. A
+    matrix that follows the training, such as that of an NC-GRU, is formed by its network as ever.
+
+    Arguments:
+        learners: One a network.
+    """
+
+    def __init__(self, learners: Sequence[Learner]) -> None:
+        self.learners = learners
+        self.models = [learner.model for learner in learners]
+        self.followed = [
+            name
+            for name, module in self.models[0].named_modules()
+            if isinstance(module, StructuredMatrix) and module.map.stateful
+        ]
+        self.template = copy.deepcopy(self.models[0])
+        for name in self.followed:
+            parent, _, own = name.rpartition(".")
+            container = self.template.get_submodule(parent)
+            assert isinstance(container, nn.ModuleDict)
+            container[own] = _Given()
+        self.parameters = self._own(name for name, _ in self.template.named_parameters())
+        self.buffers = self._own(name for name, _ in self.template.named_buffers())
+        # what a pass in training changes
+        self.written = [
+            f"{name}.{own}"
+            for name, module in self.template.named_modules()
+            if isinstance(module, PopulationStatistics)
+            for own, _ in module.named_buffers()
+        ]
+
+    def _own(self, names: Any) -> dict[str, list[Tensor]]:
+        """The tensors of all networks by name, but for matrices that are formed before."""
+        given = {f"{name}.W" for name in self.followed}
+        return {
+            name: [_tensor(model, name) for model in self.models]
+            for name in names
+            if name not in given
+        }
+
+    def learn(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """Take one step of every network, each by its batch; all batches have the same shape.
+
+        Returns:
+            The losses before the step, scalars on the device.
+        """
+        learners = self.learners
+        for learner, batch in zip(learners, batches, strict=True):
+            learner.prepare(batch)
+        outputs, states = self._forward(batches)
+        losses = []
+        for learner, batch, output, state in zip(learners, batches, outputs, states, strict=True):
+            learner.state = detach_state(state)
+            losses.append(learner.task.loss(output, batch))
+            learner.optimizer.zero_grad()
+        learners[0].fabric.backward(torch.stack(losses).sum())
+        for learner, batch in zip(learners, batches, strict=True):
+            learner.update(batch)
+        return [loss.detach() for loss in losses]
+
+    def _forward(self, batches: Sequence[Batch]) -> tuple[Sequence[Tensor], list[Any]]:
+        """The answers and states of all networks."""
+        parameters = {name: torch.stack(own) for name, own in self.parameters.items()}
+        for name in self.followed:
+            matrices = [model.get_submodule(name)(update=True) for model in self.models]
+            parameters[f"{name}.W"] = torch.stack(matrices)
+        buffers = {name: torch.stack(own) for name, own in self.buffers.items()}
+        inputs = torch.stack([_input(batch) for batch in batches])
+        before = [
+            learner.state_before(batch)
+            for learner, batch in zip(self.learners, batches, strict=True)
+        ]
+        state = None if before[0] is None else _stacked(before)
+
+        def call(parameters: Any, buffers: Any, input: Tensor, state: Any) -> Any:
+            return functional_call(self.template, (parameters, buffers), (input, state))
+
+        dims = (0, 0, 0, None if state is None else 0)
+        outputs, after = vmap(call, dims)(parameters, buffers, inputs, state)
+        with torch.no_grad():
+            for name in self.written:
+                torch._foreach_copy_(self.buffers[name], [*buffers[name].unbind()])
+        return outputs.unbind(), _unstacked(after, len(batches))
+
+
+class _Given(nn.Module):
+    """A matrix that was formed before, in the place of a structured one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W = nn.Parameter(torch.empty(0))
+
+    def forward(self, *, update: bool = False) -> Tensor:
+        return self.W
+
+
+def shape_of(batch: Batch) -> tuple[Any, ...]:
+    """What batches have in common that networks can learn from together."""
+    return (batch.fresh, *_input(batch).shape)
+
+
+def _input(batch: Batch) -> Tensor:
+    assert isinstance(batch.input, Tensor), "only networks of sequences learn together"
+    return batch.input
+
+
+def _tensor(model: nn.Module, name: str) -> Tensor:
+    parent, _, own = name.rpartition(".")
+    return getattr(model.get_submodule(parent), own)
+
+
+def _stacked(states: Sequence[Any]) -> Any:
+    """The states of all networks as one."""
+    flat = [tree_flatten(state) for state in states]
+    leaves = [torch.stack(values) for values in zip(*(own for own, _ in flat), strict=True)]
+    return tree_unflatten(leaves, flat[0][1])
+
+
+def _unstacked(state: Any, G: int) -> list[Any]:
+    """The state of each of G networks.
+
+    Example:
+        >>> _unstacked((torch.tensor([[1], [2]]),), 2)
+        [(tensor([1]),), (tensor([2]),)]
+    """
+    leaves, structure = tree_flatten(state)
+    # copies: a checkpoint would hold the whole of what it has a part of
+    own = zip(*([part.clone() for part in leaf.unbind()] for leaf in leaves), strict=True)
+    return [tree_unflatten([*values], structure) for values in own] or [state] * G
