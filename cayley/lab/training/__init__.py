@@ -23,7 +23,7 @@
 from cayley.lab.training.entry import evaluate, resume, train
 from cayley.lab.training.estimate import Estimate, estimate_run
 from cayley.lab.training.naming import run_folder
-from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, title
+from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, choose_reporters, title
 from cayley.lab.training.restoring import RestoredRun, Weights, restore_run
 from cayley.lab.training.samples import has_samples, write_samples
 from cayley.lab.training.setup import (
@@ -31,6 +31,7 @@ from cayley.lab.training.setup import (
     build_task,
     initial_model,
     reads_files,
+    restore_settings,
 )
 from cayley.lab.training.sizing import fit_hidden
 from cayley.lab.training.tensorboard import TensorBoard, check_tensorboard
@@ -48,6 +49,7 @@ __all__ = [
     "build_task",
     "check_tensorboard",
     "choose_reporter",
+    "choose_reporters",
     "estimate_run",
     "evaluate",
     "fit_hidden",
@@ -55,6 +57,7 @@ __all__ = [
     "initial_model",
     "reads_files",
     "restore_run",
+    "restore_settings",
     "resume",
     "run_folder",
     "title",

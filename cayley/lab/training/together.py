@@ -7,7 +7,15 @@ from pathlib import Path
 
 from cayley.lab.errors import Interrupted, LabError, NotFinite
 from cayley.lab.recipes import Recipe
-from cayley.lab.runs import Interrupts, Mark, RunFolder, RunResult, read_result, read_run
+from cayley.lab.runs import (
+    Interrupts,
+    Mark,
+    RunFolder,
+    RunResult,
+    check_format,
+    read_result,
+    read_run,
+)
 from cayley.lab.tasks import Batch, Task
 from cayley.lab.training.ensemble import Ensemble, check_together, shape_of
 from cayley.lab.training.evaluation import check_work
@@ -99,6 +107,7 @@ def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interru
     )
     if run.has("run.json"):
         description, _ = read_run(member.folder)
+        check_format(member.folder / "run.json", description)
         run.description = description
         if run.has("checkpoint.pt"):
             loop.restore()
