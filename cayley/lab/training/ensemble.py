@@ -62,32 +62,32 @@ def _draws(model: SequenceModel) -> bool:
 
 
 class Ensemble:
-    """Learners of networks that differ in nothing but numbers.
+    """Networks that are built alike, and learn together.
 
     A step equals that of each alone, up to rounding. Forward and backward pass are those of all
     networks at once, by :func:`torch.func.vmap`; all that changes weights is each one's own. A
     matrix that follows the training, such as that of an NC-GRU, is formed by its network as ever.
 
     Arguments:
-        learners: One a network.
+        model: One of the networks.
     """
 
-    def __init__(self, learners: Sequence[Learner]) -> None:
-        self.learners = learners
-        self.models = [learner.model for learner in learners]
+    def __init__(self, model: nn.Module) -> None:
         self.followed = [
             name
-            for name, module in self.models[0].named_modules()
+            for name, module in model.named_modules()
             if isinstance(module, StructuredMatrix) and module.map.stateful
         ]
-        self.template = copy.deepcopy(self.models[0])
+        self.template = copy.deepcopy(model)
         for name in self.followed:
             parent, _, own = name.rpartition(".")
             container = self.template.get_submodule(parent)
             assert isinstance(container, nn.ModuleDict)
             container[own] = _Given()
-        self.parameters = self._own(name for name, _ in self.template.named_parameters())
-        self.buffers = self._own(name for name, _ in self.template.named_buffers())
+        given = {f"{name}.W" for name in self.followed}
+        named = (name for name, _ in self.template.named_parameters())
+        self.parameters = [name for name in named if name not in given]
+        self.buffers = [name for name, _ in self.template.named_buffers()]
         # what a pass in training changes
         self.written = [
             f"{name}.{own}"
@@ -95,26 +95,21 @@ class Ensemble:
             if isinstance(module, PopulationStatistics)
             for own, _ in module.named_buffers()
         ]
+        self._tensors: dict[Learner, dict[str, Tensor]] = {}
 
-    def _own(self, names: Any) -> dict[str, list[Tensor]]:
-        """The tensors of all networks by name, but for matrices that are formed before."""
-        given = {f"{name}.W" for name in self.followed}
-        return {
-            name: [_tensor(model, name) for model in self.models]
-            for name in names
-            if name not in given
-        }
+    def learn(self, learners: Sequence[Learner], batches: Sequence[Batch]) -> list[Tensor]:
+        """Take one step of several networks, each by its batch.
 
-    def learn(self, batches: Sequence[Batch]) -> list[Tensor]:
-        """Take one step of every network, each by its batch; all batches have the same shape.
+        Arguments:
+            learners: Those of networks like the ensemble's.
+            batches: One for each; they have the same :func:`shape_of`.
 
         Returns:
             The losses before the step, scalars on the device.
         """
-        learners = self.learners
         for learner, batch in zip(learners, batches, strict=True):
             learner.prepare(batch)
-        outputs, states = self._forward(batches)
+        outputs, states = self._forward(learners, batches)
         losses = []
         for learner, batch, output, state in zip(learners, batches, outputs, states, strict=True):
             learner.state = detach_state(state)
@@ -125,18 +120,19 @@ class Ensemble:
             learner.update(batch)
         return [loss.detach() for loss in losses]
 
-    def _forward(self, batches: Sequence[Batch]) -> tuple[Sequence[Tensor], list[Any]]:
-        """The answers and states of all networks."""
-        parameters = {name: torch.stack(own) for name, own in self.parameters.items()}
+    def _forward(
+        self, learners: Sequence[Learner], batches: Sequence[Batch]
+    ) -> tuple[Sequence[Tensor], list[Any]]:
+        """The answers and states of the networks."""
+        own = [self._own(learner) for learner in learners]
+        parameters = {name: torch.stack([each[name] for each in own]) for name in self.parameters}
         for name in self.followed:
-            matrices = [model.get_submodule(name)(update=True) for model in self.models]
+            matrices = [learner.model.get_submodule(name)(update=True) for learner in learners]
             parameters[f"{name}.W"] = torch.stack(matrices)
-        buffers = {name: torch.stack(own) for name, own in self.buffers.items()}
+        buffers = {name: torch.stack([each[name] for each in own]) for name in self.buffers}
         inputs = torch.stack([_input(batch) for batch in batches])
-        before = [
-            learner.state_before(batch)
-            for learner, batch in zip(self.learners, batches, strict=True)
-        ]
+        pairs = zip(learners, batches, strict=True)
+        before = [learner.state_before(batch) for learner, batch in pairs]
         state = None if before[0] is None else _stacked(before)
 
         def call(parameters: Any, buffers: Any, input: Tensor, state: Any) -> Any:
@@ -146,8 +142,16 @@ class Ensemble:
         outputs, after = vmap(call, dims)(parameters, buffers, inputs, state)
         with torch.no_grad():
             for name in self.written:
-                torch._foreach_copy_(self.buffers[name], [*buffers[name].unbind()])
-        return outputs.unbind(), _unstacked(after, len(batches))
+                for each, value in zip(own, buffers[name], strict=True):
+                    each[name].copy_(value)
+        return outputs.unbind(), _unstacked(after)
+
+    def _own(self, learner: Learner) -> dict[str, Tensor]:
+        """The tensors of a network by name."""
+        if learner not in self._tensors:
+            names = (*self.parameters, *self.buffers)
+            self._tensors[learner] = {name: _tensor(learner.model, name) for name in names}
+        return self._tensors[learner]
 
 
 class _Given(nn.Module):
@@ -183,14 +187,14 @@ def _stacked(states: Sequence[Any]) -> Any:
     return tree_unflatten(leaves, flat[0][1])
 
 
-def _unstacked(state: Any, G: int) -> list[Any]:
-    """The state of each of G networks.
+def _unstacked(state: Any) -> list[Any]:
+    """The state of each network.
 
     Example:
-        >>> _unstacked((torch.tensor([[1], [2]]),), 2)
+        >>> _unstacked((torch.tensor([[1], [2]]),))
         [(tensor([1]),), (tensor([2]),)]
     """
     leaves, structure = tree_flatten(state)
     # copies: a checkpoint would hold the whole of what it has a part of
     own = zip(*([part.clone() for part in leaf.unbind()] for leaf in leaves), strict=True)
-    return [tree_unflatten([*values], structure) for values in own] or [state] * G
+    return [tree_unflatten([*values], structure) for values in own]

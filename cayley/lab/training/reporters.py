@@ -229,10 +229,13 @@ def choose_reporter(quiet: bool, as_json: bool) -> Reporter:
 
 
 def choose_reporters(quiet: bool, as_json: bool, folders: Sequence[Path]) -> list[Reporter]:
-    """Those of runs that go on together: JSON of all, or else the first stands for the others."""
+    """Those of runs that go on together: JSON of all, or else one stands for the others."""
     if as_json:
         return [JSON(run=str(folder)) for folder in folders]
-    return [choose_reporter(quiet, False), *(Quiet() for _ in folders[1:])]
+    reporters: list[Reporter] = [Quiet() for _ in folders]
+    open = (k for k, folder in enumerate(folders) if not (folder / "result.json").exists())
+    reporters[next(open, 0)] = choose_reporter(quiet, False)
+    return reporters
 
 
 def title(description: RunDescription) -> str:

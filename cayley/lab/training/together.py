@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cayley.lab.errors import Interrupted, LabError, NotFinite
 from cayley.lab.recipes import Recipe
@@ -139,7 +140,7 @@ class _Company:
         results: dict[int, RunResult | LabError],
     ) -> None:
         self.members, self.going, self.results = members, going, results
-        self.ensembles: dict[tuple[int, ...], Ensemble] = {}
+        self.ensembles: dict[tuple[str, str], Ensemble] = {}
 
     def train(self) -> None:
         """Go on until all have ended; raise if a signal asks to stop, after all checkpoints."""
@@ -165,27 +166,28 @@ class _Company:
 
     def _step(self) -> None:
         """One batch of each."""
-        groups: dict[tuple, list[tuple[int, Batch]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[int, Batch]]] = {}
         for k, loop in self.going.items():
             loop.progress.watch.start()
             batch = loop.next_batch()
             recipe = self.members[k].recipe
             kind = (repr(recipe.model), repr(recipe.task), *shape_of(batch))
             groups.setdefault(kind, []).append((k, batch))
-        for group in groups.values():
+        for (model, task, *_), group in groups.items():
             numbers, batches = zip(*group, strict=True)
-            losses = self._ensemble(numbers).learn(batches)
+            learners = [self.going[k].learner for k in numbers]
+            if (model, task) not in self.ensembles:
+                self.ensembles[model, task] = Ensemble(learners[0].model)
+            losses = (
+                self.ensembles[model, task].learn(learners, batches)
+                if len(learners) > 1
+                else [learners[0].learn(batches[0])]
+            )
             for k, batch, loss in zip(numbers, batches, losses, strict=True):
                 try:
                     self.going[k].take(batch, loss)
                 except NotFinite as error:
                     self._fail(k, error)
-
-    def _ensemble(self, numbers: tuple[int, ...]) -> Ensemble:
-        if numbers not in self.ensembles:
-            learners = [self.going[k].learner for k in numbers]
-            self.ensembles[numbers] = Ensemble(learners)
-        return self.ensembles[numbers]
 
     def _end(self, k: int, result: RunResult | LabError) -> None:
         del self.going[k]
