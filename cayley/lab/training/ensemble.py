@@ -107,25 +107,36 @@ class Ensemble:
         Returns:
             The losses before the step, scalars on the device.
         """
+        own = [self._own(learner) for learner in learners]
+        parameters = {name: _leaf([each[name] for each in own]) for name in self.parameters}
         for learner, batch in zip(learners, batches, strict=True):
             learner.prepare(batch)
-        outputs, states = self._forward(learners, batches)
+        # sets what the precision of the run asks for, as a forward pass of one network does
+        with learners[0].fabric.autocast():
+            outputs, states = self._forward(learners, batches, parameters, own)
         losses = []
         for learner, batch, output, state in zip(learners, batches, outputs, states, strict=True):
             learner.state = detach_state(state)
             losses.append(learner.task.loss(output, batch))
             learner.optimizer.zero_grad()
         learners[0].fabric.backward(torch.stack(losses).sum())
+        for name, stacked in parameters.items():
+            if stacked.grad is not None:
+                for each, gradient in zip(own, stacked.grad, strict=True):
+                    each[name].grad = gradient
         for learner, batch in zip(learners, batches, strict=True):
             learner.update(batch)
         return [loss.detach() for loss in losses]
 
     def _forward(
-        self, learners: Sequence[Learner], batches: Sequence[Batch]
+        self,
+        learners: Sequence[Learner],
+        batches: Sequence[Batch],
+        parameters: dict[str, Tensor],
+        own: Sequence[dict[str, Tensor]],
     ) -> tuple[Sequence[Tensor], list[Any]]:
         """The answers and states of the networks."""
-        own = [self._own(learner) for learner in learners]
-        parameters = {name: torch.stack([each[name] for each in own]) for name in self.parameters}
+        parameters = {**parameters}
         for name in self.followed:
             matrices = [learner.model.get_submodule(name)(update=True) for learner in learners]
             parameters[f"{name}.W"] = torch.stack(matrices)
@@ -178,6 +189,17 @@ def _input(batch: Batch) -> Tensor:
 def _tensor(model: nn.Module, name: str) -> Tensor:
     parent, _, own = name.rpartition(".")
     return getattr(model.get_submodule(parent), own)
+
+
+def _leaf(parameters: Sequence[Tensor]) -> Tensor:
+    """The same parameter of all networks as one.
+
+    It has a gradient of its own: those of its parts, where two parameters are added up, would share
+    their memory, and clipping change them twice.
+    """
+    with torch.no_grad():
+        stacked = torch.stack([*parameters])
+    return stacked.requires_grad_(parameters[0].requires_grad)
 
 
 def _stacked(states: Sequence[Any]) -> Any:
