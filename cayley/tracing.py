@@ -11,6 +11,7 @@ __all__ = [
     "autocast_enabled",
     "computes_now",
     "has_tangent",
+    "is_batched",
     "is_wrapper",
     "needs_loop",
     "no_autocast",
@@ -111,6 +112,21 @@ def transformed(*tensors: Tensor | None) -> bool:
         and torch._C._len_torch_dispatch_stack() == 0
         and not any(t is not None and (t.is_meta or is_wrapper(t)) for t in tensors)
     )
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether ``vmap`` of :mod:`torch.func` gives every network another tensor here.
+
+    Example:
+        >>> shared = torch.zeros(2)
+        >>> torch.func.vmap(lambda x: x + is_batched(x) - is_batched(shared))(torch.zeros(2))
+        tensor([1., 1.])
+    """
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if torch._C._functorch.is_batchedtensor(tensor):
+            return True
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return False
 
 
 def is_wrapper(tensor: Tensor) -> bool:

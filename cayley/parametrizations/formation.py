@@ -155,6 +155,7 @@ class _Formation:
         if G is None or not needs[0]:
             return None, None
         if not again:
-            return pulled_back(G, X, D, positions(self.n, self.bandwidth, X)), None
+            run = pulled_back if X.dim() == 2 else torch.func.vmap(pulled_back, (0, 0, 0, None))
+            return run(G, X, D, positions(self.n, self.bandwidth, X)), None
         pull = torch.func.vjp(lambda A: self.loop(A, D)[0], A)[1]
         return pull(G)[0], None

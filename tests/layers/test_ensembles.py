@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 from variants import NETWORKS, Make
 
@@ -158,3 +159,46 @@ def test_examples_of_one_network_run_as_one_loop(launched: Counter[str]) -> None
     output, _ = vmap(layer, in_dims=1, out_dims=1)(x)
     assert not launched
     torch.testing.assert_close(output, layer(x)[0])
+
+
+@pytest.mark.parametrize("options", [{"norm": "batch"}, {"norm": "atn", "window": 3}])
+@pytest.mark.parametrize("differentiate", [False, True])
+def test_statistics_over_the_batch_follow_the_training(
+    options: dict[str, Any], differentiate: bool
+) -> None:
+    """Those of every network, whose buffers are stacked as its parameters are."""
+    layers = [cayley.LSTM(I, N, **options) for _ in range(G)]
+    if options["norm"] == "atn":
+        layers = [cayley.LSTM(I, N, **options, over="batch") for _ in range(G)]
+    parameters, buffers = stack_module_state(layers)
+    parameters = {name: p.detach() for name, p in parameters.items()}
+    buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+    x = torch.randn(G, T, B, I)
+
+    def loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(layers[0], (p, b), (x,))[0].square().sum()
+
+    for _ in range(2):
+        vmap(grad(loss) if differentiate else loss)(parameters, buffers, x)
+    for g, layer in enumerate(layers):
+        for _ in range(2):
+            layer(x[g])
+        for name, buffer in layer.named_buffers():
+            torch.testing.assert_close(buffers[name][g], buffer)
+
+
+def test_packed_sequences_have_the_same_lengths_for_all() -> None:
+    layers = networks(cayley.ScoRNN)
+    parameters, buffers = stack_module_state(layers)
+    batch_sizes = torch.tensor([3, 2, 2, 1])
+    data = torch.randn(G, 8, I)
+
+    def run(p: Any, b: Any, data: Tensor, sizes: Tensor) -> Tensor:
+        packed = PackedSequence(data, sizes)
+        return functional_call(layers[0], (p, b), (packed,))[0].data
+
+    output = vmap(run, (0, 0, 0, None))(parameters, buffers, data, batch_sizes)
+    for g, layer in enumerate(layers):
+        assert_close(output[g], layer(PackedSequence(data[g], batch_sizes))[0].data)
+    with pytest.raises(ValueError, match="the same lengths for all networks"):
+        vmap(run)(parameters, buffers, data, batch_sizes.expand(G, -1))
