@@ -64,7 +64,8 @@ def test_networks_of_networks(make: Callable[[], Recurrent]) -> None:
     def loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(layers[0], (p, b), (x,))[0].square().sum()
 
-    found = vmap(vmap(grad(loss)), (0, 0, None))(*nested, x)
+    own, stacked = nested
+    found = vmap(vmap(grad(loss)), (0, 0, None))(own, stacked, x)
     shared = vmap(vmap(grad(loss), (None, None, 0)), (0, 0, None))(parameters, buffers, x)
     for k, layer in enumerate(layers):
         named = dict(layer.named_parameters())
