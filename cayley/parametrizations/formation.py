@@ -11,6 +11,7 @@ from cayley.kernels.dispatch import use_kernel
 from cayley.kernels.transforms import Transformed
 from cayley.parametrizations.parametrization import full_precision
 from cayley.parametrizations.polar import refine
+from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.skew import last_diagonal, positions, skew_at
 
 __all__ = ["formed_under_transforms", "kernel_for", "of_inverse", "pulled_back"]
@@ -59,8 +60,8 @@ def formed_under_transforms(A: Tensor, D: Tensor, n: int, bandwidth: int | None)
     """The scaled Cayley transform under ``vmap`` and ``grad`` of :mod:`torch.func`.
 
     The matrices of G networks are formed together: on a GPU by one launch where a multiprocessor
-    has room for one of them, in C one after another where they are small, and by torch's batched
-    inverse otherwise.
+    has room for one of them, in C one after another where they are small, and by a batched inverse
+    of torch's otherwise.
 
     Arguments:
         A: The free entries, one diagonal after another.
@@ -94,11 +95,20 @@ class _Formation:
         if self.kernel == "cuda":
             return cuda.cayley(A, D.contiguous(), self.last)[:2]
         if self.kernel is None:
-            return self.loop(A, D)
+            return self._by_torch(A, D)
         if A.dim() == 1:
             return cpu.cayley(A, D, self.last)
         pairs = [cpu.cayley(own, signs, self.last) for own, signs in zip(A, D, strict=True)]
         return [torch.stack(values) for values in zip(*pairs, strict=True)]
+
+    def _by_torch(self, A: Tensor, D: Tensor) -> Sequence[Tensor]:
+        """As precise as that of a single network is, and without waiting for a GPU."""
+        n, places = self.n, positions(self.n, self.bandwidth, A)
+        if A.dim() == 1:
+            X = resolvent(skew_at(A, n, places))
+            return of_inverse(X, D), X
+        X = resolvent(torch.func.vmap(lambda A: skew_at(A, n, places))(A))
+        return torch.func.vmap(of_inverse)(X, D), X
 
     def node(self, A: Tensor, D: Tensor) -> Sequence[Tensor]:
         return Transformed.apply(self, A, D)
@@ -122,7 +132,7 @@ class _Formation:
         gradients: Sequence[Tensor | None] | None = None,
     ) -> bool:
         # one dimension more is all that kernels know
-        return self.kernel is not None and dims[0] is not None and flat[0].dim() == 1
+        return dims[0] is not None and flat[0].dim() == 1
 
     def backward(
         self,

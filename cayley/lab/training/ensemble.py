@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from cayley.lab.models.sequences import LockedDropout
 from cayley.lab.recipes import Recipe
 from cayley.lab.runs import Precision
 from cayley.lab.tasks import Batch
+from cayley.lab.training.graphs import StepGraphs
 from cayley.lab.training.learner import Learner, detach_state
 from cayley.layers.recurrent import Recurrent
 from cayley.norms.batch import PopulationStatistics
@@ -96,6 +99,7 @@ class Ensemble:
             for own, _ in module.named_buffers()
         ]
         self._tensors: dict[Learner, dict[str, Tensor]] = {}
+        self._recorded: tuple[tuple[Learner, ...], StepGraphs] | None = None
 
     def learn(self, learners: Sequence[Learner], batches: Sequence[Batch]) -> list[Tensor]:
         """Take one step of several networks, each by its batch.
@@ -107,55 +111,79 @@ class Ensemble:
         Returns:
             The losses before the step, scalars on the device.
         """
+        pairs = [*zip(learners, batches, strict=True)]
+        for learner, batch in pairs:
+            learner.prepare(batch)
+        before = [learner.state_before(batch) for learner, batch in pairs]
+        state = None if before[0] is None else _stacked(before)
+        batch = _joined(batches)
+        graphs = self._graphs_of((*learners,))
+        if graphs is None:
+            losses, state = self._update(learners, batch, state)
+        else:
+            groups = [group for learner in learners for group in learner.optimizer.param_groups]
+            losses, state = graphs.take(batch, state, [group["lr"] for group in groups])
+        for (learner, own), after in zip(pairs, _unstacked(state), strict=True):
+            learner.state = after
+            learner.end_step(own)
+        return [*losses.unbind()]
+
+    def _graphs_of(self, learners: tuple[Learner, ...]) -> StepGraphs | None:
+        """The recordings of steps that these learners take together, where each could alone."""
+        if any(learner.graphs is None for learner in learners):
+            return None
+        if self._recorded is None or self._recorded[0] != learners:
+            step = partial(self._update, learners)
+            self._recorded = learners, StepGraphs(step, learners[0].fabric.device)
+        return self._recorded[1]
+
+    def _update(self, learners: Sequence[Learner], batch: Batch, state: Any) -> tuple[Tensor, Any]:
+        """The part of a step that is the device's, of the batches and states of all networks."""
         own = [self._own(learner) for learner in learners]
         parameters = {name: _leaf([each[name] for each in own]) for name in self.parameters}
-        for learner, batch in zip(learners, batches, strict=True):
-            learner.prepare(batch)
         # sets what the precision of the run asks for, as a forward pass of one network does
         with learners[0].fabric.autocast():
-            outputs, states = self._forward(learners, batches, parameters, own)
+            outputs, state = self._forward(learners, batch, state, parameters, own)
+        batches = _parted(batch)
         losses = []
-        for learner, batch, output, state in zip(learners, batches, outputs, states, strict=True):
-            learner.state = detach_state(state)
-            losses.append(learner.task.loss(output, batch))
+        for learner, part, output in zip(learners, batches, outputs, strict=True):
+            losses.append(learner.task.loss(output, part))
             learner.optimizer.zero_grad()
-        learners[0].fabric.backward(torch.stack(losses).sum())
+        total = torch.stack(losses)
+        learners[0].fabric.backward(total.sum())
         for name, stacked in parameters.items():
             if stacked.grad is not None:
                 for each, gradient in zip(own, stacked.grad, strict=True):
                     each[name].grad = gradient
-        for learner, batch in zip(learners, batches, strict=True):
-            learner.update(batch)
-        return [loss.detach() for loss in losses]
+        for learner, part in zip(learners, batches, strict=True):
+            learner.move(part)
+        return total.detach(), detach_state(state)
 
     def _forward(
         self,
         learners: Sequence[Learner],
-        batches: Sequence[Batch],
+        batch: Batch,
+        state: Any,
         parameters: dict[str, Tensor],
         own: Sequence[dict[str, Tensor]],
-    ) -> tuple[Sequence[Tensor], list[Any]]:
+    ) -> tuple[Tensor, Any]:
         """The answers and states of the networks."""
         parameters = {**parameters}
         for name in self.followed:
             matrices = [learner.model.get_submodule(name)(update=True) for learner in learners]
             parameters[f"{name}.W"] = torch.stack(matrices)
         buffers = {name: torch.stack([each[name] for each in own]) for name in self.buffers}
-        inputs = torch.stack([_input(batch) for batch in batches])
-        pairs = zip(learners, batches, strict=True)
-        before = [learner.state_before(batch) for learner, batch in pairs]
-        state = None if before[0] is None else _stacked(before)
 
-        def call(parameters: Any, buffers: Any, input: Tensor, state: Any) -> Any:
+        def call(parameters: Any, buffers: Any, input: Any, state: Any) -> Any:
             return functional_call(self.template, (parameters, buffers), (input, state))
 
         dims = (0, 0, 0, None if state is None else 0)
-        outputs, after = vmap(call, dims)(parameters, buffers, inputs, state)
+        outputs, state = vmap(call, dims)(parameters, buffers, batch.input, state)
         with torch.no_grad():
             for name in self.written:
                 for each, value in zip(own, buffers[name], strict=True):
                     each[name].copy_(value)
-        return outputs.unbind(), _unstacked(after)
+        return outputs, state
 
     def _own(self, learner: Learner) -> dict[str, Tensor]:
         """The tensors of a network by name."""
@@ -178,12 +206,25 @@ class _Given(nn.Module):
 
 def shape_of(batch: Batch) -> tuple[Any, ...]:
     """What batches have in common that networks can learn from together."""
-    return (batch.fresh, *_input(batch).shape)
-
-
-def _input(batch: Batch) -> Tensor:
     assert isinstance(batch.input, Tensor), "only networks of sequences learn together"
-    return batch.input
+    return batch.fresh, batch.lengths is None, batch.input.shape, batch.target.shape
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    """Batches as one, whose tensors have a first dimension more."""
+    fields = ("input", "target", "lengths", "index")
+    values = {name: [getattr(batch, name) for batch in batches] for name in fields}
+    there = {name: own for name, own in values.items() if own[0] is not None}
+    stacked: dict[str, Any] = {name: torch.stack(own) for name, own in there.items()}
+    return replace(batches[0], **stacked)
+
+
+def _parted(batch: Batch) -> list[Batch]:
+    """The batches of which one was made."""
+    fields = ("input", "target", "lengths", "index")
+    there = {name: value for name in fields if (value := getattr(batch, name)) is not None}
+    parts = zip(*(value.unbind() for value in there.values()), strict=True)
+    return [replace(batch, **dict(zip(there, part, strict=True))) for part in parts]
 
 
 def _tensor(model: nn.Module, name: str) -> Tensor:

@@ -79,7 +79,7 @@ def train_together(
         model = initial_model(recipe, task, member.seed, machine)
         check_work(recipe, task)
         check_together(recipe, model, machine.precision)
-        learners[k] = Learner(recipe, task, model, machine.fabric())
+        learners[k] = Learner(recipe, task, model, machine)
     with ExitStack() as folders:
         going: dict[int, Loop] = {}
         try:
