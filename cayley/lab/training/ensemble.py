@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import SequenceModel
-from cayley.lab.models.sequences import LockedDropout
+from cayley.lab.models.sequences import LockedDropout, without_windows
 from cayley.lab.recipes import Recipe
 from cayley.lab.runs import Precision
 from cayley.lab.tasks import Batch
@@ -67,21 +67,23 @@ def _draws(model: SequenceModel) -> bool:
 class Ensemble:
     """Networks that are built alike, and learn together.
 
-    A step equals that of each alone, up to rounding. Forward and backward pass are those of all
-    networks at once, by :func:`torch.func.vmap`; all that changes weights is each one's own. A
-    matrix that follows the training, such as that of an NC-GRU, is formed by its network as ever.
+    A step equals that of each alone, up to rounding. Forward and backward pass of the recurrent
+    layers are those of all networks at once, by :func:`torch.func.vmap`; what is before and after
+    them is each one's own, and so is all that changes weights. A matrix that follows the training,
+    such as that of an NC-GRU, is formed by its network as ever.
 
     Arguments:
         model: One of the networks.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        layers = _sequence_model(model).layers
         self.followed = [
             name
-            for name, module in model.named_modules()
+            for name, module in layers.named_modules()
             if isinstance(module, StructuredMatrix) and module.map.stateful
         ]
-        self.template = copy.deepcopy(model)
+        self.template = copy.deepcopy(layers)
         for name in self.followed:
             parent, _, own = name.rpartition(".")
             container = self.template.get_submodule(parent)
@@ -141,10 +143,12 @@ class Ensemble:
         """The part of a step that is the device's, of the batches and states of all networks."""
         own = [self._own(learner) for learner in learners]
         parameters = {name: _leaf([each[name] for each in own]) for name in self.parameters}
+        batches = _parted(batch)
+        models = [_sequence_model(learner.model) for learner in learners]
+        inputs = [_input(part) for part in batches]
         # sets what the precision of the run asks for, as a forward pass of one network does
         with learners[0].fabric.autocast():
-            outputs, state = self._forward(learners, batch, state, parameters, own)
-        batches = _parted(batch)
+            outputs, state = self._forward(models, inputs, state, parameters, own)
         losses = []
         for learner, part, output in zip(learners, batches, outputs, strict=True):
             losses.append(learner.task.loss(output, part))
@@ -161,35 +165,38 @@ class Ensemble:
 
     def _forward(
         self,
-        learners: Sequence[Learner],
-        batch: Batch,
+        models: Sequence[SequenceModel],
+        inputs: Sequence[Tensor],
         state: Any,
         parameters: dict[str, Tensor],
         own: Sequence[dict[str, Tensor]],
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[list[Tensor], Any]:
         """The answers and states of the networks."""
         parameters = {**parameters}
         for name in self.followed:
-            matrices = [learner.model.get_submodule(name)(update=True) for learner in learners]
+            matrices = [model.layers.get_submodule(name)(update=True) for model in models]
             parameters[f"{name}.W"] = torch.stack(matrices)
         buffers = {name: torch.stack([each[name] for each in own]) for name in self.buffers}
-
-        def call(parameters: Any, buffers: Any, input: Any, state: Any) -> Any:
-            return functional_call(self.template, (parameters, buffers), (input, state))
-
-        dims = (0, 0, 0, None if state is None else 0)
-        outputs, state = vmap(call, dims)(parameters, buffers, batch.input, state)
+        x = torch.stack([model.read(input) for model, input in zip(models, inputs, strict=True)])
+        states = []
+        for name, layer in self.template.named_children():
+            tensors = (_below(name, parameters), _below(name, buffers))
+            hx = None if state is None else state[int(name)]
+            call = partial(_call, layer)
+            x, hx = vmap(call, (0, 0, 0, None if hx is None else 0))(*tensors, x, hx)
+            states.append(without_windows(layer, hx))
         with torch.no_grad():
             for name in self.written:
                 for each, value in zip(own, buffers[name], strict=True):
                     each[name].copy_(value)
-        return outputs, state
+        outputs = [model.answer(each) for model, each in zip(models, x.unbind(), strict=True)]
+        return outputs, tuple(states)
 
     def _own(self, learner: Learner) -> dict[str, Tensor]:
         """The tensors of a network by name."""
         if learner not in self._tensors:
-            names = (*self.parameters, *self.buffers)
-            self._tensors[learner] = {name: _tensor(learner.model, name) for name in names}
+            names, layers = (*self.parameters, *self.buffers), _sequence_model(learner.model).layers
+            self._tensors[learner] = {name: _tensor(layers, name) for name in names}
         return self._tensors[learner]
 
 
@@ -206,8 +213,7 @@ class _Given(nn.Module):
 
 def shape_of(batch: Batch) -> tuple[Any, ...]:
     """What batches have in common that networks can learn from together."""
-    assert isinstance(batch.input, Tensor), "only networks of sequences learn together"
-    return batch.fresh, batch.lengths is None, batch.input.shape, batch.target.shape
+    return batch.fresh, batch.lengths is None, _input(batch).shape, batch.target.shape
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:
@@ -225,6 +231,31 @@ def _parted(batch: Batch) -> list[Batch]:
     there = {name: value for name in fields if (value := getattr(batch, name)) is not None}
     parts = zip(*(value.unbind() for value in there.values()), strict=True)
     return [replace(batch, **dict(zip(there, part, strict=True))) for part in parts]
+
+
+def _call(layer: nn.Module, parameters: Any, buffers: Any, x: Tensor, hx: Any) -> Any:
+    return functional_call(layer, (parameters, buffers), (x, hx))
+
+
+def _below(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those of a submodule, by the names that they have in it.
+
+    Example:
+        >>> _below("0", {"0.W": torch.ones(1), "1.W": torch.zeros(1)})
+        {'W': tensor([1.])}
+    """
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
+
+
+def _sequence_model(model: nn.Module) -> SequenceModel:
+    assert isinstance(model, SequenceModel), "only networks of sequences learn together"
+    return model
+
+
+def _input(batch: Batch) -> Tensor:
+    assert isinstance(batch.input, Tensor), "only networks of sequences learn together"
+    return batch.input
 
 
 def _tensor(model: nn.Module, name: str) -> Tensor:

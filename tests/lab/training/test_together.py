@@ -114,6 +114,27 @@ def test_each_has_the_numbers_that_it_has_alone(
         assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize("kind", ["ScoRNN", "NCGRU", "ENRNN"])
+def test_on_kernels_the_numbers_are_the_very_same(kind: str, tmp_path: Path) -> None:
+    """Rounding is no reason for another course: each network has the same calls of kernels."""
+    train_together(members(tmp_path, SINGLE, [recipe(kind)] * 3))
+    for k, seed in enumerate(SEEDS):
+        train(recipe(kind), tmp_path / f"alone{k}", seed=seed, settings=SINGLE)
+        assert curve(tmp_path / f"{k}") == curve(tmp_path / f"alone{k}")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("graph", [False, None], ids=["eager", "graph"])
+@pytest.mark.parametrize("kind", ["ScoRNN", "NCGRU", "ENRNN", "LSTM-batch"])
+def test_on_a_gpu(kind: str, graph: bool | None, tmp_path: Path) -> None:
+    settings = RunSettings(Machine("cuda", "32-true", 1, graph), tiny=True)
+    one = recipe(kind, training={"batch": 4, "steps": 30, "clip_norm": 1.0, "log": 1})
+    train_together(members(tmp_path, settings, [one] * 3))
+    for k, seed in enumerate(SEEDS):
+        train(one, tmp_path / f"alone{k}", seed=seed, settings=settings)
+        assert_same_run(tmp_path / f"{k}", tmp_path / f"alone{k}", 1e-4)
+
+
 def test_rates_of_their_own(tmp_path: Path) -> None:
     recipes = [recipe(optim={"name": "Adam", "lr": lr}) for lr in (1e-2, 1e-3, 1e-4)]
     train_together(members(tmp_path, DOUBLE, recipes))
