@@ -249,9 +249,11 @@ def _one_by_one(
         for g, network in enumerate(networks):
             with of_network(g, network):
                 results.append(run(*network))
-    for result in results if device.type == "cuda" else ():
-        for tensor in result:
-            tensor.record_stream(torch.cuda.current_stream(device))
+    if device.type == "cuda" and not transforms_active():
+        current = torch.cuda.current_stream(device)
+        for result in results:
+            for tensor in result:
+                tensor.detach().record_stream(current)
     stacked = tuple(torch.stack(values) for values in zip(*results, strict=True))
     return stacked, (0,) * len(stacked)
 
@@ -277,7 +279,7 @@ def _side_by_side(device: torch.device) -> Iterator[Callable[..., Any]]:
         for value in network:
             if isinstance(value, Tensor) and value.is_cuda:
                 # memory of one stream is not given to others before this one has read it
-                value.record_stream(stream)
+                value.detach().record_stream(stream)
         with torch.cuda.stream(stream):
             yield
 

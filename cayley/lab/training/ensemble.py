@@ -135,8 +135,11 @@ class Ensemble:
         if any(learner.graphs is None for learner in learners):
             return None
         if self._recorded is None or self._recorded[0] != learners:
-            step = partial(self._update, learners)
-            self._recorded = learners, StepGraphs(step, learners[0].fabric.device)
+            graphs = StepGraphs(partial(self._update, learners), learners[0].fabric.device)
+            if self._recorded is not None:
+                # on which autograd adds up the gradients of those that are left
+                graphs.stream = self._recorded[1].stream
+            self._recorded = learners, graphs
         return self._recorded[1]
 
     def _update(self, learners: Sequence[Learner], batch: Batch, state: Any) -> tuple[Tensor, Any]:
