@@ -25,7 +25,7 @@ from cayley.lab.training.optimizers import (
 )
 from cayley.lab.training.timetable import schedule_steps
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "detach_state"]
 
 
 class Learner:
