@@ -54,7 +54,7 @@ def made_up(recipe: Recipe, B: int, T: int, G: int, device: str) -> list[Batch]:
 def learners(recipe: Recipe, G: int, device: str, graph: bool) -> list[Learner]:
     """One for each of G seeds."""
     task = build_task(recipe.task, RunSettings(tiny=True))
-    place = Machine(device, graph=graph)
+    place = Machine(device, graph=None if graph else False)
     models = [initial_model(recipe, task, seed, place) for seed in range(1, G + 1)]
     return [Learner(recipe, task, model, place) for model in models]
 

@@ -135,7 +135,8 @@ class Ensemble:
         if any(learner.graphs is None for learner in learners):
             return None
         if self._recorded is None or self._recorded[0] != learners:
-            graphs = StepGraphs(partial(self._update, learners), learners[0].fabric.device)
+            step, memory = partial(self._update, learners), partial(_memory, learners)
+            graphs = StepGraphs(step, learners[0].fabric.device, memory)
             if self._recorded is not None:
                 # on which autograd adds up the gradients of those that are left
                 graphs.stream = self._recorded[1].stream
@@ -234,6 +235,17 @@ def _parted(batch: Batch) -> list[Batch]:
     there = {name: value for name in fields if (value := getattr(batch, name)) is not None}
     parts = zip(*(value.unbind() for value in there.values()), strict=True)
     return [replace(batch, **dict(zip(there, part, strict=True))) for part in parts]
+
+
+def _memory(learners: Sequence[Learner]) -> list[Tensor] | None:
+    """What a step of several learners changes in place; None before the first step of one."""
+    tensors: list[Tensor] = []
+    for learner in learners:
+        own = learner.memory()
+        if own is None:
+            return None
+        tensors += own
+    return tensors
 
 
 def _call(layer: nn.Module, parameters: Any, buffers: Any, x: Tensor, hx: Any) -> Any:
