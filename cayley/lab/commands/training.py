@@ -325,6 +325,10 @@ def _work_together(jobs: list[_Job], options: Namespace) -> int:
     code = 0 if len(left) == len(jobs) else DataError.code
     folders = [_folder(job, options) for job in left]
     reporters = training.choose_reporters(options.quiet, options.json, folders)
+    if options.tensorboard:
+        training.check_tensorboard()
+        pairs = zip(reporters, folders, strict=True)
+        reporters = [training.TensorBoard(reporter, folder) for reporter, folder in pairs]
     members = [
         training.Member(job.recipe, folder, job.seed, _own_settings(job, folder, options), reporter)
         for job, folder, reporter in zip(left, folders, reporters, strict=True)
