@@ -118,7 +118,7 @@ def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interru
     else:
         description = describe(recipe, loop, settings)
         run.begin(description)
-    member.reporter.begin(description, loop.progress.step)
+    member.reporter.begin(description, loop.progress.step, learner.model)
     if loop.progress.step:
         loop.event("resumed", f"on {loop.device}")
     return loop
