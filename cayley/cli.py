@@ -123,6 +123,11 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=int, help="of the (first) run; else that of the recipe")
     _add_seeds(sub)
     _add_jobs(sub)
+    sub.add_argument(
+        "--together",
+        action="store_true",
+        help="train all runs side by side in this process; --set optim.lr=1e-3,3e-4 is one a rate",
+    )
     _add_extend(sub)
     _add_work(sub)
 

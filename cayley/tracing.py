@@ -4,16 +4,19 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 
 __all__ = [
     "autocast_enabled",
     "computes_now",
     "has_tangent",
+    "is_batched",
     "is_wrapper",
     "needs_loop",
     "no_autocast",
     "traced",
+    "transformed",
     "transforms_active",
 ]
 
@@ -84,6 +87,46 @@ def needs_loop(*tensors: Tensor | None) -> bool:
     if transforms_active():
         return True
     return _forward_mode() and any(t is not None and has_tangent(t) for t in tensors)
+
+
+def transformed(*tensors: Tensor | None) -> bool:
+    """Whether ``vmap`` and ``grad`` of :mod:`torch.func` see operations, and nobody else.
+
+    Nodes of :mod:`cayley.kernels.transforms` have rules for these two.
+
+    Example:
+        >>> torch.func.vmap(lambda x: x + transformed(x))(torch.zeros(2))
+        tensor([1., 1.])
+        >>> torch.func.jvp(lambda x: x + transformed(x), (torch.zeros(2),), (torch.zeros(2),))[0]
+        tensor([0., 0.])
+    """
+    # a compiler sees through transforms itself
+    if torch.compiler.is_compiling() or not transforms_active():
+        return False
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    kinds = (TransformType.Vmap, TransformType.Grad)
+    return (
+        all(level.key() in kinds for level in stack)
+        and not _forward_mode()
+        and not torch.jit.is_tracing()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not any(t is not None and (t.is_meta or is_wrapper(t)) for t in tensors)
+    )
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether ``vmap`` of :mod:`torch.func` gives every network another tensor here.
+
+    Example:
+        >>> shared = torch.zeros(2)
+        >>> torch.func.vmap(lambda x: x + is_batched(x) - is_batched(shared))(torch.zeros(2))
+        tensor([1., 1.])
+    """
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if torch._C._functorch.is_batchedtensor(tensor):
+            return True
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return False
 
 
 def is_wrapper(tensor: Tensor) -> bool:

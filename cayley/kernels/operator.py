@@ -11,7 +11,8 @@ from cayley.kernels.dispatch import backend_in_force, use_kernel
 from cayley.kernels.observation import Run, is_observed, tell_observer
 from cayley.kernels.records import Fields
 from cayley.kernels.steps import empty_gradient
-from cayley.tracing import needs_loop, no_autocast, traced
+from cayley.kernels.transforms import Transformed
+from cayley.tracing import needs_loop, no_autocast, traced, transformed
 
 __all__ = ["Found", "Kernels", "Operator", "recorded_gradients", "unaliased"]
 
@@ -45,8 +46,12 @@ class Operator(Generic[Call, States]):
     ``torch.export`` each is a single node. Where nobody traces, both run without torch's
     dispatcher: from there to a kernel that is written in Python, torch asks the schema for every
     argument, and for all of them each time, which with thirty arguments takes longer than a
-    hundred steps of a recurrence on a GPU. Transforms of :mod:`torch.func` see the loop, which they
-    know how to differentiate and batch.
+    hundred steps of a recurrence on a GPU.
+
+    Under ``grad`` and ``vmap`` of :mod:`torch.func` kernels run too: one call for each of G
+    networks that have a W of their own. Other transforms see the loop, which they know how to
+    differentiate and batch, and so do ``vmap`` over examples, second derivatives, and what a kernel
+    refuses.
 
     Arguments:
         name: That of the operator.
@@ -82,6 +87,8 @@ class Operator(Generic[Call, States]):
         self.states, self.gradients, self.fields = states, gradients, Fields.of(call)
         self.loop, self.gradient, self.shapes = loop, gradient, shapes
         self.kernels, self.definition, self.kept_input = kernels, definition, kept_input
+        # with weights that networks have each of their own
+        self._has_rule = "W" in self.fields.tensors
         self.differentiable = [name for name in self.fields.tensors if name not in constants]
         results = ", ".join(["Tensor"] * len(get_type_hints(states)))
         self.operator = torch.library.custom_op(
@@ -103,8 +110,10 @@ class Operator(Generic[Call, States]):
     def __call__(self, call: Call) -> States:
         """The results of a call, by the back end that is in force."""
         x, flat, backend = call[0], self.fields.flatten(call), backend_in_force()
-        # a rule for vmap would be registered with both operators, and asked for here
         tensors = flat[: len(self.fields.tensors)]
+        if self._has_rule and transformed(*tensors) and x.device.type in self.kernels:
+            tell_observer(None)
+            return self.states(*Transformed.apply(_OperatorRule(self, backend), *flat))
         if needs_loop(*tensors):
             tell_observer(None)
             return self.loop(call)
@@ -119,28 +128,33 @@ class Operator(Generic[Call, States]):
 
     def forward(self, call: Call, backend: str) -> States:
         """The results of a call by a back end, without a gradient."""
+        kernels = self.kernels_of(backend, call)
+        return self.loop(call) if kernels is None else kernels.forward(call)
+
+    def kernels_of(self, backend: str, call: Call, *gradients: Any) -> Kernels | None:
+        """What computes a call on a back end, or its gradient; None for the loop.
+
+        Arguments:
+            backend: The back end.
+            call: The call.
+            *gradients: Those of its results, for its gradient.
+        """
         # refusals may cost something, and the loop refuses nothing
-        if backend != "reference":
-            device = call[0].device
-            kernels = self.kernels.get(device.type)
-            kind = None if kernels is None else device.type
-            refusal = None if kernels is None else kernels.refusal(call)
-            if use_kernel(kind, refusal, device, backend=backend) and kernels is not None:
-                return kernels.forward(call)
-        return self.loop(call)
+        if backend == "reference":
+            return None
+        device = call[0].device
+        kernels = self.kernels.get(device.type)
+        kind = None if kernels is None else device.type
+        refusal = None if kernels is None else kernels.refusal(call, *gradients)
+        return kernels if use_kernel(kind, refusal, device, backend=backend) else None
 
     def backward(
         self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str
     ) -> Found:
         """The gradients that are needed, by a back end."""
-        if backend != "reference":
-            device = states[0].device
-            kernels = self.kernels.get(device.type)
-            kind = None if kernels is None else device.type
-            refusal = None if kernels is None else kernels.refusal(call, gradients)
-            if use_kernel(kind, refusal, device, backend=backend) and kernels is not None:
-                return kernels.backward(gradients, states, call, needed)
-        return self.gradient(gradients, states, call, needed)
+        kernels = self.kernels_of(backend, call, gradients)
+        run = self.gradient if kernels is None else kernels.backward
+        return run(gradients, states, call, needed)
 
     def traced_backward(
         self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str
@@ -153,16 +167,19 @@ class Operator(Generic[Call, States]):
 
     def save(self, ctx: Any, call: Call, states: States, backend: str) -> None:
         """Keep in a context what the gradient needs."""
-        flat, count = self.fields.flatten(call), len(self.fields.tensors)
-        tensors = flat[:count]
-        x = flat[0] if self.kept_input is None else self.kept_input(call, states)
-        if x is not flat[0]:
-            _, *others = tensors
-            tensors = (x, *others)
-        ctx.save_for_backward(*states, *tensors)
+        flat, count = self.kept(call, states), len(self.fields.tensors)
+        ctx.save_for_backward(*states, *flat[:count])
         ctx.options, ctx.backend = flat[count:], backend
         # of results beside the states only some have one, and seldom
         ctx.set_materialize_grads(False)
+
+    def kept(self, call: Call, states: States) -> Sequence[Any]:
+        """The values of a call as they are kept for the gradient."""
+        flat = self.fields.flatten(call)
+        if self.kept_input is None:
+            return flat
+        _, *others = flat
+        return (self.kept_input(call, states), *others)
 
     def differentiate(
         self, ctx: Any, gradients: Sequence[Tensor | None], needs: Sequence[bool]
@@ -285,6 +302,107 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         _, _, *needs = ctx.needs_input_grad
         return None, None, *ctx.operator.differentiate(ctx, gradients, needs)
+
+
+class _OperatorRule:
+    """An operator on a back end, for transforms."""
+
+    batched = False
+
+    def __init__(self, operator: Operator, backend: str) -> None:
+        self.operator, self.backend = operator, backend
+
+    def forward(self, *flat: Any) -> Sequence[Tensor]:
+        return self.operator.forward(self.operator.fields.unflatten(flat), self.backend)
+
+    def node(self, *flat: Any) -> Sequence[Tensor]:
+        return _Node.apply(self.operator, self.backend, *flat)
+
+    def loop(self, *flat: Any) -> Sequence[Tensor]:
+        return (*self.operator.loop(self.operator.fields.unflatten(flat)),)
+
+    def kept(self, results: Sequence[Tensor], flat: Sequence[Any]) -> Sequence[Any]:
+        operator = self.operator
+        return operator.kept(operator.fields.unflatten(flat), operator.states(*results))
+
+    def serves(
+        self,
+        dims: Sequence[int | None],
+        flat: Sequence[Any],
+        gradients: Sequence[Tensor | None] | None = None,
+    ) -> bool:
+        operator = self.operator
+        names = operator.fields.names
+        if dims[names.index("W")] is None:
+            return False
+        call = operator.fields.unflatten(flat)
+        given = () if gradients is None else (operator.gradients(*gradients),)
+        return operator.kernels_of(self.backend, call, *given) is not None
+
+    def backward(
+        self,
+        gradients: Sequence[Tensor | None],
+        results: Sequence[Tensor],
+        flat: Sequence[Any],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        return self._gradients(gradients, results, flat, needs, self._by_kernels)
+
+    def loop_backward(
+        self,
+        gradients: Sequence[Tensor | None],
+        results: Sequence[Tensor],
+        flat: Sequence[Any],
+        needs: Sequence[bool],
+        again: bool,
+    ) -> list[Tensor | None]:
+        recorded = again and self.operator.definition is not None
+        run = self._by_definition if recorded else self.operator.gradient
+        return self._gradients(gradients, results, flat, needs, run)
+
+    def _gradients(
+        self,
+        gradients: Sequence[Tensor | None],
+        results: Sequence[Tensor],
+        flat: Sequence[Any],
+        needs: Sequence[bool],
+        run: Callable[..., Found],
+    ) -> list[Tensor | None]:
+        operator = self.operator
+        first, *others = gradients
+        of_states = operator.gradients(
+            torch.zeros_like(results[0]) if first is None else first, *others
+        )
+        pairs = [*zip(operator.fields.names, needs, strict=True)]
+        needed = [name for name, need in pairs if need]
+        call = operator.fields.unflatten(flat)
+        found = run(of_states, operator.states(*results), call, needed)
+        return [found.get(name) if need else None for name, need in pairs]
+
+    def _by_kernels(self, gradients: Any, states: Any, call: Any, needed: Collection[str]) -> Found:
+        with no_autocast(states[0].device):
+            return self.operator.backward(gradients, states, call, needed, self.backend)
+
+    def _by_definition(
+        self, gradients: Any, states: Any, call: Any, needed: Collection[str]
+    ) -> Found:
+        """The gradient of the loop, which can be differentiated again."""
+        operator = self.operator
+        definition = operator.definition
+        assert definition is not None
+        flat = [*operator.fields.flatten(call)]
+        places = [operator.fields.names.index(name) for name in needed]
+        given = [k for k, G in enumerate(gradients) if G is not None]
+
+        def loop(*leaves: Tensor) -> list[Tensor]:
+            values = [*flat]
+            for k, leaf in zip(places, leaves, strict=True):
+                values[k] = leaf
+            states = definition(operator.fields.unflatten(values))
+            return [states[k] for k in given]
+
+        pull = torch.func.vjp(loop, *(flat[k] for k in places))[1]
+        return dict(zip(needed, pull([gradients[k] for k in given]), strict=True))
 
 
 def unaliased(tensors: Iterable[Tensor]) -> list[Tensor]:

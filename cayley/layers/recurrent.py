@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cayley.checks import check_integer
 from cayley.parametrizations import StructuredMatrix
-from cayley.tracing import autocast_enabled
+from cayley.tracing import autocast_enabled, is_batched, transforms_active
 
 __all__ = ["Recurrent", "State"]
 
@@ -142,6 +142,12 @@ class Recurrent(nn.Module, ABC):
         if isinstance(input, PackedSequence):
             x, batch_sizes, order, back = input
             self._check_input(x, rank=2)
+            if transforms_active() and is_batched(batch_sizes):
+                raise ValueError(
+                    f"{type(self).__name__}: expected packed sequences of the same lengths for all "
+                    "networks under vmap, got lengths of each network's own: pad the sequences, or "
+                    "call the networks one by one"
+                )
             B = int(batch_sizes[0]) if len(batch_sizes) else 0
             if B == 0 or int(batch_sizes[-1]) == 0:
                 raise RuntimeError("expected a packed sequence of at least one step, got none")

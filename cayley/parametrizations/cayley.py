@@ -10,7 +10,12 @@ from cayley.checks import is_integer
 from cayley.kernels.cpu import cayley as cpu
 from cayley.kernels.cuda import cayley as cuda
 from cayley.kernels.cuda.replay import Replay
-from cayley.kernels.dispatch import use_kernel
+from cayley.parametrizations.formation import (
+    formed_under_transforms,
+    kernel_for,
+    of_inverse,
+    pulled_back,
+)
 from cayley.parametrizations.parametrization import (
     Parametrization,
     Pullback,
@@ -28,15 +33,13 @@ from cayley.parametrizations.skew import (
     skew_at,
     skew_repr,
 )
-from cayley.tracing import computes_now, has_tangent
+from cayley.tracing import computes_now, has_tangent, transformed
 
 __all__ = [
     "ScaledCayley",
     "count_signs",
     "differentiated",
-    "of_inverse",
     "place_signs_",
-    "pulled_back",
     "scaled_cayley",
 ]
 
@@ -81,12 +84,6 @@ def scaled_cayley(A: Tensor, D: Tensor) -> Tensor:
     with full_precision(A, D):
         eye = torch.eye(A.shape[-1], device=A.device, dtype=A.dtype)
         return of_inverse(torch.linalg.inv_ex(eye + A).inverse, D)
-
-
-def of_inverse(X: Tensor, D: Tensor) -> Tensor:
-    """The matrix (2X − I) D of an inverse X = (I + A)⁻¹, without what rounding leaves."""
-    eye = torch.eye(X.shape[-1], device=X.device, dtype=X.dtype)
-    return refine(2 * X - eye) * D
 
 
 class ScaledCayley(Parametrization):
@@ -144,18 +141,20 @@ class ScaledCayley(Parametrization):
         # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
         if computes_now(A) and not differentiated(A):
             last = last_diagonal(self.n, self.skew.bandwidth)
-            kernel = self._kernel(A)
+            kernel = kernel_for(self.n, A, self.D)
             if kernel == "cpu":
                 return cpu.cayley(A, self.D, last)[0]
             if kernel == "cuda":
                 return cuda.cayley(A, self.D, last)[0]
+        if transformed(A):
+            return formed_under_transforms(A, self.D, self.n, self.skew.bandwidth)
         return scaled_cayley(self.skew(A), self.D)
 
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
         """The matrix, apart from any graph, and the closed form of its gradient."""
         (A,) = X
         n, D, bandwidth = self.n, self.D, self.skew.bandwidth
-        last, kernel = last_diagonal(n, bandwidth), self._kernel(A)
+        last, kernel = last_diagonal(n, bandwidth), kernel_for(n, A, D)
         if kernel == "cpu":
             D = D.clone()
             W, inverse = cpu.cayley(A, D, last)
@@ -177,18 +176,7 @@ class ScaledCayley(Parametrization):
 
     def capturable(self, *X: Tensor) -> bool:
         """Whether a CUDA graph can capture :meth:`with_pullback`: where it is one launch."""
-        return self._kernel(X[0]) == "cuda"
-
-    def _kernel(self, A: Tensor) -> str | None:
-        """The back end whose kernel forms the matrix; None for torch."""
-        kernel, refusal = None, None
-        if A.is_cpu:
-            kernel, refusal = "cpu", cpu.refusal(A, self.D)
-        elif A.is_cuda:
-            kernel, refusal = "cuda", cuda.refusal(self.n, A, self.D)
-        preferred = kernel == "cuda" or self.n <= cpu.LARGEST
-        use = use_kernel(kernel, refusal, A.device, preferred=preferred, otherwise=None)
-        return kernel if use else None
+        return kernel_for(self.n, X[0], self.D) == "cuda"
 
     def right_inverse(self, W: Tensor) -> Tensor:
         """Free entries of at most 1 in modulus that give ``W``; sets D accordingly."""
@@ -222,22 +210,6 @@ def _matrix_and_inverse(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, T
 def _stacked(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor]:
     """The same and D, one below another: on a GPU to copy one takes a third of three."""
     return (torch.cat((*_matrix_and_inverse(A, D, places), D[None])),)
-
-
-def pulled_back(G: Tensor, X: Tensor, D: Tensor, places: Tensor) -> Tensor:
-    r"""Gradient with respect to the free entries of A, from that of the matrix :math:`(2X - I) D`.
-
-    .. math:: 2 (Q^\top - Q), \qquad Q = X^\top G D X^\top, \qquad X = (I + A)^{-1}
-
-    Arguments:
-        G: The gradient with respect to the matrix, (n, n).
-        X: The inverse, (n, n).
-        D: The diagonal of the scaling matrix, (n).
-        places: Where the free entries are in A, read row by row.
-    """
-    with full_precision(G):
-        Q = torch.addmm(G, X.mT @ (G * D), X.mT, beta=0, alpha=2)
-    return (Q.mT - Q).flatten().index_select(0, places)
 
 
 def differentiated(A: Tensor) -> bool:

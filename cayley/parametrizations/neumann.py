@@ -13,11 +13,10 @@ from cayley.kernels.dispatch import use_kernel
 from cayley.parametrizations.cayley import (
     count_signs,
     differentiated,
-    of_inverse,
     place_signs_,
-    pulled_back,
     scaled_cayley,
 )
+from cayley.parametrizations.formation import formed_under_transforms, of_inverse, pulled_back
 from cayley.parametrizations.parametrization import (
     Parametrization,
     Pullback,
@@ -28,7 +27,7 @@ from cayley.parametrizations.parametrization import (
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
-from cayley.tracing import computes_now, needs_loop
+from cayley.tracing import computes_now, needs_loop, transformed
 
 __all__ = ["NeumannCayley", "neumann_update", "update_inverse_"]
 
@@ -198,6 +197,8 @@ class NeumannCayley(Parametrization):
     def forward(self, A: Tensor, *, update: bool = False) -> Tensor:
         """The orthogonal matrix of the free entries ``A``; the buffers follow A on request."""
         # what follows A has a gradient only, which transforms of torch.func do not see
+        if transformed(A):
+            return formed_under_transforms(A, self.D, self.n, None)
         if needs_loop(A):
             return scaled_cayley(self.skew(A), self.D)
         # with the bits that :meth:`with_pullback` gives, where no derivative is asked for

@@ -20,10 +20,10 @@ def resolvent(A: Tensor) -> Tensor:
         No step waits for the GPU. A that is not finite gives X that is not, and no error.
 
     Arguments:
-        A: A skew matrix, real or complex, (n, n).
+        A: A skew matrix, real or complex, (n, n), or several, (G, n, n).
 
     Returns:
-        X, (n, n).
+        X, of the shape of A.
 
     Example:
         >>> resolvent(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))

@@ -85,7 +85,8 @@ def elman(
     :math:`\sum_t \delta_t h_{t-1}^\top` for W, :math:`\sum_t \delta_t x_t^\top` for U and
     :math:`\sum_t \delta_t` for c. Only h is kept for it: h tells φ′ (the complex modReLU keeps z
     too). To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
-    Transforms of :mod:`torch.func` see the loop, which they know how to differentiate and batch.
+    Under ``vmap`` and ``grad`` of :mod:`torch.func` it is a node too, of which each of G networks
+    with a W of its own has one; other transforms see the loop.
 
     Arguments and the result are those of :func:`elman_loop`.
 

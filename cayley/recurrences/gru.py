@@ -109,7 +109,8 @@ def gru(
     and :math:`\delta_t` is the gradient of what the input contributes. The gradients of W are
     products over all steps: :math:`\sum_t [\delta^r_t; \delta^u_t] h_{t-1}^\top` and
     :math:`\sum_t \delta^c_t (r_t \odot h_{t-1})^\top`. For all this h, r, u and c are kept; c tells
-    φ′. To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
+    φ′. To ``torch.compile`` and ``torch.export`` it is a single node, whatever T, and under
+    ``vmap`` and ``grad`` of :mod:`torch.func` one for each network with a W of its own.
 
     Arguments and the result are those of :func:`gru_loop`.
 

@@ -138,9 +138,9 @@ def lstm(
     :math:`p_t` and :math:`q_t` the gradients with respect to mean and variance of the window of
     step t and :math:`n_t` the number of values in it, those with respect to mean and variance of
     step i are :math:`\sum_t (p_t + 2 q_t (m_i - \mu_t))/n_t` and :math:`\sum_t q_t/n_t`, over the
-    K windows that step i is in. Gradients of gradients are those of the loop, and transforms of
-    :mod:`torch.func` and derivatives in forward mode see a loop too. To ``torch.compile`` and
-    ``torch.export`` it is a single node.
+    K windows that step i is in. Gradients of gradients are those of the loop, and derivatives in
+    forward mode see a loop too. To ``torch.compile`` and ``torch.export`` it is a single node, and
+    under ``vmap`` and ``grad`` of :mod:`torch.func` one for each network with a W of its own.
 
     Arguments and the result are those of :func:`lstm_loop`.
 

@@ -45,10 +45,17 @@ def entries(n: int, bandwidth: int) -> int:
     return bandwidth * (2 * n - bandwidth - 1) // 2
 
 
-def check_entries(x: Tensor, n: int, bandwidth: int) -> None:
-    """Raise unless x fills a number of diagonals of an (n, n) matrix."""
+def check_entries(x: Tensor, n: int, bandwidth: int, *networks: int) -> None:
+    """Raise unless x fills a number of diagonals of an (n, n) matrix, or of that of each network.
+
+    Arguments:
+        x: The entries.
+        n: The size of the matrix.
+        bandwidth: How many diagonals.
+        *networks: How many networks, or nothing.
+    """
     count = entries(n, bandwidth)
-    if x.shape != (count,):
+    if x.shape != (*networks, count):
         raise ValueError(
             f"expected {count} entries above the diagonal for n = {n} and {bandwidth} diagonals, "
             f"got x of shape {tuple(x.shape)}"

@@ -1,6 +1,7 @@
 """Cayley transforms that fit into one multiprocessor of a GPU, each by one launch."""
 
 import functools
+import math
 import struct
 import sys
 from collections.abc import Sequence
@@ -68,18 +69,18 @@ def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor, Tensor
 
     Arguments:
         x: The entries of A above its diagonal, as in
-            :func:`~cayley.parametrizations.skew_symmetric`.
-        D: The diagonal of the scaling matrix, (n).
+            :func:`~cayley.parametrizations.skew_symmetric`; of G networks (G, ·).
+        D: The diagonal of the scaling matrix, (n) or (G, n).
         bandwidth: How many diagonals x fills.
 
     Returns:
-        W, (n, n), X, (n, n), and a copy of D, (n).
+        W, (n, n), X, (n, n), and a copy of D, (n), or all of them with G in front.
     """
-    (n,) = D.shape
-    check_entries(x, n, bandwidth)
-    W, X, signs = x.new_empty(n, n), x.new_empty(n, n), torch.empty_like(D)
+    *networks, n = D.shape
+    check_entries(x, n, bandwidth, *networks)
+    W, X, signs = x.new_empty(*networks, n, n), x.new_empty(*networks, n, n), torch.empty_like(D)
     kernel = _kernel("cayley_forward", x.device.index, n)
-    kernel(1, readable(x), D, X, W, signs, bandwidth)
+    kernel(math.prod(networks), readable(x), D, X, W, signs, bandwidth)
     return W, X, signs
 
 
@@ -87,18 +88,18 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
     r"""Gradient :math:`2 (Q^\top - Q)` above the diagonal, with :math:`Q = X^\top G D X^\top`.
 
     Arguments:
-        G: The gradient with respect to W, (n, n).
-        X: The inverse that :func:`cayley` or :func:`neumann` returned, (n, n).
-        D: The diagonal of the scaling matrix that it returned, (n).
+        G: The gradient with respect to W, (n, n), or with the number of networks in front.
+        X: The inverse that :func:`cayley` or :func:`neumann` returned.
+        D: The diagonal of the scaling matrix that it returned.
         bandwidth: How many diagonals x fills.
 
     Returns:
         The gradient with respect to x.
     """
-    (n,) = D.shape
-    grad_x = X.new_empty(entries(n, bandwidth))
+    *networks, n = D.shape
+    grad_x = X.new_empty(*networks, entries(n, bandwidth))
     kernel = _kernel("cayley_backward", X.device.index, n)
-    kernel(1, readable_gradient(G).contiguous(), X, D, grad_x, bandwidth)
+    kernel(math.prod(networks), readable_gradient(G).contiguous(), X, D, grad_x, bandwidth)
     return grad_x
 
 

@@ -1,5 +1,6 @@
 """The commands that train, go on and evaluate."""
 
+import itertools
 import json
 import sys
 from argparse import Namespace
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cayley.lab.runs import RunResult
     from cayley.lab.training import Reporter, RunSettings
 
-__all__ = ["check_same_run", "evaluate", "print_result", "reproduce", "resume", "train"]
+__all__ = ["check_same_run", "evaluate", "grid", "print_result", "reproduce", "resume", "train"]
 
 SOUND = {"segsnr_db": "SegSNR in dB", "stoi": "STOI", "pesq": "PESQ"}
 
@@ -31,18 +32,31 @@ def train(options: Namespace) -> int:
 
     With --seeds, runs that are finished are skipped and others gone on with; without it, a folder
     that holds a run is refused. With --extend, runs that are finished are made longer.
+
+    With --together, all runs are trained in one process, their networks side by side: a forward and
+    a backward pass is that of all of them. Each has its folder as if it were alone, and what was
+    begun goes on. Settings may have several values then, --set optim.lr=1e-3,3e-4, and there is a
+    run for every choice of them and every seed.
     """
     entry = find_recipe(options.recipe)
-    changes = fit_sizes(entry, options.set, options.variant, options.task)
-    recipe = entry.recipe(options.variant, changes, options.task, tiny=options.tiny)
+    if options.together and options.extend:
+        raise RecipeError("--extend: expected it without --together, which trains to the end")
+    jobs: list[_Job] = []
     base = entry.recipe(options.variant, tiny=options.tiny)
-    _say(entry.implied(options.variant, changes, tiny=options.tiny), options)
-    overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
-    first = convert(recipe.seed if options.seed is None else options.seed, Seed, "--seed")
-    seeds = range(first, first + (options.seeds or 1))
-    asked = ("--task", options.task) if options.task else ()
-    source = (options.recipe, "--variant", options.variant, *asked, *_set(changes))
-    jobs = [_Job(recipe, base, seed, tuple(overrides), source) for seed in seeds]
+    for chosen in grid(options.set) if options.together else [options.set]:
+        changes = fit_sizes(entry, chosen, options.variant, options.task)
+        recipe = entry.recipe(options.variant, changes, options.task, tiny=options.tiny)
+        _say(entry.implied(options.variant, changes, tiny=options.tiny), options)
+        overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
+        first = convert(recipe.seed if options.seed is None else options.seed, Seed, "--seed")
+        seeds = range(first, first + (options.seeds or 1))
+        asked = ("--task", options.task) if options.task else ()
+        source = (options.recipe, "--variant", options.variant, *asked, *_set(changes))
+        jobs += [_Job(recipe, base, seed, tuple(overrides), source) for seed in seeds]
+    if options.together:
+        if options.jobs > 1:
+            raise RecipeError("expected --together or --jobs, got both: choose one")
+        return _work_together(jobs, options)
     if options.jobs > 1:
         if options.extend:
             raise RecipeError(
@@ -51,6 +65,22 @@ def train(options: Namespace) -> int:
         return _work_side_by_side(jobs, options)
     again = options.seeds is not None or bool(options.extend)
     return _work(jobs, options, again=again, extend=options.extend)
+
+
+def grid(settings: Sequence[str]) -> list[list[str]]:
+    """Every choice of settings of which some have several values, with commas between them.
+
+    Example:
+        >>> grid(["optim.lr=1e-3,3e-4", "model.hidden=[5, 4]"])
+        [['optim.lr=1e-3', 'model.hidden=[5, 4]'], ['optim.lr=3e-4', 'model.hidden=[5, 4]']]
+    """
+    choices = []
+    for text in settings:
+        key, equals, values = text.partition("=")
+        # commas inside of a list, a table or a word are its own
+        several = not equals or any(mark in values for mark in "[]{}\"'")
+        choices.append([text] if several else [f"{key}={one}" for one in values.split(",")])
+    return [[*chosen] for chosen in itertools.product(*choices)]
 
 
 def reproduce(options: Namespace) -> int:
@@ -277,11 +307,69 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
             _write_samples(folder, job.recipe, options)
             if not (options.quiet or options.json):
                 print_result(folder, result)
+    _print_spreads(results, options)
+    return code
+
+
+def _work_together(jobs: list[_Job], options: Namespace) -> int:
+    """Do jobs side by side; one that fails does not stop the rest.
+
+    Returns:
+        The exit code: that of the first failure.
+    """
+    announce(jobs[0].recipe, jobs[0].seed, options)
+    from cayley.lab import training
+    from cayley.lab.runs import Interrupts, RunResult
+
+    left = _leave_out(jobs, options)
+    code = 0 if len(left) == len(jobs) else DataError.code
+    folders = [_folder(job, options) for job in left]
+    reporters = training.choose_reporters(options.quiet, options.json, folders)
+    if options.tensorboard:
+        training.check_tensorboard()
+        pairs = zip(reporters, folders, strict=True)
+        reporters = [training.TensorBoard(reporter, folder) for reporter, folder in pairs]
+    members = [
+        training.Member(job.recipe, folder, job.seed, _own_settings(job, folder, options), reporter)
+        for job, folder, reporter in zip(left, folders, reporters, strict=True)
+    ]
+    with Interrupts() as interrupts:
+        found = training.train_together(members, interrupts=interrupts)
+    results: dict[str, list[RunResult]] = {}
+    for member, result in zip(members, found, strict=True):
+        if not isinstance(result, RunResult):
+            print(f"{member.folder}: {result}", file=sys.stderr)
+            code = code or result.code
+            continue
+        kind = " ".join((member.recipe.name, *member.settings.overrides))
+        results.setdefault(kind, []).append(result)
+        _write_samples(member.folder, member.recipe, options)
+        if not (options.quiet or options.json):
+            print_result(member.folder, result)
+    _print_spreads(results, options)
+    return code
+
+
+def _own_settings(job: _Job, folder: Path, options: Namespace) -> "RunSettings":
+    """Those of a run that begins, or of one that was begun if it is the one that is asked for."""
+    from cayley.lab import training
+    from cayley.lab.runs import read_run
+
+    settings = _settings(options, job.overrides)
+    if not (folder / "run.json").exists():
+        return settings
+    check_same_run(folder, job.recipe, settings, job.seed)
+    device = "" if options.device == "auto" else options.device
+    found = training.restore_settings(read_run(folder)[0], device, options.data)
+    return replace(found, checkpoint_seconds=options.checkpoint_every)
+
+
+def _print_spreads(results: "dict[str, list[RunResult]]", options: Namespace) -> None:
+    """Print mean and deviation of what has several seeds."""
     if not (options.quiet or options.json):
         for name, several in results.items():
             if len(several) > 1:
                 print(f"{name}, {len(several)} seeds: {describe_spread(several)}")
-    return code
 
 
 def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:

@@ -10,7 +10,13 @@ from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import ModelSettings
 from cayley.layers.recurrent import Recurrent
 
-__all__ = ["LockedDropout", "SequenceModel", "features_of", "free_matrices"]
+__all__ = [
+    "LockedDropout",
+    "SequenceModel",
+    "features_of",
+    "free_matrices",
+    "without_windows",
+]
 
 
 class SequenceModel(nn.Module):
@@ -78,11 +84,7 @@ class SequenceModel(nn.Module):
         self, input: Tensor, state: tuple[Any, ...] | None = None
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """Answers and the state after the last step."""
-        x = input
-        if self.embedding is not None:
-            x = self.embedding_dropout(self.embed(self.embedding, x))
-        elif self.vocabulary:
-            x = nn.functional.one_hot(x, self.vocabulary).to(self.output.weight.dtype)
+        x = self.read(input)
         states = []
         for number, layer in enumerate(self.layers):
             x = x if number == 0 else self.dropout(x)
@@ -93,8 +95,20 @@ class SequenceModel(nn.Module):
             else:
                 x, hx = layer(x, hx)
             states.append(without_windows(layer, hx))
+        return self.answer(x), tuple(states)
+
+    def read(self, input: Tensor) -> Tensor:
+        """What the first layer reads, (T, B, ·)."""
+        if self.embedding is not None:
+            return self.embedding_dropout(self.embed(self.embedding, input))
+        if self.vocabulary:
+            return nn.functional.one_hot(input, self.vocabulary).to(self.output.weight.dtype)
+        return input
+
+    def answer(self, x: Tensor) -> Tensor:
+        """The output, of what the last layer gives."""
         output = self.output(self.output_dropout(x[-1:] if self.last else x))
-        return output[0] if self.last else output, tuple(states)
+        return output[0] if self.last else output
 
     def embed(self, embedding: nn.Embedding, tokens: Tensor) -> Tensor:
         """Rows of the embedding, of which word dropout in training makes some zero."""

@@ -7,6 +7,7 @@
 ``naming``      the names of run folders
 ``loop``        when to evaluate, record, save and stop; ``timetable`` says when
 ``learner``     a step: forward, backward, preconditioner, optimizer
+``together``    several runs at once; ``ensemble`` a step of all their networks
 ``changes``     a longer run, or one whose recipe was edited on the way
 ``optimizers``  optimizers, schedules and BNP from the settings of a recipe
 ``evaluation``  scores of a model, and which of them decides
@@ -22,7 +23,7 @@
 from cayley.lab.training.entry import evaluate, resume, train
 from cayley.lab.training.estimate import Estimate, estimate_run
 from cayley.lab.training.naming import run_folder
-from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, title
+from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, choose_reporters, title
 from cayley.lab.training.restoring import RestoredRun, Weights, restore_run
 from cayley.lab.training.samples import has_samples, write_samples
 from cayley.lab.training.setup import (
@@ -30,12 +31,15 @@ from cayley.lab.training.setup import (
     build_task,
     initial_model,
     reads_files,
+    restore_settings,
 )
 from cayley.lab.training.sizing import fit_hidden
 from cayley.lab.training.tensorboard import TensorBoard, check_tensorboard
+from cayley.lab.training.together import Member, train_together
 
 __all__ = [
     "Estimate",
+    "Member",
     "Quiet",
     "Reporter",
     "RestoredRun",
@@ -45,6 +49,7 @@ __all__ = [
     "build_task",
     "check_tensorboard",
     "choose_reporter",
+    "choose_reporters",
     "estimate_run",
     "evaluate",
     "fit_hidden",
@@ -52,9 +57,11 @@ __all__ = [
     "initial_model",
     "reads_files",
     "restore_run",
+    "restore_settings",
     "resume",
     "run_folder",
     "title",
     "train",
+    "train_together",
     "write_samples",
 ]

@@ -25,7 +25,7 @@ from cayley.lab.training.optimizers import (
 )
 from cayley.lab.training.timetable import schedule_steps
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "detach_state"]
 
 
 class Learner:
@@ -93,6 +93,18 @@ class Learner:
         Returns:
             The loss before the step, a scalar on the device.
         """
+        self.prepare(batch)
+        state = self.state_before(batch)
+        if self.graphs is None:
+            loss, self.state = self.update(batch, state)
+        else:
+            rates = [group["lr"] for group in self.optimizer.param_groups]
+            loss, self.state = self.graphs.take(batch, state, rates)
+        self.end_step(batch)
+        return loss
+
+    def prepare(self, batch: Batch) -> None:
+        """Do what is due before the forward pass of a batch."""
         if batch.position.batch == 0:
             for module in self.model.modules():
                 # the paper computes the inverse again at the start of each epoch
@@ -101,16 +113,10 @@ class Learner:
                 # averages over the batches of an epoch
                 if isinstance(module, BatchNorm):
                     module.restart_()
-        state = None if batch.fresh else self.state
-        if self.graphs is None:
-            loss, self.state = self.update(batch, state)
-        else:
-            rates = [group["lr"] for group in self.optimizer.param_groups]
-            loss, self.state = self.graphs.take(batch, state, rates)
-        ended = batch.next.batch == 0
-        if self.schedule is not None and (ended or self.every == "step"):
-            self.schedule.step()
-        return loss
+
+    def state_before(self, batch: Batch) -> Any:
+        """The recurrent state that a batch begins with; None for that of the model."""
+        return None if batch.fresh else self.state
 
     def update(self, batch: Batch, state: Any) -> tuple[Tensor, Any]:
         """The part of a step that is the device's."""
@@ -118,6 +124,11 @@ class Learner:
         loss = self.task.loss(output, batch)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
+        self.move(batch)
+        return loss.detach(), detach_state(state)
+
+    def move(self, batch: Batch) -> None:
+        """Change the weights by the gradients of a batch."""
         if self.bnp is not None:
             self.bnp.step()
         if self.training.clip_norm:
@@ -126,7 +137,12 @@ class Learner:
             nn.utils.clip_grad_value_(self.model.parameters(), self.training.clip_value)
         with self.scaled_rates(batch):
             self.optimizer.step()
-        return loss.detach(), detach_state(state)
+
+    def end_step(self, batch: Batch) -> None:
+        """Move the schedule of the learning rates on, where it is time."""
+        ended = batch.next.batch == 0
+        if self.schedule is not None and (ended or self.every == "step"):
+            self.schedule.step()
 
     def memory(self) -> list[Tensor] | None:
         """What a step changes in place; None before the first one, which makes some of it."""

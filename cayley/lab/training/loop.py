@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cayley.lab.errors import Interrupted, NotFinite
 from cayley.lab.recipes import Recipe
 from cayley.lab.runs import NOT_FINITE, Interrupts, Mark, RunFolder, RunResult, explain_damage
-from cayley.lab.tasks import Metric, Prefetcher, Split, Task
+from cayley.lab.tasks import Batch, Metric, Prefetcher, Split, Task
 from cayley.lab.training.evaluation import (
     audio_metrics,
     deciding_metric,
@@ -104,33 +105,48 @@ class Loop:
         """Go on to the end, and write the result."""
         self.progress.watch.start()
         try:
-            while True:
-                if self.times.evaluation_due:
-                    self.score_splits()
-                if self.times.finished:
-                    break
-                if self.stop_requested:
-                    self.flush()
-                    self.event("interrupted", "there is a checkpoint of this step")
-                if self.stop_requested or time.monotonic() - self.saved > self.checkpoint_seconds:
-                    self.save()
-                self.stop_if_requested()
+            while self.go_on():
                 self.step()
         except NotFinite as error:
-            self.event(NOT_FINITE, str(error))
+            self.fail(error)
             raise
-        if self.times.stopped_early:
-            self.event("stopped early", f"nothing better in {self.selection.stale} evaluations")
-        self.save()
-        result = self.result()
-        self.run.finish(result)
-        return result
+        return self.finish()
+
+    def go_on(self) -> bool:
+        """Do what is due before a step; whether there is one to take.
+
+        It raises if a score is not finite, and if a signal asks to stop.
+        """
+        if self.times.evaluation_due:
+            self.score_splits()
+        if self.times.finished:
+            return False
+        if self.stop_requested:
+            self.flush()
+            self.event("interrupted", "there is a checkpoint of this step")
+        if self.stop_requested or time.monotonic() - self.saved > self.checkpoint_seconds:
+            self.save()
+        self.stop_if_requested()
+        return True
 
     def step(self) -> None:
         """One batch."""
+        batch = self.next_batch()
+        self.take(batch, self.learner.learn(batch))
+
+    def next_batch(self) -> Batch:
+        """The batch of the next step."""
+        return self.batches.batch(self.progress.position)
+
+    def take(self, batch: Batch, loss: Tensor) -> None:
+        """Take a step into account that the learner has taken.
+
+        Arguments:
+            batch: By which.
+            loss: The loss before the step, a scalar on the device.
+        """
         progress = self.progress
-        batch = self.batches.batch(progress.position)
-        self.losses[self.waiting] = self.learner.learn(batch)
+        self.losses[self.waiting] = loss
         self.waiting += 1
         progress.step += 1
         progress.position = batch.next
@@ -140,6 +156,19 @@ class Loop:
             self.flush()
             progress.end_epoch()
         self.reporter.step(progress.step, self.times.epoch)
+
+    def fail(self, error: NotFinite) -> None:
+        """Record that the run cannot go on."""
+        self.event(NOT_FINITE, str(error))
+
+    def finish(self) -> RunResult:
+        """Write the checkpoint and the result of a run that is at its end."""
+        if self.times.stopped_early:
+            self.event("stopped early", f"nothing better in {self.selection.stale} evaluations")
+        self.save()
+        result = self.result()
+        self.run.finish(result)
+        return result
 
     def flush(self) -> None:
         """Take the losses that wait into account; raise if one is not finite."""

@@ -4,6 +4,8 @@ import json
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -15,7 +17,16 @@ from cayley.lab.wording import short_number
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-__all__ = ["JSON", "Live", "Plain", "Quiet", "Reporter", "choose_reporter", "title"]
+__all__ = [
+    "JSON",
+    "Live",
+    "Plain",
+    "Quiet",
+    "Reporter",
+    "choose_reporter",
+    "choose_reporters",
+    "title",
+]
 
 
 class Reporter(ABC):
@@ -62,7 +73,14 @@ class Quiet(Reporter):
 
 
 class JSON(Reporter):
-    """Prints a JSON object a line: the description, every record of the metrics, the result."""
+    """Prints a JSON object a line: the description, every record of the metrics, the result.
+
+    Arguments:
+        **tag: What every line says, to tell the lines of several runs apart.
+    """
+
+    def __init__(self, **tag: Any) -> None:
+        self.tag = tag
 
     def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
         """Print the description."""
@@ -84,7 +102,7 @@ class JSON(Reporter):
             self._print({"kind": "result", **result.to_json()})
 
     def _print(self, content: dict[str, Any]) -> None:
-        print(json.dumps(content), flush=True)
+        print(json.dumps({**self.tag, **content}), flush=True)
 
 
 class Plain(Reporter):
@@ -208,6 +226,16 @@ def choose_reporter(quiet: bool, as_json: bool) -> Reporter:
     if quiet:
         return Quiet()
     return Live() if sys.stderr.isatty() else Plain()
+
+
+def choose_reporters(quiet: bool, as_json: bool, folders: Sequence[Path]) -> list[Reporter]:
+    """Those of runs that go on together: JSON of all, or else one stands for the others."""
+    if as_json:
+        return [JSON(run=str(folder)) for folder in folders]
+    reporters: list[Reporter] = [Quiet() for _ in folders]
+    open = (k for k, folder in enumerate(folders) if not (folder / "result.json").exists())
+    reporters[next(open, 0)] = choose_reporter(quiet, False)
+    return reporters
 
 
 def title(description: RunDescription) -> str:

@@ -12,7 +12,7 @@ import cayley
 from cayley.kernels.cuda.cayley import cayley as transform
 from cayley.kernels.cuda.cayley import cayley_backward, neumann, pitch, refusal
 from cayley.parametrizations import NeumannCayley, ScaledCayley, StructuredMatrix, skew_symmetric
-from cayley.parametrizations.cayley import pulled_back
+from cayley.parametrizations.formation import pulled_back
 from cayley.parametrizations.neumann import update_inverse_
 from cayley.parametrizations.polar import refine
 from cayley.parametrizations.skew import diagonal_entries, last_diagonal, positions

@@ -49,6 +49,20 @@ def test_transform_and_its_gradient(n: int, bandwidth: int | None) -> None:
     torch.testing.assert_close(found.double(), gradient, rtol=0, atol=1e-5 * n)
 
 
+def test_networks_by_one_launch() -> None:
+    n, bandwidth, G = 19, 7, 3
+    x = torch.stack([entries(n, bandwidth) for _ in range(G)])
+    D, gradients = torch.stack([signs(n) for _ in range(G)]), torch.randn(G, n, n).float()
+    W, X, copied = cayley(x, D, bandwidth)
+    assert torch.equal(copied, D)
+    found = cayley_backward(gradients, X, D, bandwidth)
+    for g in range(G):
+        alone = cayley(x[g], D[g], bandwidth)
+        assert torch.equal(W[g], alone[0])
+        assert torch.equal(X[g], alone[1])
+        assert torch.equal(found[g], cayley_backward(gradients[g], X[g], D[g], bandwidth))
+
+
 @pytest.mark.parametrize("order", [1, 2])
 def test_an_inverse_that_is_followed(order: int) -> None:
     """Anew, by the series, and anew after a step that is too long for it."""

@@ -1,5 +1,6 @@
 // The gradient 2 (P - P^T) of the free entries of A, with P = X D G^T X, from the gradient G of
-// W = (2 X - I) D, X = (I + A)^-1.
+// W = (2 X - I) D, X = (I + A)^-1. A block computes one of the networks, whose arrays lie one after
+// another.
 #include "small.cuh"
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void cayley_backward(
@@ -7,6 +8,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void cayley_backward(
     const float* __restrict__ D, float* __restrict__ grad_x, int bandwidth) {
   extern __shared__ float4 shared[];
   float *X = reinterpret_cast<float*>(shared), *G = X + MATRIX;
+  const size_t network = blockIdx.x;
+  grad_W += network * N * N;
+  inverse += network * N * N;
+  D += network * N;
+  grad_x += network * entries(bandwidth);
   Tile m;
   each(m, [&](int i, int j, float) {
     X[i * PITCH + j] = inverse[i * N + j];

@@ -1,4 +1,5 @@
 // X = (I + A)^-1, W = (2 X - I) D, both (N, N), and a copy of D, (N), from the free entries x of A.
+// A block computes one of the networks, whose arrays lie one after another.
 #include "small.cuh"
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void cayley_forward(
@@ -6,6 +7,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void cayley_forward(
     float* __restrict__ W, float* __restrict__ signs, int bandwidth) {
   extern __shared__ float4 shared[];
   float *X = reinterpret_cast<float*>(shared), *M = X + MATRIX;
+  const size_t network = blockIdx.x;
+  x += network * entries(bandwidth);
+  D += network * N;
+  inverse += network * N * N;
+  W += network * N * N;
+  signs += network * N;
   put_skew(M, 1.0f, bandwidth, [&](int k) { return x[k]; });
   invert(X, M);
   conclude(X, M, D, inverse, W, signs);

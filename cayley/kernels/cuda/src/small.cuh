@@ -31,6 +31,8 @@ struct alignas(4 * SIZE) Vector {
 
 __device__ inline int warp() { return threadIdx.x / LANES; }
 __device__ inline int lane() { return threadIdx.x % LANES; }
+// how many there are on so many diagonals above the main one
+__device__ inline int entries(int bandwidth) { return bandwidth * (2 * N - bandwidth - 1) / 2; }
 __device__ inline float eye(int i, int j) { return i == j ? 1.0f : 0.0f; }
 
 // f(i, j, entry) for all entries of a tile that belong to the matrix.

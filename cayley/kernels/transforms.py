@@ -1,0 +1,295 @@
+"""Nodes that ``vmap`` and ``grad`` of :mod:`torch.func` see through: G networks on kernels.
+
+A transform takes part in a computation at a level of its own, and there asks a node for its rule:
+the batching rule of ``vmap``, and the gradient, which is a node too, so that ``vmap(grad(f))`` asks
+that one for its batching rule. Below the last level kernels run, one call a network.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from cayley.tracing import transforms_active
+
+__all__ = ["Rule", "Transformed"]
+
+# that a GPU is given networks on: a launch for one may fill a third of it, and small ones less
+STREAMS = 8
+
+Gradients = Sequence[Tensor | None]
+
+
+class Rule(Protocol):
+    """What a node computes, of flat arguments: tensors, None and options.
+
+    Attributes:
+        batched: Whether it also takes the arguments of G networks, of which the first dimension of
+            every tensor then counts them, and so in its results.
+    """
+
+    batched: bool
+
+    def forward(self, *flat: Any) -> Sequence[Tensor]:
+        """The results, without a gradient."""
+
+    def node(self, *flat: Any) -> Sequence[Tensor]:
+        """The results as a node of autograd, where nobody transforms."""
+
+    def loop(self, *flat: Any) -> Sequence[Tensor]:
+        """The results in torch's operations, which transforms see through."""
+
+    def backward(
+        self, gradients: Gradients, results: Sequence[Tensor], flat: Sequence[Any], needs: Any
+    ) -> Gradients:
+        """The gradients of those arguments that need one, without gradients of their own."""
+
+    def loop_backward(
+        self,
+        gradients: Gradients,
+        results: Sequence[Tensor],
+        flat: Sequence[Any],
+        needs: Any,
+        again: bool,
+    ) -> Gradients:
+        """The same in torch's operations; ``again`` if they are differentiated again."""
+
+    def kept(self, results: Sequence[Tensor], flat: Sequence[Any]) -> Sequence[Any]:
+        """The arguments as they are kept for the gradient."""
+
+    def serves(
+        self, dims: Sequence[int | None], flat: Sequence[Any], gradients: Gradients | None = None
+    ) -> bool:
+        """Whether a kernel is called for each network, rather than the loop for all of them.
+
+        Arguments:
+            dims: Which dimension of each argument counts the networks; None where they share it.
+            flat: The arguments of the first network.
+            gradients: Those of its results; None in a forward pass.
+        """
+
+
+class Transformed(torch.autograd.Function):
+    """The results of a rule under transforms, ``Transformed.apply(rule, *flat)``."""
+
+    @staticmethod
+    def forward(rule: Rule, *flat: Any) -> tuple[Tensor, ...]:
+        """The results, below all levels."""
+        return (*rule.forward(*flat),)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep what the gradient needs."""
+        ctx.rule, *flat = inputs
+        _save(ctx, [*output, *ctx.rule.kept(output, flat)])
+        # of results beside the states only some have one, and seldom
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """The gradient, by a node that has a batching rule too."""
+        _, *needs = ctx.needs_input_grad
+        job = _Job(ctx.rule, (*needs,), len(gradients))
+        found = iter(_Pullback.apply(job, *map(_there, gradients), *_saved(ctx)))
+        return None, *(_there(next(found)) if need else None for need in needs)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        """The batching rule."""
+        (rule, *flat), (_, *dims) = args, in_dims
+        networks = _networks(info.batch_size, dims, flat)
+        if not rule.serves(dims, networks[0]):
+            return _by_torch(info, rule.loop, dims, flat)
+        if rule.batched:
+            return _all_at_once(lambda *all: Transformed.apply(rule, *all), info, dims, flat)
+        if transforms_active():
+            return _one_by_one(lambda *own: Transformed.apply(rule, *own), networks)
+        return _one_by_one(rule.node, networks)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """Whose gradient, and which; ``count`` is the number of results."""
+
+    rule: Rule
+    needs: tuple[bool, ...]
+    count: int
+
+    def parts(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """The gradients of the results, the results, and the arguments."""
+        k = self.count
+        return flat[:k], flat[k : 2 * k], flat[2 * k :]
+
+    def run(self, *flat: Any) -> tuple[Tensor, ...]:
+        """The gradients that are needed, an empty tensor for 0."""
+        return self._full(self.rule.backward(*self.parts(flat), self.needs), flat)
+
+    def loop(self, again: bool, *flat: Any) -> tuple[Tensor, ...]:
+        """The same in torch's operations."""
+        return self._full(self.rule.loop_backward(*self.parts(flat), self.needs, again), flat)
+
+    def _full(self, found: Gradients, flat: Sequence[Any]) -> tuple[Tensor, ...]:
+        nothing = flat[self.count].new_empty(0)
+        pairs = zip(found, self.needs, strict=True)
+        return tuple(nothing if value is None else value for value, need in pairs if need)
+
+
+class _Pullback(torch.autograd.Function):
+    """The gradients of a rule under transforms."""
+
+    @staticmethod
+    def forward(job: _Job, *flat: Any) -> tuple[Tensor, ...]:
+        return job.run(*flat)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.job, *flat = inputs
+        _save(ctx, flat)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        flat = _saved(ctx)
+        _, *needs = ctx.needs_input_grad
+        places = [k for k, need in enumerate(needs) if need]
+        given = {k: g for k, g in enumerate(gradients) if _there(g) is not None}
+
+        def differentiable(*leaves: Tensor) -> tuple[Tensor, ...]:
+            values = [*flat]
+            for k, leaf in zip(places, leaves, strict=True):
+                values[k] = leaf
+            found = ctx.job.loop(True, *values)
+            return tuple(found[k] for k in given)
+
+        pull = torch.func.vjp(differentiable, *(flat[k] for k in places))[1]
+        found = dict(zip(places, pull((*given.values(),)), strict=True))
+        return None, *(found.get(k) for k in range(len(flat)))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        (job, *flat), (_, *dims) = args, in_dims
+        networks = _networks(info.batch_size, dims, flat)
+        tensors = [value for value in flat if isinstance(value, Tensor)]
+        recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        again = recorded or transforms_active()
+        gradients, _, first = job.parts(networks[0])
+        if not job.rule.serves(job.parts(dims)[2], first, gradients):
+            return _by_torch(info, lambda *own: job.loop(again, *own), dims, flat)
+        run = (lambda *own: _Pullback.apply(job, *own)) if again else job.run
+        if job.rule.batched:
+            return _all_at_once(run, info, dims, flat)
+        return _one_by_one(run, networks)
+
+
+def _there(gradient: Tensor | None) -> Tensor | None:
+    """A gradient, None for an empty tensor: what is not there has one of these to some tracers."""
+    return None if gradient is None or gradient.shape == (0,) else gradient
+
+
+def _save(ctx: Any, values: Sequence[Any]) -> None:
+    """Keep tensors where autograd looks after them, and all else beside them."""
+    ctx.save_for_backward(*(value for value in values if isinstance(value, Tensor)))
+    ctx.others = [None if isinstance(value, Tensor) else (value,) for value in values]
+
+
+def _saved(ctx: Any) -> list[Any]:
+    tensors = iter(ctx.saved_tensors)
+    return [next(tensors) if other is None else other[0] for other in ctx.others]
+
+
+def _networks(G: int, dims: Sequence[int | None], flat: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The arguments of each of G networks.
+
+    Example:
+        >>> _networks(2, [0, None], [torch.tensor([3, 5]), "auto"])
+        [(tensor(3), 'auto'), (tensor(5), 'auto')]
+    """
+    own = [
+        (value,) * G if dim is None else value.unbind(dim)
+        for value, dim in zip(flat, dims, strict=True)
+    ]
+    return [*zip(*own, strict=True)]
+
+
+def _by_torch(
+    info: Any, run: Callable[..., Sequence[Tensor]], dims: Sequence[Any], flat: Sequence[Any]
+) -> tuple[Any, Any]:
+    """The results of all networks by torch's own batching rules, and their dimension."""
+    results = torch.func.vmap(run, (*dims,), randomness=info.randomness)(*flat)
+    return (*results,), (0,) * len(results)
+
+
+def _all_at_once(
+    run: Callable[..., Sequence[Tensor]], info: Any, dims: Sequence[Any], flat: Sequence[Any]
+) -> tuple[Any, Any]:
+    """The results of all networks by one call, and their dimension."""
+    stacked = [
+        value
+        if not isinstance(value, Tensor)
+        else value.expand(info.batch_size, *value.shape)
+        if dim is None
+        else value.movedim(dim, 0)
+        for value, dim in zip(flat, dims, strict=True)
+    ]
+    results = run(*stacked)
+    return (*results,), (0,) * len(results)
+
+
+def _one_by_one(
+    run: Callable[..., Sequence[Tensor]], networks: Sequence[Sequence[Any]]
+) -> tuple[Any, Any]:
+    """The results of all networks, each by a call of its own, and their dimension."""
+    device = next(value.device for value in networks[0] if isinstance(value, Tensor))
+    with _side_by_side(device) as of_network:
+        results = []
+        for g, network in enumerate(networks):
+            with of_network(g, network):
+                results.append(run(*network))
+    if device.type == "cuda" and not transforms_active():
+        current = torch.cuda.current_stream(device)
+        for result in results:
+            for tensor in result:
+                tensor.detach().record_stream(current)
+    stacked = tuple(torch.stack(values) for values in zip(*results, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+@contextmanager
+def _side_by_side(device: torch.device) -> Iterator[Callable[..., Any]]:
+    """Context for calls that do not wait for one another; what comes after waits for all of them.
+
+    It gives a context for each network, of its number and its arguments.
+    """
+    if device.type != "cuda" or transforms_active():
+        yield lambda g, network: nullcontext()
+        return
+    streams, current = _streams(device), torch.cuda.current_stream(device)
+    used: set[int] = set()
+
+    @contextmanager
+    def of_network(g: int, network: Sequence[Any]) -> Iterator[None]:
+        stream = streams[g % STREAMS]
+        if g % STREAMS not in used:
+            used.add(g % STREAMS)
+            stream.wait_stream(current)
+        for value in network:
+            if isinstance(value, Tensor) and value.is_cuda:
+                # memory of one stream is not given to others before this one has read it
+                value.detach().record_stream(stream)
+        with torch.cuda.stream(stream):
+            yield
+
+    try:
+        yield of_network
+    finally:
+        for k in used:
+            current.wait_stream(streams[k])
+
+
+@cache
+def _streams(device: torch.device) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(STREAMS)]

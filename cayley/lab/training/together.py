@@ -1,0 +1,199 @@
+"""Several runs in one process, whose networks learn side by side."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cayley.lab.errors import Interrupted, LabError, NotFinite
+from cayley.lab.recipes import Recipe
+from cayley.lab.runs import (
+    Interrupts,
+    Mark,
+    RunFolder,
+    RunResult,
+    check_format,
+    read_result,
+    read_run,
+)
+from cayley.lab.tasks import Batch, Task
+from cayley.lab.training.ensemble import Ensemble, check_together, shape_of
+from cayley.lab.training.evaluation import check_work
+from cayley.lab.training.learner import Learner
+from cayley.lab.training.loop import Loop
+from cayley.lab.training.reporters import Reporter
+from cayley.lab.training.setup import RunSettings, build_task, describe, initial_model
+
+__all__ = ["Member", "train_together"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run among others.
+
+    Arguments:
+        recipe: What to do.
+        folder: Of the run. One that was begun there goes on, one that is finished stays as it is.
+        seed: Of the run.
+        settings: Machine and data; the machine is that of all members.
+        reporter: What shows its progress.
+    """
+
+    recipe: Recipe
+    folder: Path
+    seed: int
+    settings: RunSettings
+    reporter: Reporter
+
+
+def train_together(
+    members: Sequence[Member], *, interrupts: Interrupts | None = None
+) -> list[RunResult | LabError]:
+    """Train several runs at once, each as if it were alone, up to rounding.
+
+    Every run has its own data, folder, metrics and checkpoints, and can be gone on with alone. In a
+    step, networks that are built alike and whose batches have the same shape go through one forward
+    and one backward pass. A run that ends, or fails because a number is not finite, leaves the
+    others to go on. The seconds of a run are those in which it learnt, together with the others.
+
+    Arguments:
+        members: The runs.
+        interrupts: Signals that ask to stop.
+
+    Returns:
+        For each run its result, or why it failed.
+    """
+    tasks: dict[str, Task] = {}
+    learners: dict[int, Learner] = {}
+    results: dict[int, RunResult | LabError] = {}
+    # before there is a folder: what cannot work leaves nothing behind
+    for k, member in enumerate(members):
+        if (member.folder / "result.json").exists():
+            description, _ = read_run(member.folder)
+            results[k] = read_result(member.folder, description)
+            continue
+        recipe, machine = member.recipe, member.settings.machine
+        key = repr(recipe.task)
+        task = tasks[key] = tasks.get(key) or build_task(recipe.task, member.settings)
+        model = initial_model(recipe, task, member.seed, machine)
+        check_work(recipe, task)
+        check_together(recipe, model, machine.precision)
+        learners[k] = Learner(recipe, task, model, machine)
+    with ExitStack() as folders:
+        going: dict[int, Loop] = {}
+        try:
+            for k, learner in learners.items():
+                run = folders.enter_context(RunFolder(members[k].folder))
+                going[k] = _start(members[k], learner, run, interrupts)
+            _Company(members, going, results).train()
+        finally:
+            for k in going:
+                members[k].reporter.end(None)
+    return [results[k] for k in range(len(members))]
+
+
+def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interrupts | None) -> Loop:
+    """The loop of a run that begins, or goes on from its checkpoint."""
+    recipe, settings = member.recipe, member.settings
+    loop = Loop(
+        recipe,
+        learner.task,
+        learner,
+        run,
+        member.reporter,
+        seed=member.seed,
+        interrupts=interrupts,
+        checkpoint_seconds=settings.checkpoint_seconds,
+    )
+    if run.has("run.json"):
+        description, _ = read_run(member.folder)
+        check_format(member.folder / "run.json", description)
+        run.description = description
+        if run.has("checkpoint.pt"):
+            loop.restore()
+        else:
+            # without it the run starts over, and what was recorded before does not count
+            run.rewind(Mark())
+    else:
+        description = describe(recipe, loop, settings)
+        run.begin(description)
+    member.reporter.begin(description, loop.progress.step, learner.model)
+    if loop.progress.step:
+        loop.event("resumed", f"on {loop.device}")
+    return loop
+
+
+class _Company:
+    """The loops of runs that go on together.
+
+    Arguments:
+        members: All runs.
+        going: The loops of those that go on, by their number; they leave as they end.
+        results: Of those that have ended, by their number.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        going: dict[int, Loop],
+        results: dict[int, RunResult | LabError],
+    ) -> None:
+        self.members, self.going, self.results = members, going, results
+        self.ensembles: dict[tuple[str, str], Ensemble] = {}
+
+    def train(self) -> None:
+        """Go on until all have ended; raise if a signal asks to stop, after all checkpoints."""
+        while self.going:
+            interrupted: list[Interrupted] = []
+            for k, loop in [*self.going.items()]:
+                try:
+                    if not loop.go_on():
+                        self._end(k, loop.finish())
+                except NotFinite as error:
+                    self._fail(k, error)
+                except Interrupted as error:
+                    interrupted.append(error)
+                # evaluations and checkpoints of others are not this one's time
+                loop.progress.watch.stop()
+            if interrupted:
+                count = len(self.going)
+                raise Interrupted(
+                    f"stopped {count} runs after a checkpoint of each; go on with the same command",
+                    interrupted[0].code - 128,
+                )
+            self._step()
+
+    def _step(self) -> None:
+        """One batch of each."""
+        groups: dict[tuple[Any, ...], list[tuple[int, Batch]]] = {}
+        for k, loop in self.going.items():
+            loop.progress.watch.start()
+            batch = loop.next_batch()
+            recipe = self.members[k].recipe
+            kind = (repr(recipe.model), repr(recipe.task), *shape_of(batch))
+            groups.setdefault(kind, []).append((k, batch))
+        for (model, task, *_), group in groups.items():
+            numbers, batches = zip(*group, strict=True)
+            learners = [self.going[k].learner for k in numbers]
+            if (model, task) not in self.ensembles:
+                self.ensembles[model, task] = Ensemble(learners[0].model)
+            losses = (
+                self.ensembles[model, task].learn(learners, batches)
+                if len(learners) > 1
+                else [learners[0].learn(batches[0])]
+            )
+            for k, batch, loss in zip(numbers, batches, losses, strict=True):
+                try:
+                    self.going[k].take(batch, loss)
+                except NotFinite as error:
+                    self._fail(k, error)
+
+    def _end(self, k: int, result: RunResult | LabError) -> None:
+        del self.going[k]
+        self.results[k] = result
+        self.members[k].reporter.end(result if isinstance(result, RunResult) else None)
+
+    def _fail(self, k: int, error: NotFinite) -> None:
+        self.going[k].fail(error)
+        self._end(k, error)

@@ -1,0 +1,77 @@
+"""Recurrences under vmap and grad: derivatives of every order, and who is asked for a rule."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, jvp, stack_module_state, vmap
+
+import cayley
+from cayley.layers.recurrent import Recurrent
+
+T, B, I, N, G = 3, 2, 3, 4, 2  # noqa: E741
+MAKERS: dict[str, Callable[[], Recurrent]] = {
+    "elman": lambda: cayley.RNN(I, N),
+    "elman and its matrix": lambda: cayley.ScoRNN(I, N),
+    "gru": lambda: cayley.NCGRU(I, N),
+    "lstm": lambda: cayley.LSTM(I, N),
+    "lstm, normalised": lambda: cayley.LSTM(I, N, norm="atn", window=2),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_second_derivatives(make: Callable[[], Recurrent]) -> None:
+    """By grad of grad, by autograd of grad, by autograd twice, and in forward mode: the loop."""
+    layers, x = [make() for _ in range(G)], torch.randn(T, B, I)
+    parameters, buffers = stack_module_state(layers)
+    p = {name: value.detach() for name, value in parameters.items()}
+    name = next(name for name in p if "weight_hh" in name)
+    v = {key: torch.randn_like(value) * (key == name) for key, value in p.items()}
+
+    def loss(p: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
+        return functional_call(layers[0], (p, b), (x,))[0].square().sum()
+
+    def along(p: dict[str, Tensor], b: dict[str, Tensor], v: dict[str, Tensor]) -> Tensor:
+        return (grad(loss)(p, b)[name] * v[name]).sum()
+
+    def forward_mode(p: dict[str, Tensor], b: dict[str, Tensor], v: dict[str, Tensor]) -> Tensor:
+        return jvp(lambda p: grad(loss)(p, b), (p,), (v,))[1]
+
+    expected = vmap(forward_mode)(p, buffers, v)
+    torch.testing.assert_close(vmap(grad(along))(p, buffers, v), expected)
+    leaves = {key: value.clone().requires_grad_() for key, value in p.items()}
+    wanted = (*leaves.values(),)
+    first = vmap(grad(loss))(leaves, buffers)[name]
+    found = torch.autograd.grad((first * v[name]).sum(), wanted, materialize_grads=True)
+    torch.testing.assert_close(dict(zip(leaves, found, strict=True)), expected)
+    total = vmap(loss)(leaves, buffers).sum()
+    (first,) = torch.autograd.grad(total, (leaves[name],), create_graph=True)
+    found = torch.autograd.grad((first * v[name]).sum(), wanted)
+    torch.testing.assert_close(dict(zip(leaves, found, strict=True)), expected)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_networks_of_networks(make: Callable[[], Recurrent]) -> None:
+    """Two levels of vmap, of which the inner one has a W of its own or shares it."""
+    layers, x = [make() for _ in range(2 * G)], torch.randn(G, T, B, I)
+    parameters, buffers = stack_module_state(layers)
+    nested = [
+        {name: value.detach().unflatten(0, (2, G)) for name, value in tree.items()}
+        for tree in (parameters, buffers)
+    ]
+
+    def loss(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(layers[0], (p, b), (x,))[0].square().sum()
+
+    own, stacked = nested
+    found = vmap(vmap(grad(loss)), (0, 0, None))(own, stacked, x)
+    shared = vmap(vmap(grad(loss), (None, None, 0)), (0, 0, None))(parameters, buffers, x)
+    for k, layer in enumerate(layers):
+        named = dict(layer.named_parameters())
+        for g in range(G):
+            gradients = torch.autograd.grad(layer(x[g])[0].square().sum(), [*named.values()])
+            for name, gradient in zip(named, gradients, strict=True):
+                torch.testing.assert_close(shared[name][k, g], gradient)
+                if k % G == g:
+                    torch.testing.assert_close(found[name][k // G, g], gradient)
