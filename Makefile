@@ -34,6 +34,7 @@ bench-gpu: $(READY)  ## the same on an NVIDIA GPU
 	$(BIN)/python benchmarks/scaling.py --device cuda -o out/scaling-gpu.json
 	$(BIN)/python benchmarks/formation.py --device cuda -o out/formation-gpu.json
 	$(BIN)/python benchmarks/training.py --device cuda -o out/training-gpu.json
+	$(BIN)/python benchmarks/ensembles.py --device cuda -o out/ensembles-gpu.json
 
 clean:
 	rm -rf .venv build dist out runs *.egg-info .pytest_cache .ruff_cache

@@ -131,7 +131,7 @@ def test_tensorboard_reads_it(tmp_path: Path) -> None:
 
     folder = train(tmp_path, "quickstart", "model.negative_ones=2", "--tensorboard")
     events = EventAccumulator(str(folder / FOLDER)).Reload()
-    tags = events.Tags()
+    tags: dict[str, Any] = events.Tags()
     assert "loss/train" in tags["scalars"]
     assert "output.weight" in tags["histograms"]
     assert "singular_values" in tags["images"]
