@@ -4,14 +4,13 @@ import copy
 import importlib
 import io
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from processes import call_in_processes
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import (
@@ -313,13 +312,7 @@ def test_training_resumes_bit_for_bit_in_a_new_process(tmp_path: Path) -> None:
         torch.save(saved, tmp_path / f"{name}.before")
         train(layer, optimizer, range(3, 6))
         results[name] = layer.state_dict()
-    script = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
-        "from test_contract import resume\n"
-        "resume(sys.argv[2])\n"
-    )
-    arguments = [str(Path(__file__).parent), str(tmp_path)]
-    subprocess.run([sys.executable, "-c", script, *arguments], check=True)
+    call_in_processes(__file__, "resume", (str(tmp_path),))
     for name, state in results.items():
         resumed = torch.load(tmp_path / f"{name}.after", weights_only=True)
         for key, value in state.items():
