@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradients import check_gradients, check_second_gradients
 from processes import call_in_processes
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -244,7 +245,7 @@ def test_gradients_of_every_parameter(make: Make) -> None:
         named = dict(zip(names, values[len(leaves) :], strict=True))
         return tuple(tree_leaves(torch.func.functional_call(layer, named, (x, state))))
 
-    assert torch.autograd.gradcheck(run, (x, *leaves, *parameters))
+    check_gradients(run, (x, *leaves, *parameters))
 
 
 @every
@@ -576,7 +577,7 @@ def test_exports_for_any_length_and_batch(make: Make) -> None:
 def test_gradients_of_gradients(make: Make) -> None:
     layer = layer_of(make)
     x = torch.randn(3, 2, I, requires_grad=True)
-    assert torch.autograd.gradgradcheck(lambda x: layer(x)[0], (x,))
+    check_second_gradients(lambda x: layer(x)[0], (x,))
 
 
 @every
