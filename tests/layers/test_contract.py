@@ -245,7 +245,8 @@ def test_gradients_of_every_parameter(make: Make) -> None:
         named = dict(zip(names, values[len(leaves) :], strict=True))
         return tuple(tree_leaves(torch.func.functional_call(layer, named, (x, state))))
 
-    check_gradients(run, (x, *leaves, *parameters))
+    # an inverse of first order that is not refined moves a little with the differences
+    check_gradients(run, (x, *leaves, *parameters), rtol=1e-5)
 
 
 @every
@@ -615,7 +616,7 @@ def test_transforms_of_torch_func(make: Make) -> None:
 def test_derivatives_in_forward_mode(make: Make) -> None:
     """Plain dual numbers, in the input, the state or a parameter."""
     layer = layer_of(make, num_layers=2).eval()
-    x, hx = torch.randn(4, 2, I), state_of(layer, 2)
+    x, hx = torch.randn(3, 2, I), state_of(layer, 2)
     first, *others = tree_leaves(hx)
 
     def of_state(h: Tensor) -> Tensor:
