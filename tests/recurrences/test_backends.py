@@ -26,7 +26,7 @@ PACKED = torch.tensor([5, 5, 3, 2, 2, 1])
 # lengths that repeat, all that differ, one sequence, one step, equal lengths, many that are short
 LAYOUTS = [[5, 5, 3, 2, 2, 1], [4, 3, 2, 1], [1, 1, 1], [4], [3, 3], [13, 2, 1]]
 # more rows than C takes at a time when it adds up the gradients of matrices
-LONG = torch.tensor([9] * 60 + [5] * 50 + [2] * 280)
+LONG = torch.tensor([17] * 31 + [9] * 60 + [3] * 40)
 
 
 def results(

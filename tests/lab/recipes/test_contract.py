@@ -285,6 +285,7 @@ def test_trains_two_steps(name: str, variant: Variant, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "variant"), NETWORKS)
 def test_a_text_begins_at_the_entropy_of_even_chances(name: str, variant: Variant) -> None:
     """The first loss is about ln V: a network that has seen nothing is sure of nothing."""
+    torch.set_default_dtype(torch.float32)
     recipe = ENTRIES[name].recipe(variant, FIRST.get(name, ()))
     task: Any = build_task(recipe.task, RunSettings())
     task = replace(task, invented=True, K=min(task.K, 50))
