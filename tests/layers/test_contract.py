@@ -555,7 +555,7 @@ def test_compiles_in_one_graph(make: Make) -> None:
     torch.compiler.reset()  # the networks share their code, and the graphs of one code are limited
     layer = layer_of(make)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    x = torch.randn(T, B, I)
+    x = torch.randn(4, B, I)
     output, h_n = compiled(x)
     torch.testing.assert_close((output, h_n), layer(x))
     parameters = tuple(layer.parameters())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from gradients import check_gradients, check_second_gradients
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
@@ -185,23 +185,23 @@ def test_stays_on_the_set_with_large_free_entries(make: Factory, size: float) ->
 
 
 @functools.cache
-def trained(optimizer: str, dtype: torch.dtype) -> nn.ModuleDict:
+def trained(optimizer: str, dtype: torch.dtype) -> dict[str, StructuredMatrix]:
     """The matrices of all maps after a thousand steps of one optimizer, which costs less so."""
-    matrices = nn.ModuleDict({k: StructuredMatrix(m(16), dtype=dtype) for k, m in KEPT.items()})
-    stepper = getattr(torch.optim, optimizer)(matrices.parameters(), lr=1e-2, foreach=True)
+    matrices = {name: StructuredMatrix(make(16), dtype=dtype) for name, make in KEPT.items()}
+    parameters = [p for matrix in matrices.values() for p in matrix.parameters()]
+    stepper = getattr(torch.optim, optimizer)(parameters, lr=1e-2, foreach=True)
     # A map that follows its inverse is called at every step. All that the other maps with a memory
     # remember, at this size, is whether a spectral radius was above 1; W of those without depends
-    # on X alone.
-    followed = [m for m in matrices.children() if isinstance(m.map, NeumannCayley)]
-    latched = [m for m in matrices.children() if m.map.stateful and m not in followed]
+    # on X alone, and gradients may serve for several steps.
+    followed = [m for m in matrices.values() if isinstance(m.map, NeumannCayley)]
     for step in range(1000):
-        if step % 20 == 0:
+        if step % 25 == 0:
             stepper.zero_grad()
-            for matrix in matrices.children():
+            for matrix in matrices.values():
                 W = matrix(update=True)
                 (torch.randn_like(W) * W).sum().abs().backward()
         else:
-            for matrix in (*followed, *(latched if step % 5 == 0 else ())):
+            for matrix in followed:
                 matrix(update=True)
         stepper.step()
     return matrices
