@@ -35,6 +35,8 @@ OPTIONS = (
     *("-std=c++17", "-O0", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"),
     # which forbid `_longjmp` between stacks
     "-U_FORTIFY_SOURCE",
+    # the headers of C alone, which are read in a third of the time
+    "-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS",
 )
 
 
