@@ -618,14 +618,16 @@ def test_derivatives_in_forward_mode(make: Make) -> None:
     layer = layer_of(make, num_layers=2).eval()
     x, hx = torch.randn(3, 2, I), state_of(layer, 2)
     first, *others = tree_leaves(hx)
+    # what a parameter changes in its layer reaches the layer above as the input does
+    single = layer_of(make).eval()
 
     def of_state(h: Tensor) -> Tensor:
         return layer(x, (h, *others) if others else h)[0]
 
     def of_parameter(name: str) -> Callable[[Tensor], Tensor]:
-        return lambda p: torch.func.functional_call(layer, {name: p}, (x,))[0]
+        return lambda p: torch.func.functional_call(single, {name: p}, (x,))[0]
 
-    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    parameters = {name: p.detach() for name, p in single.named_parameters()}
     functions = [(lambda x: layer(x)[0], x), (of_state, first)]
     functions += [(of_parameter(name), p) for name, p in parameters.items()]
     for function, v in functions:
