@@ -394,7 +394,7 @@ def test_processes_may_have_sequences_of_different_lengths(tmp_path: Path) -> No
 @pytest.mark.slow
 @over_batch
 def test_training_over_the_batch_compiles_and_has_gradients(norm: dict) -> None:
-    layer = layer_of(num_layers=2, bidirectional=True, **norm)
+    layer = layer_of(bidirectional=True, **norm)
     twin = copy.deepcopy(layer)
     x = torch.randn(3, B, I, requires_grad=True)
     torch.compiler.reset()
