@@ -17,8 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--fast`` keep the first case of every test that is not slow."""
+    """With ``--fast`` keep the first case of every test that is not slow.
+
+    Without it the slow ones come first: at the end, one worker would wait for another.
+    """
     if not config.getoption("--fast"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
         return
     seen: set[str] = set()
     left_out = []

@@ -1,7 +1,7 @@
 """Every recurrence with every option, for the contract that its back ends keep."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -46,11 +46,19 @@ class Case(NamedTuple):
 ACTIVATIONS_OF = {"cpu": cpu_elman.ACTIVATIONS, "cuda": cuda_elman.ACTIVATIONS}
 
 
+@cache
+def orthogonal(H: int, number: int) -> Tensor:
+    """One of several random matrices, which large sizes take long to make."""
+    generator = torch.Generator().manual_seed(number)
+    A = torch.randn(H, H, generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(A)[0]
+
+
 def elman_inputs(nonlinearity: str, T: int, B: int, H: int) -> dict[str, Tensor]:
     activation = ACTIVATIONS[nonlinearity]
     if activation.stacked:
         H += H % 2
-    W, _ = torch.linalg.qr(torch.randn(H, H))
+    W = orthogonal(H, 0).to(torch.get_default_dtype(), copy=True)
     tensors = {"x": torch.randn(T, B, H), "h0": torch.randn(B, H), "W": W}
     if activation.threshold:
         tensors["b"] = 0.3 * torch.randn(activation.thresholds(H))
@@ -58,7 +66,7 @@ def elman_inputs(nonlinearity: str, T: int, B: int, H: int) -> dict[str, Tensor]
 
 
 def gru_inputs(threshold: bool, T: int, B: int, H: int) -> dict[str, Tensor]:
-    W = torch.cat([torch.linalg.qr(torch.randn(H, H))[0] for _ in range(3)])
+    W = torch.cat([orthogonal(H, k) for k in range(3)]).to(torch.get_default_dtype())
     tensors = {"x": torch.randn(T, B, 3 * H), "h0": torch.randn(B, H), "W": W}
     if threshold:
         tensors["b"] = 0.3 * torch.randn(H)

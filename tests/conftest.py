@@ -11,7 +11,10 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    torch.manual_seed(5544)
+    torch.default_generator.manual_seed(5544)
+    # torch.manual_seed formats a traceback for every kind of device that is not there
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(5544)
 
 
 @pytest.fixture(autouse=True)

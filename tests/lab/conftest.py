@@ -1,4 +1,7 @@
+import functools
+import importlib.metadata
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +11,20 @@ from lab.report.folders import make_recipe
 
 from cayley.lab.recipes import find_recipe
 from cayley.lab.tasks.sources import Source
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_runs() -> Iterator[None]:
+    """Runs that begin and save quickly, of which a test may have many.
+
+    Lightning looks through all installed packages for each of them, and no file must outlive the
+    machine.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        entry_points = functools.cache(importlib.metadata.entry_points)
+        patch.setattr(importlib.metadata, "entry_points", entry_points)
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 Two processes can share a GPU, if they do not talk through NCCL.
 """
 
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from processes import call_in_processes, free_port
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from variants import NETWORKS
@@ -68,22 +66,9 @@ def test_data_parallel_training_is_training_on_the_whole_batch(device: str, tmp_
         torch.save(layer.state_dict(), tmp_path / f"{name}.start")
         train(name, layer, layer, batch(device))
         expected[name] = layer.state_dict()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    script = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
-        "from test_distributed import work\n"
-        "work(int(sys.argv[2]), *sys.argv[3:])\n"
-    )
-    here = str(Path(__file__).parent)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, here, str(rank), port, str(tmp_path), device]
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    port = free_port()
+    ranks = [(rank, port, str(tmp_path), device) for rank in range(2)]
+    call_in_processes(__file__, "work", *ranks)
     for name, state in expected.items():
         first, second = (
             torch.load(tmp_path / f"{name}.{rank}", weights_only=True) for rank in range(2)

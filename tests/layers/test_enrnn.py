@@ -1,14 +1,13 @@
 """The network with a long-term and a short-term state."""
 
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from gradients import check_gradients, check_second_gradients
+from processes import call_in_processes, free_port
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -166,8 +165,8 @@ def test_second_derivatives_of_the_parameters() -> None:
         named = dict(zip(names, values, strict=True))
         return torch.func.functional_call(layer, named, (x,))[0]
 
-    assert torch.autograd.gradcheck(run, values)
-    assert torch.autograd.gradgradcheck(run, values)
+    check_gradients(run, values)
+    check_second_gradients(run, values)
     assert layer.structured.weight_hh_l0.map.short.latched
 
 
@@ -193,12 +192,12 @@ def layer_and_input() -> tuple[ENRNN, Tensor]:
     return layer, torch.randn(10, 4, 3)
 
 
-def work(rank: int, port: str, folder: str, broadcast: str) -> None:
+def work(rank: int, port: str, folder: str, broadcast: bool) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     layer, x = layer_and_input()
-    model = DistributedDataParallel(layer, broadcast_buffers=broadcast == "True")
+    model = DistributedDataParallel(layer, broadcast_buffers=broadcast)
     latched = train(layer, model, x[:, rank * 2 : rank * 2 + 2])
     torch.save((latched, layer.state_dict()), Path(folder) / str(rank))
     dist.destroy_process_group()
@@ -211,22 +210,9 @@ def test_latch_closes_in_every_process_at_the_same_step(tmp_path: Path, broadcas
     expected = train(layer, layer, x)
     assert not expected[0]
     assert expected[-1]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    script = (
-        "import sys; sys.path[:0] = [sys.argv[1]]\n"
-        "from test_enrnn import work\n"
-        "work(int(sys.argv[2]), *sys.argv[3:])\n"
-    )
-    here = str(Path(__file__).parent)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, here, str(rank), port, str(tmp_path), str(broadcast)]
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    port = free_port()
+    ranks = [(rank, port, str(tmp_path), broadcast) for rank in range(2)]
+    call_in_processes(__file__, "work", *ranks)
     first, second = (torch.load(tmp_path / str(rank)) for rank in range(2))
     assert first[0] == second[0] == expected
     for key, value in layer.state_dict().items():

@@ -1,16 +1,14 @@
 """``LSTM`` without a norm is ``nn.LSTM``; with one it is the equations of the documents."""
 
 import copy
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from gradients import grad_of
+from gradients import check_gradients, grad_of
+from processes import call_in_processes, free_port
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -383,20 +381,8 @@ def work(rank: int, port: str, folder: str) -> None:
 
 @pytest.mark.slow
 def test_processes_may_have_sequences_of_different_lengths(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    script = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
-        "from test_lstm import work\n"
-        "work(int(sys.argv[2]), *sys.argv[3:])\n"
-    )
-    here = str(Path(__file__).parent)
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, here, str(rank), port, str(tmp_path)])
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    port = free_port()
+    call_in_processes(__file__, "work", *((rank, port, str(tmp_path)) for rank in range(2)))
     (first, _), (second, y) = (torch.load(tmp_path / str(rank)) for rank in range(2))
     for key, value in first.items():
         assert torch.equal(value, second[key]), key
@@ -408,7 +394,7 @@ def test_processes_may_have_sequences_of_different_lengths(tmp_path: Path) -> No
 @pytest.mark.slow
 @over_batch
 def test_training_over_the_batch_compiles_and_has_gradients(norm: dict) -> None:
-    layer = layer_of(num_layers=2, bidirectional=True, **norm)
+    layer = layer_of(bidirectional=True, **norm)
     twin = copy.deepcopy(layer)
     x = torch.randn(3, B, I, requires_grad=True)
     torch.compiler.reset()
@@ -426,7 +412,7 @@ def test_training_over_the_batch_compiles_and_has_gradients(norm: dict) -> None:
         return torch.func.functional_call(copy.deepcopy(small), named, x)[0]
 
     x = torch.randn(3, 3, 2, requires_grad=True)
-    assert torch.autograd.gradcheck(run, (x, *parameters))
+    check_gradients(run, (x, *parameters))
 
 
 @norms

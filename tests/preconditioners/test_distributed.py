@@ -1,8 +1,5 @@
 """Two processes with unequal parts of a batch step as one with the whole."""
 
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from preconditioners.explicit import gradients, preconditioned
+from processes import call_in_processes, free_port
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -83,20 +81,8 @@ def test_processes_step_as_one_and_stay_identical(tmp_path: Path) -> None:
     expected = model()
     bnp = BNP(expected, eps=0.1, momentum=0.9)
     train(expected, bnp, batch(), 1.0, None)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    script = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']\n"
-        "from test_distributed import work\n"
-        "work(int(sys.argv[2]), *sys.argv[3:])\n"
-    )
-    here = str(Path(__file__).parent)
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, here, str(rank), port, str(tmp_path)])
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    port = free_port()
+    call_in_processes(__file__, "work", *((rank, port, str(tmp_path)) for rank in range(2)))
     (first, first_state), (second, second_state) = (
         torch.load(tmp_path / str(rank), weights_only=True) for rank in range(2)
     )

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -172,6 +172,8 @@ def find_git_state(folder: Path | None = None) -> GitState | None:
     return GitState(revision, bool(status))
 
 
+# to find one takes milliseconds, and a process may start many runs
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -16,6 +16,7 @@ from typing import Any
 import lightning_fabric  # noqa: F401  here, so that children need not import it
 import torch
 
+from cayley.lab.models import build_model
 from cayley.lab.recipes.schema import read_recipe
 from cayley.lab.runs import load_tensors, read_metrics
 from cayley.lab.runs.machine import Machine
@@ -108,7 +109,8 @@ def session(last: int | None, job: Any) -> int | None:
 
 def main(folder: Path, content: dict[str, Any]) -> None:
     recipe = read_recipe(content)
-    build_task(recipe.task, SETTINGS)
+    # what these import, children need not
+    build_model(recipe.model, build_task(recipe.task, SETTINGS))
     whole, run = folder / "whole", folder / "killed"
     total = session(None, lambda moments: train(recipe, whole, settings=SETTINGS, reporter=moments))
     assert total is not None

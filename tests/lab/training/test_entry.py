@@ -57,7 +57,7 @@ GRAPH = {
     },
     "optim": {"name": "SGD", "lr": 0.1, "options": {"momentum": 0.9}},
     "bnp": {"eps": 0.1, "momentum": 0.9},
-    "training": {"batch": 1, "epochs": 40},
+    "training": {"batch": 1, "epochs": 15},
 }
 SPEECH = ADDING | {
     "task": {"name": "speech"},
