@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from cayley.activations import ACTIVATIONS, nonpositive
+from cayley.activations import ACTIVATIONS, modrelu_, modrelu_stacked, nonpositive
+from cayley.cache import Cache
 from cayley.checks import check_integer, check_number
 from cayley.initializers import Initializer
 from cayley.kernels.projection import project, projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
-from cayley.layers.recurrent import Recurrent
+from cayley.layers.recurrent import Recurrent, State
 from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations import Parametrization, StructuredMatrix
@@ -26,6 +27,14 @@ __all__ = ["RNN"]
 
 # what is normalised: what the input contributes, and the recurrent products
 SITES = ("ih", "hh")
+
+
+class _Arranged(NamedTuple):
+    """A frozen matrix as a step reads it, transposed; made of what the matrix kept."""
+
+    matrix: StructuredMatrix
+    kept: Tensor | None
+    Wt: Tensor
 
 
 class RNN(Recurrent):
@@ -173,6 +182,8 @@ class RNN(Recurrent):
             )
         self.nonpositive_bias = nonpositive_bias
         self._initializers = named_initializers(initializers or {})
+        self._is_structured = template is not None
+        self._arranged: Cache[_Arranged] = Cache()
         # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
         self._two_biases = template is None and norm is None and not self._threshold
         bias_names = ("bias_ih", "bias_hh") if self._two_biases else ("bias",)
@@ -230,9 +241,7 @@ class RNN(Recurrent):
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
         with full_precision(weight) if self.structured else no_autocast(weight.device):
-            W = self.recurrent_matrix(suffix)
-            if self.is_complex:
-                W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
+            W = self._stacked_matrix(suffix)
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h0 = self.initial_state(suffix, B) if state is None else state[0].to(W.dtype)
             h = elman(
@@ -247,6 +256,61 @@ class RNN(Recurrent):
                 reverse=reverse,
             )
         return h, (last_states(h, batch_sizes, reverse),)
+
+    def advance(
+        self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """One step of one layer; see :meth:`Recurrent.advance`."""
+        weight = getattr(self, f"weight_ih_{suffix}")
+        if self.norm is not None or (self._is_structured and weight.dtype not in PRECISIONS):
+            return super().advance(suffix, x, state)
+        additive, threshold = self._biases(suffix)
+        h = self.initial_state(suffix, x.shape[0]) if state is None else state[0]
+        z = nn.functional.linear(x, weight, additive)
+        z = torch.addmm(z, h, self._stacked_matrix(suffix).mT)
+        return (ACTIVATIONS[self._activation].apply(z, threshold),)
+
+    def lean_step(self, x_t: Tensor, state: State) -> tuple[Tensor, State] | None:
+        """One step of a frozen layer; see :meth:`Recurrent.lean_step`."""
+        parameters, H = self._parameters, self.state_sizes[0]
+        U, b = parameters.get("weight_ih_l0"), parameters.get("bias_l0")
+        if (
+            U is None
+            or b is None
+            or not self._is_structured
+            or self.norm is not None
+            or self.nonpositive_bias
+            or not isinstance(state, Tensor)
+            or x_t.dim() != 2
+            or x_t.shape[1] != self.input_size
+            or state.shape != (1, x_t.shape[0], H)
+            or not (x_t.dtype == state.dtype == U.dtype)
+            or self._needs_forward()
+        ):
+            return None
+        arranged = self._arranged.value
+        if arranged is None or arranged.matrix._buffers["kept"] is not arranged.kept:
+            arranged = self._arranged.value = self._arrange()
+        if self._activation == "modrelu":
+            h = modrelu_(torch.mm(x_t, U.t()).addmm_(state[0], arranged.Wt), b)
+        elif self._threshold:
+            h = modrelu_stacked(nn.functional.linear(x_t, U).addmm_(state[0], arranged.Wt), b)
+        else:
+            z = nn.functional.linear(x_t, U, b).addmm_(state[0], arranged.Wt)
+            h = ACTIVATIONS[self._activation].apply(z, None)
+        return h, h.unsqueeze(0).clone()
+
+    def _arrange(self) -> "_Arranged":
+        matrix = cast(StructuredMatrix, self.structured["weight_hh_l0"])
+        W = self._stacked_matrix("l0")
+        return _Arranged(matrix, matrix.kept, W.mT.contiguous())
+
+    def _stacked_matrix(self, suffix: str) -> Tensor:
+        """W as it acts on real features, [[R, −C], [C, R]] for a complex one, (H, H)."""
+        W = self.recurrent_matrix(suffix)
+        if not self.is_complex:
+            return W
+        return torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
 
     def _run_normalized(
         self,

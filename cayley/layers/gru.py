@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from cayley.activations import ACTIVATIONS
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.recurrent import Recurrent
@@ -13,7 +14,7 @@ from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
 from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.orthogonal import make_map
-from cayley.parametrizations.parametrization import full_precision
+from cayley.parametrizations.parametrization import PRECISIONS, full_precision
 from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
 from cayley.tracing import no_autocast
@@ -234,6 +235,22 @@ class NCGRU(Recurrent):
                 reverse=reverse,
             )
         return h, (last_states(h, batch_sizes, reverse),)
+
+    def advance(
+        self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """One step of one layer; see :meth:`Recurrent.advance`."""
+        weight, n = getattr(self, f"weight_ih_{suffix}"), self.hidden_size
+        if self.orthogonal and weight.dtype not in PRECISIONS:
+            return super().advance(suffix, x, state)
+        additive, b = self._biases(suffix)
+        h = self.initial_state(suffix, x.shape[0]) if state is None else state[0]
+        W = self.recurrent_matrix(suffix)
+        x_gates, x_c = nn.functional.linear(x, weight, additive).split((2 * n, n), -1)
+        r, u = torch.addmm(x_gates, h, W[: 2 * n].mT).sigmoid().chunk(2, -1)
+        activation = ACTIVATIONS["tanh" if b is None else "modrelu"]
+        c = activation.apply(torch.addmm(x_c, r * h, W[2 * n :].mT), b)
+        return (torch.lerp(h, c, u),)
 
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:
         """The bias to add to the input's contribution and the threshold of modReLU."""

@@ -280,6 +280,19 @@ class LSTM(Recurrent):
         y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
         return y, (h_n, c_n, *windows.state())
 
+    def advance(
+        self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """One step of one layer; see :meth:`Recurrent.advance`."""
+        if self.norm is not None:
+            return super().advance(suffix, x, state)
+        weights = [getattr(self, f"{name}_{suffix}") for name in ("weight_ih", "weight_hh")]
+        biases = ("bias_ih", "bias_hh") if self.bias else ()
+        weights += [getattr(self, f"{name}_{suffix}") for name in biases]
+        if state is None:
+            state = (weights[0].new_zeros(x.shape[0], self.hidden_size),) * 2
+        return torch.lstm_cell(x, state, *weights)
+
     def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:
         if self.affine:
             gamma, beta = (getattr(self, f"{name}_{site}_{suffix}") for name in ("gamma", "beta"))

@@ -3,13 +3,16 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from contextlib import contextmanager
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from cayley.checks import check_integer
+from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.observation import is_observed
 from cayley.parametrizations import StructuredMatrix
 from cayley.tracing import autocast_enabled, is_batched, transforms_active
 
@@ -78,6 +81,7 @@ class Recurrent(nn.Module, ABC):
         self.trainable_h0 = trainable_h0
         self.streams = streams
         self.structured = nn.ModuleDict()
+        self._is_lean = False
 
     @abstractmethod
     def run(
@@ -187,6 +191,10 @@ class Recurrent(nn.Module, ABC):
         Returns:
             The output of the step, (B, H) or (H), and the state after it.
         """
+        if self._is_lean and state is not None and not torch.is_grad_enabled():
+            found = self.lean_step(x_t, state)
+            if found is not None:
+                return found
         if self.bidirectional:
             raise ValueError(
                 "a bidirectional layer needs the whole sequence: call forward instead of step"
@@ -196,9 +204,125 @@ class Recurrent(nn.Module, ABC):
                 f"{type(self).__name__}.step: expected the input of one step, (I) or (B, I), got "
                 f"{x_t.dim()} dimensions"
             )
-        time = 1 if self.batch_first and x_t.dim() == 2 else 0
-        y, state = self(x_t.unsqueeze(time), state)
-        return y.squeeze(time), state
+        unbatched = x_t.dim() == 1
+        if self._needs_forward():
+            time = 1 if self.batch_first and not unbatched else 0
+            y, state = self(x_t.unsqueeze(time), state)
+            return y.squeeze(time), state
+        x = x_t.unsqueeze(0) if unbatched else x_t
+        self._check_input(x, rank=2)
+        y, last = self._one_step(x, self._split(state, x.shape[0], unbatched))
+        if unbatched:
+            return y.squeeze(0), self._join([tuple(h[0] for h in state) for state in last])
+        return y, self._join(last)
+
+    def _needs_forward(self) -> bool:
+        """Whether somebody asks for what :meth:`forward` does: a hook, autocast, a back end."""
+        return bool(
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+            or torch._C._is_any_autocast_enabled()
+            or backend_in_force() in ("cpu", "cuda")
+            or is_observed()
+        )
+
+    def lean_step(self, x_t: Tensor, state: State) -> tuple[Tensor, State] | None:
+        """:meth:`step` of one frozen layer in as few lines as it takes; None where it cannot be.
+
+        Around a product of a matrix and a vector, functions that call one another take most of the
+        time. A subclass that has none leaves it to :meth:`step`.
+        """
+        return None
+
+    def _one_step(
+        self, x: Tensor, states: list[tuple[Tensor, ...]] | None
+    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """One step of all layers, from (B, I) to (B, H)."""
+        last: list[tuple[Tensor, ...]] = []
+        for k in range(self.num_layers):
+            if k and self.dropout:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+            last.append(self.advance(f"l{k}", x, None if states is None else states[k]))
+            x = last[k][0]
+        return x, last
+
+    def advance(
+        self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """One step of one layer: what :meth:`run` does to a sequence of one.
+
+        A subclass may write it in a few operations of torch, which take less time than a kernel
+        takes to be called.
+
+        Arguments:
+            suffix: The end of its parameters' names.
+            x: The input, (B, I).
+            state: Each tensor of the state before, (B, ·); None for the layer's own.
+
+        Returns:
+            Each tensor of the state after it; the first is the output.
+        """
+        return self.run(suffix, x.unsqueeze(0), state, None, False)[1]
+
+    def freeze(self) -> Self:
+        """Keep every W as it is now, as a constant, and set the layer to evaluation.
+
+        Then nothing is formed, compared or waited for: :meth:`step` is as fast as a cell of torch.
+        W has no gradient, and what an optimizer writes to its free tensors is not noticed; to load
+        or assign some is. :meth:`unfreeze` or ``train()`` ends it.
+
+        Example:
+            >>> import cayley
+            >>> layer, state = cayley.ScoRNN(3, 8).freeze(), None
+            >>> with torch.no_grad():
+            ...     for x_t in torch.randn(5, 3):
+            ...         y_t, state = layer.step(x_t, state)
+        """
+        self.eval()
+        for matrix in self.matrices():
+            matrix.freeze()
+        self._is_lean = self.num_layers * self.num_directions == 1
+        return self
+
+    def unfreeze(self) -> Self:
+        """Make every W a function of its free tensors again."""
+        for matrix in self.matrices():
+            matrix.unfreeze()
+        self._is_lean = False
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, as every module does; training ends :meth:`freeze`."""
+        if mode:
+            self.unfreeze()
+        return super().train(mode)
+
+    @contextmanager
+    def held(self) -> Iterator[Self]:
+        """Context in which W is formed once, with its graph, for all calls.
+
+        It is for loops over :meth:`step` in training, which then have one W, and one backward pass
+        through it. The loop and its ``backward()`` may be inside; ``optimizer.step()`` belongs
+        after it, since W does not follow. ``torch.nn.utils.parametrize.cached()`` does the same for
+        all layers of a model.
+
+        Example:
+            >>> import cayley
+            >>> layer, state = cayley.ScoRNN(3, 8), None
+            >>> with layer.held():
+            ...     for x_t in torch.randn(5, 3):
+            ...         y_t, state = layer.step(x_t, state)
+            >>> y_t.sum().backward()
+        """
+        matrices = [*self.matrices()]
+        before = [matrix.hold() for matrix in matrices]
+        try:
+            yield self
+        finally:
+            for matrix, state in zip(matrices, before, strict=True):
+                matrix.release(state)
 
     def _layers(
         self, x: Tensor, states: list[tuple[Tensor, ...]] | None, batch_sizes: Tensor | None
@@ -239,10 +363,16 @@ class Recurrent(nn.Module, ABC):
             self._check_kind("hx", h)
         if unbatched:
             tensors = tuple(h.unsqueeze(1) for h in tensors)
+        if count == 1:
+            return [tuple(h[0] for h in tensors)]
         return list(zip(*(h.unbind(0) for h in tensors), strict=True))
 
     def _join(self, states: list[tuple[Tensor, ...]]) -> State:
-        tensors = tuple(torch.stack(h) for h in zip(*states, strict=True))
+        if len(states) == 1:
+            # a copy, as of several: the output may be written to
+            tensors = tuple(h.unsqueeze(0).clone() for h in states[0])
+        else:
+            tensors = tuple(torch.stack(h) for h in zip(*states, strict=True))
         return tensors[0] if len(tensors) == 1 else tensors
 
     def _check_input(self, x: Tensor, rank: int) -> None:
@@ -267,8 +397,9 @@ class Recurrent(nn.Module, ABC):
                 f"{type(self).__name__}: expected {what} on {device}, where the weights are, got "
                 f'{tensor.device}. Move it: {what}.to("{device}"), or move the layer'
             )
-        autocast = autocast_enabled(tensor.device) and tensor.is_floating_point()
-        if tensor.dtype != dtype and not autocast:
+        if tensor.dtype != dtype and not (
+            autocast_enabled(device) and tensor.is_floating_point()
+        ):
             raise ValueError(
                 f"{type(self).__name__}: {what} dtype ({tensor.dtype}) does not match weight "
                 f"dtype ({dtype}). Convert it: {what}.to({dtype})"
@@ -283,15 +414,20 @@ class Recurrent(nn.Module, ABC):
         Reading ``layer.weight_hh_l0`` gives the same matrix and changes nothing.
         """
         name = f"weight_hh_{suffix}"
-        if name in self.structured:
-            return self.structured[name](update=True)
-        return getattr(self, name)
+        matrix = cast(StructuredMatrix | None, self.structured._modules.get(name))
+        if matrix is None:
+            return getattr(self, name)
+        # every step of a stream asks, and a call of a module takes longer than the answer
+        return matrix.constant if matrix.is_frozen else matrix(update=True)
 
     def matrices(self) -> Iterator[StructuredMatrix]:
         """The structured matrices of all layers and directions."""
         return cast(Iterator[StructuredMatrix], iter(self.structured.values()))
 
     def __getattr__(self, name: str) -> Any:
+        # most of what is asked for, and by every step of a stream
+        if (parameter := self.__dict__.get("_parameters", {}).get(name)) is not None:
+            return parameter
         modules = self.__dict__.get("_modules", {})
         if name in modules.get("structured", ()):
             return modules["structured"][name]()

@@ -3,10 +3,11 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from cayley.cache import Cache
 from cayley.notices import warn_once
@@ -39,6 +40,11 @@ class StructuredMatrix(nn.Module):
         On a GPU the comparison would wait for the device, and W is computed at every call that
         records a gradient.
 
+        Two ways go without any comparison. :meth:`freeze` keeps W as a constant. Between
+        :meth:`hold` and :meth:`release`, and inside of torch's ``parametrize.cached()``, the first
+        W serves all calls, its graph included: a loop of steps has one W and one backward pass
+        through it.
+
     Arguments:
         map: The parametrisation. It is copied: two matrices never share one.
         device, dtype: Of the free tensors; dtype is real also where W is complex.
@@ -62,6 +68,10 @@ class StructuredMatrix(nn.Module):
         for name, X in zip(map.names, self.map.sample(device=device, dtype=dtype), strict=True):
             self.register_parameter(name, nn.Parameter(X))
         self._cache: Cache[_Kept] = Cache()
+        self._held: Cache[dict[bool, _Held]] = Cache()
+        self.is_frozen = False
+        # no part of the state_dict: what loads is the free tensors
+        self.register_buffer("kept", None, persistent=False)
         self._passes, self._next_look = 0, FIRST_LOOK
 
     @property
@@ -72,6 +82,7 @@ class StructuredMatrix(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the free tensors anew."""
+        self.kept = None
         first = self.free[0]
         dtype = first.dtype.to_real()
         for X, value in zip(
@@ -96,8 +107,42 @@ class StructuredMatrix(nn.Module):
         dtype = torch.promote_types(coarser, torch.float32)
         W = W.to(self.free[0].device, dtype.to_complex() if W.is_complex() else dtype)
         X = self.map.right_inverse(W)
+        self.kept = None
         for free, value in zip(self.free, (X,) if isinstance(X, Tensor) else X, strict=True):
             free.copy_(value)
+
+    def freeze(self) -> None:
+        """Keep W as it is now, as a constant: free tensors are neither read nor given a gradient.
+
+        To load, assign or draw free tensors makes another W of them; what an optimizer writes is
+        not noticed. The mode of training ends it.
+        """
+        self.is_frozen, self.kept = True, None
+        if not self.free[0].is_meta:
+            self.constant  # noqa: B018 (formed now, not in the first step of a stream)
+
+    def unfreeze(self) -> None:
+        """Make W a function of the free tensors again."""
+        self.is_frozen, self.kept = False, None
+
+    @property
+    def constant(self) -> Tensor:
+        """The W that :meth:`freeze` keeps."""
+        W = self._buffers["kept"]
+        if W is None:
+            with torch.inference_mode(False), torch.no_grad():
+                free = self.free
+                W = self.kept = self._form(free, recorded=False, update=False)
+        return W
+
+    def hold(self) -> object:
+        """Let the next W serve all calls until :meth:`release`, which is given what this returns."""
+        before, self._held.value = self._held.value, {}
+        return before
+
+    def release(self, before: Any) -> None:
+        """End what :meth:`hold` began."""
+        self._held.value = before
 
     def forward(self, *, update: bool = False) -> Tensor:
         """The matrix W, (n, n).
@@ -106,9 +151,25 @@ class StructuredMatrix(nn.Module):
             update: Whether this is a step of the training; without training mode, or a gradient,
                 it is not.
         """
+        if self.is_frozen:
+            # what only reads may write to what it is given
+            return self.constant if update else self.constant.clone()
         free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
         update = update and recorded and self.training
+        held = self._held.value
+        if held is None and parametrize._cache_enabled:
+            # cleared by torch where the context ends
+            held = parametrize._cache.setdefault((id(self), "held"), {})
+        if held is None or traced(free[0]):
+            return self._form(free, recorded, update)
+        found = held.get(recorded)
+        if found is None or (update and not found.followed):
+            followed = update or not self.map.stateful
+            held[recorded] = found = _Held(self._form(free, recorded, update), followed)
+        return found.W
+
+    def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:
         if recorded and self.map.on_manifold:
             # a point of a manifold is W
             if update and computes_now(free[0]):
@@ -149,6 +210,8 @@ class StructuredMatrix(nn.Module):
     def train(self, mode: bool = True) -> "StructuredMatrix":
         """Set the mode, as every module does; warn if W has left its manifold."""
         self._cache.value = None
+        if mode:
+            self.unfreeze()
         if self.map.on_manifold and not self.free[0].is_meta:
             self._warn_off_manifold()
         return super().train(mode)
@@ -180,6 +243,8 @@ class StructuredMatrix(nn.Module):
         imaginary parts away.
         """
         self._cache.value = None
+        # a constant of another precision is made of free tensors of that precision
+        self.kept = None
 
         def apply(X: Tensor) -> Tensor:
             if not X.is_complex():
@@ -189,6 +254,19 @@ class StructuredMatrix(nn.Module):
             return torch.view_as_complex(parts)
 
         return super()._apply(apply, recurse)
+
+
+    # pyrefly: ignore[bad-override]
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.kept = None
+        super()._load_from_state_dict(*args)
+
+
+class _Held(NamedTuple):
+    """A matrix with its graph, and whether the map's buffers have followed the free tensors."""
+
+    W: Tensor
+    followed: bool
 
 
 def _eps(dtype: torch.dtype) -> float:
