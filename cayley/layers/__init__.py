@@ -1,5 +1,19 @@
 """Recurrent layers with the contract of ``torch.nn.RNN``."""
 
+from cayley.layers.cells import (
+    ENRNNCell,
+    EURNNCell,
+    ExpRNNCell,
+    FullURNNCell,
+    LSTMCell,
+    NCGRUCell,
+    ORNNCell,
+    RNNCell,
+    ScoRNNCell,
+    ScuRNNCell,
+    SpectralRNNCell,
+    URNNCell,
+)
 from cayley.layers.elman import RNN
 from cayley.layers.enrnn import ENRNN
 from cayley.layers.gru import NCGRU
@@ -17,6 +31,7 @@ from cayley.layers.networks import (
 from cayley.layers.recurrent import Recurrent
 
 __all__ = [
+    "CELLS",
     "ENRNN",
     "EURNN",
     "LSTM",
@@ -25,11 +40,23 @@ __all__ = [
     "ORNN",
     "RNN",
     "URNN",
+    "ENRNNCell",
+    "EURNNCell",
     "ExpRNN",
+    "ExpRNNCell",
     "FullURNN",
+    "FullURNNCell",
+    "LSTMCell",
+    "NCGRUCell",
+    "ORNNCell",
+    "RNNCell",
     "ScoRNN",
+    "ScoRNNCell",
     "ScuRNN",
+    "ScuRNNCell",
     "SpectralRNN",
+    "SpectralRNNCell",
+    "URNNCell",
 ]
 
 NETWORKS: dict[str, type[Recurrent]] = {
@@ -47,5 +74,23 @@ NETWORKS: dict[str, type[Recurrent]] = {
         ScuRNN,
         SpectralRNN,
         URNN,
+    )
+}
+
+CELLS: dict[str, type[Recurrent]] = {
+    cell.__name__: cell
+    for cell in (
+        ENRNNCell,
+        EURNNCell,
+        ExpRNNCell,
+        FullURNNCell,
+        LSTMCell,
+        NCGRUCell,
+        ORNNCell,
+        RNNCell,
+        ScoRNNCell,
+        ScuRNNCell,
+        SpectralRNNCell,
+        URNNCell,
     )
 }

@@ -7,14 +7,14 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from cayley.activations import ACTIVATIONS, modrelu_, modrelu_stacked, nonpositive
+from cayley.activations import ACTIVATIONS, modrelu_, nonpositive
 from cayley.cache import Cache
 from cayley.checks import check_integer, check_number
 from cayley.initializers import Initializer
 from cayley.kernels.projection import project, projected_under_autocast
 from cayley.kernels.steps import last_states
 from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
-from cayley.layers.recurrent import Recurrent, State
+from cayley.layers.recurrent import Recurrent
 from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations import Parametrization, StructuredMatrix
@@ -270,21 +270,19 @@ class RNN(Recurrent):
         z = torch.addmm(z, h, self._stacked_matrix(suffix).mT)
         return (ACTIVATIONS[self._activation].apply(z, threshold),)
 
-    def lean_step(self, x_t: Tensor, state: State) -> tuple[Tensor, State] | None:
+    def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:
         """One step of a frozen layer; see :meth:`Recurrent.lean_step`."""
-        parameters, H = self._parameters, self.state_sizes[0]
-        U, b = parameters.get("weight_ih_l0"), parameters.get("bias_l0")
+        U, b = self._parameters.get("weight_ih_l0"), self._parameters.get("bias_l0")
         if (
             U is None
             or b is None
             or not self._is_structured
             or self.norm is not None
             or self.nonpositive_bias
-            or not isinstance(state, Tensor)
-            or x_t.dim() != 2
-            or x_t.shape[1] != self.input_size
-            or state.shape != (1, x_t.shape[0], H)
-            or not (x_t.dtype == state.dtype == U.dtype)
+            or x.dim() != 2
+            or x.shape[1] != self.input_size
+            or h.shape != (x.shape[0], self.state_sizes[0])
+            or not (x.dtype == h.dtype == U.dtype)
             or self._needs_forward()
         ):
             return None
@@ -292,13 +290,9 @@ class RNN(Recurrent):
         if arranged is None or arranged.matrix._buffers["kept"] is not arranged.kept:
             arranged = self._arranged.value = self._arrange()
         if self._activation == "modrelu":
-            h = modrelu_(torch.mm(x_t, U.t()).addmm_(state[0], arranged.Wt), b)
-        elif self._threshold:
-            h = modrelu_stacked(nn.functional.linear(x_t, U).addmm_(state[0], arranged.Wt), b)
-        else:
-            z = nn.functional.linear(x_t, U, b).addmm_(state[0], arranged.Wt)
-            h = ACTIVATIONS[self._activation].apply(z, None)
-        return h, h.unsqueeze(0).clone()
+            return modrelu_(torch.mm(x, U.t()).addmm_(h, arranged.Wt), b)
+        z = nn.functional.linear(x, U, None if self._threshold else b).addmm_(h, arranged.Wt)
+        return ACTIVATIONS[self._activation].apply(z, b)
 
     def _arrange(self) -> "_Arranged":
         matrix = cast(StructuredMatrix, self.structured["weight_hh_l0"])

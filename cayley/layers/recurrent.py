@@ -191,10 +191,17 @@ class Recurrent(nn.Module, ABC):
         Returns:
             The output of the step, (B, H) or (H), and the state after it.
         """
-        if self._is_lean and state is not None and not torch.is_grad_enabled():
-            found = self.lean_step(x_t, state)
-            if found is not None:
-                return found
+        if (
+            self._is_lean
+            and isinstance(state, Tensor)
+            and state.dim() == 3
+            and state.shape[0] == 1
+            and not torch.is_grad_enabled()
+        ):
+            h = self.lean_step(x_t, state[0])
+            if h is not None:
+                # a copy: the output may be written to
+                return h, h.unsqueeze(0).clone()
         if self.bidirectional:
             raise ValueError(
                 "a bidirectional layer needs the whole sequence: call forward instead of step"
@@ -217,22 +224,32 @@ class Recurrent(nn.Module, ABC):
         return y, self._join(last)
 
     def _needs_forward(self) -> bool:
-        """Whether somebody asks for what :meth:`forward` does: a hook, autocast, a back end."""
+        """Whether a step must be one of :meth:`forward`: a hook waits for it, or a kernel."""
         return bool(
             self._forward_hooks
             or self._forward_pre_hooks
             or self._backward_hooks
             or self._backward_pre_hooks
-            or torch._C._is_any_autocast_enabled()
+            or self._needs_kernel()
+        )
+
+    def _needs_kernel(self) -> bool:
+        """Whether somebody asks for what :meth:`run` does: autocast, a back end, an observer."""
+        return (
+            torch._C._is_any_autocast_enabled()
             or backend_in_force() in ("cpu", "cuda")
             or is_observed()
         )
 
-    def lean_step(self, x_t: Tensor, state: State) -> tuple[Tensor, State] | None:
-        """:meth:`step` of one frozen layer in as few lines as it takes; None where it cannot be.
+    def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:
+        """One step of one frozen layer in as few lines as it takes; None where it cannot be.
 
         Around a product of a matrix and a vector, functions that call one another take most of the
-        time. A subclass that has none leaves it to :meth:`step`.
+        time. A subclass that has none leaves it to :meth:`advance`.
+
+        Arguments:
+            x: The input, (B, I).
+            h: The state, (B, H).
         """
         return None
 
@@ -397,9 +414,7 @@ class Recurrent(nn.Module, ABC):
                 f"{type(self).__name__}: expected {what} on {device}, where the weights are, got "
                 f'{tensor.device}. Move it: {what}.to("{device}"), or move the layer'
             )
-        if tensor.dtype != dtype and not (
-            autocast_enabled(device) and tensor.is_floating_point()
-        ):
+        if tensor.dtype != dtype and not (autocast_enabled(device) and tensor.is_floating_point()):
             raise ValueError(
                 f"{type(self).__name__}: {what} dtype ({tensor.dtype}) does not match weight "
                 f"dtype ({dtype}). Convert it: {what}.to({dtype})"

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -136,7 +136,7 @@ class StructuredMatrix(nn.Module):
         return W
 
     def hold(self) -> object:
-        """Let the next W serve all calls until :meth:`release`, which is given what this returns."""
+        """Let the next W serve all calls until :meth:`release`, which takes what this returns."""
         before, self._held.value = self._held.value, {}
         return before
 
@@ -160,7 +160,8 @@ class StructuredMatrix(nn.Module):
         held = self._held.value
         if held is None and parametrize._cache_enabled:
             # cleared by torch where the context ends
-            held = parametrize._cache.setdefault((id(self), "held"), {})
+            cache = cast(dict[Any, dict[bool, _Held]], parametrize._cache)
+            held = cache.setdefault((id(self), "held"), {})
         if held is None or traced(free[0]):
             return self._form(free, recorded, update)
         found = held.get(recorded)
@@ -254,7 +255,6 @@ class StructuredMatrix(nn.Module):
             return torch.view_as_complex(parts)
 
         return super()._apply(apply, recurse)
-
 
     # pyrefly: ignore[bad-override]
     def _load_from_state_dict(self, *args: Any) -> None:

@@ -1,0 +1,100 @@
+"""Time of one step of a stream beside the cells of torch, and of training by steps.
+
+    python benchmarks/streams.py [--device cpu] [--threads 1] [-o FILE.json]
+
+Each row is a median over rounds in which all take turns; ``× RNNCell`` is the ratio to the
+``nn.RNNCell`` of the same size in the same run. The goal for a frozen ScoRNN is 1.5 at n = 170.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from measure import machine, rounds, summary, write
+from torch import Tensor, nn
+
+import cayley
+
+SIZES = (32, 170, 512)
+STEPS = 100  # of one run
+
+
+def stream(step: Callable[[], object]) -> Callable[[], None]:
+    @torch.no_grad()
+    def run() -> None:
+        for _ in range(STEPS):
+            step()
+
+    return run
+
+
+def streams(n: int, device: str) -> dict[str, Callable[[], object]]:
+    x = torch.randn(1, 3, device=device)
+    found: dict[str, Callable[[], object]] = {}
+    for name, cell in {"nn.RNNCell": nn.RNNCell, "nn.LSTMCell": nn.LSTMCell}.items():
+        peer = cell(3, n, device=device)
+        state = peer(x)
+        found[name] = stream(lambda peer=peer, state=state: peer(x, state))
+    for name in ("ScoRNN", "ScuRNN", "NCGRU", "LSTM"):
+        layer = cayley.layers.NETWORKS[name](3, n, device=device).eval()
+        frozen = cayley.layers.NETWORKS[name](3, n, device=device).freeze()
+        cell = cayley.layers.CELLS[f"{name}Cell"](3, n, device=device).freeze()
+        with torch.no_grad():
+            (_, state), h = layer.step(x), cell(x)
+        found[f"{name}.step"] = stream(lambda layer=layer, state=state: layer.step(x, state))
+        found[f"{name}.step, frozen"] = stream(lambda layer=frozen, s=state: layer.step(x, s))
+        found[f"{name}Cell, frozen"] = stream(lambda cell=cell, h=h: cell(x, h))
+    return found
+
+
+def training(n: int, device: str) -> dict[str, Callable[[], object]]:
+    layer, x = cayley.ScoRNN(3, n, device=device), torch.randn(STEPS, 16, 3, device=device)
+
+    def stepped() -> Tensor:
+        state = None
+        for x_t in x:
+            y, state = layer.step(x_t, state)
+        return y
+
+    def held() -> None:
+        with layer.held():
+            stepped().sum().backward()
+
+    return {
+        "ScoRNN, trained by steps": lambda: stepped().sum().backward(),
+        "ScoRNN, trained by steps, held": held,
+        "ScoRNN, trained as a sequence": lambda: layer(x)[1].sum().backward(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    results = []
+    for n in SIZES:
+        for made in (streams(n, options.device), training(n, options.device)):
+            times = rounds(made, options.repeat, options.device)
+            measure = times.get("nn.RNNCell")
+            for name, seconds in times.items():
+                step = [s / STEPS for s in seconds]
+                row = {"n": n, "run": name, **summary(step)}
+                ratio = ""
+                if measure is not None:
+                    row["ratio"] = median(seconds) / median(measure)
+                    ratio = f"{row['ratio']:6.2f} × RNNCell"
+                results.append(row)
+                print(f"n={n:4}  {name:32} {1e6 * median(step):8.1f} µs a step {ratio}", flush=True)
+    if options.output is not None:
+        write(options.output, {"machine": machine(options.device), "results": results})
+
+
+if __name__ == "__main__":
+    main()
