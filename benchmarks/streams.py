@@ -38,9 +38,10 @@ def streams(n: int, device: str) -> dict[str, Callable[[], object]]:
         state = peer(x)
         found[name] = stream(lambda peer=peer, state=state: peer(x, state))
     for name in ("ScoRNN", "ScuRNN", "NCGRU", "LSTM"):
-        layer = cayley.layers.NETWORKS[name](3, n, device=device).eval()
-        frozen = cayley.layers.NETWORKS[name](3, n, device=device).freeze()
-        cell = cayley.layers.CELLS[f"{name}Cell"](3, n, device=device).freeze()
+        network, make_cell = getattr(cayley, name), getattr(cayley, f"{name}Cell")
+        layer, frozen = (network(3, n, device=device).eval() for _ in range(2))
+        cell = make_cell(3, n, device=device).freeze()
+        frozen.freeze()
         with torch.no_grad():
             (_, state), h = layer.step(x), cell(x)
         found[f"{name}.step"] = stream(lambda layer=layer, state=state: layer.step(x, state))
@@ -53,8 +54,8 @@ def training(n: int, device: str) -> dict[str, Callable[[], object]]:
     layer, x = cayley.ScoRNN(3, n, device=device), torch.randn(STEPS, 16, 3, device=device)
 
     def stepped() -> Tensor:
-        state = None
-        for x_t in x:
+        y, state = layer.step(x[0])
+        for x_t in x[1:]:
             y, state = layer.step(x_t, state)
         return y
 
@@ -92,8 +93,7 @@ def main() -> None:
                     ratio = f"{row['ratio']:6.2f} × RNNCell"
                 results.append(row)
                 print(f"n={n:4}  {name:32} {1e6 * median(step):8.1f} µs a step {ratio}", flush=True)
-    if options.output is not None:
-        write(options.output, {"machine": machine(options.device), "results": results})
+    write(options.output, machine(options.device), results)
 
 
 if __name__ == "__main__":

@@ -83,16 +83,16 @@ class RNN(Recurrent):
         input_size: The number I of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
-        recurrent: What makes the recurrent matrix: a function from n to a parametrisation, such as
-            its class or a :func:`functools.partial` of it; the name of one, a key of
-            :data:`cayley.parametrizations.MAPS`; a parametrisation, of which each layer and
-            direction gets a copy; or None for a free matrix.
         nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`; with a complex matrix one
             that has a complex form, such as ``"modrelu"``.
         bias: Whether there is a bias (a threshold, with modReLU).
         batch_first: Whether input and output are (B, T, ·).
         dropout: Probability of dropout on the output of each layer but the last.
         bidirectional: Whether a second set of weights reads the sequence from its end.
+        recurrent: What makes the recurrent matrix: a function from n to a parametrisation, such as
+            its class or a :func:`functools.partial` of it; the name of one, a key of
+            :data:`cayley.parametrizations.MAPS`; a parametrisation, of which each layer and
+            direction gets a copy; or None for a free matrix.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
         nonpositive_bias: Whether the threshold of modReLU is :math:`-|b|`, which is never above 0
@@ -128,13 +128,13 @@ class RNN(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
-        recurrent: Parametrization | MapFactory | str | None = None,
         nonlinearity: str = "tanh",
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
+        recurrent: Parametrization | MapFactory | str | None = None,
         trainable_h0: bool = False,
         nonpositive_bias: bool = False,
         norm: Literal["layer", "atn"] | None = None,
@@ -267,7 +267,8 @@ class RNN(Recurrent):
         additive, threshold = self._biases(suffix)
         h = self.initial_state(suffix, x.shape[0]) if state is None else state[0]
         z = nn.functional.linear(x, weight, additive)
-        z = torch.addmm(z, h, self._stacked_matrix(suffix).mT)
+        # no copy of a W that is frozen
+        z = torch.addmm(z, h, self._stacked_matrix(suffix).mT.contiguous())
         return (ACTIVATIONS[self._activation].apply(z, threshold),)
 
     def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:

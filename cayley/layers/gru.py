@@ -73,6 +73,10 @@ class NCGRU(Recurrent):
         input_size: The number m of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
+        bias: Whether there are biases (and a threshold).
+        batch_first: Whether input and output are (B, T, ·).
+        dropout: Probability of dropout on the output of each layer but the last.
+        bidirectional: Whether a second set of weights reads the sequence from its end.
         orthogonal: Which matrices are orthogonal: any of ``"reset"``, ``"update"`` and
             ``"candidate"``. The paper leaves the update gate's free; to choose others is its
             ablation.
@@ -83,10 +87,6 @@ class NCGRU(Recurrent):
         refresh_every: After how many updates an inverse is computed anew in any case.
         refine: Whether matrices by Neumann series are moved to orthogonal ones; the paper does not.
         nonlinearity: Of the candidate: ``"modrelu"`` or ``"tanh"``.
-        bias: Whether there are biases (and a threshold).
-        batch_first: Whether input and output are (B, T, ·).
-        dropout: Probability of dropout on the output of each layer but the last.
-        bidirectional: Whether a second set of weights reads the sequence from its end.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
         device, dtype: Of the parameters.
@@ -107,6 +107,10 @@ class NCGRU(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         orthogonal: Sequence[str] = ("reset", "candidate"),
         order: int | None = 2,
@@ -115,10 +119,6 @@ class NCGRU(Recurrent):
         refresh_every: int | None = None,
         refine: bool = True,
         nonlinearity: str = "modrelu",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
         trainable_h0: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -245,11 +245,12 @@ class NCGRU(Recurrent):
             return super().advance(suffix, x, state)
         additive, b = self._biases(suffix)
         h = self.initial_state(suffix, x.shape[0]) if state is None else state[0]
-        W = self.recurrent_matrix(suffix)
+        # no copy of a W that is frozen
+        Wt = self.recurrent_matrix(suffix).mT.contiguous()
         x_gates, x_c = nn.functional.linear(x, weight, additive).split((2 * n, n), -1)
-        r, u = torch.addmm(x_gates, h, W[: 2 * n].mT).sigmoid().chunk(2, -1)
+        r, u = torch.addmm(x_gates, h, Wt[:, : 2 * n]).sigmoid().chunk(2, -1)
         activation = ACTIVATIONS["tanh" if b is None else "modrelu"]
-        c = activation.apply(torch.addmm(x_c, r * h, W[2 * n :].mT), b)
+        c = activation.apply(torch.addmm(x_c, r * h, Wt[:, 2 * n :]), b)
         return (torch.lerp(h, c, u),)
 
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:

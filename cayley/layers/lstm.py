@@ -74,6 +74,10 @@ class LSTM(Recurrent):
         input_size: The number I of features of the input.
         hidden_size: The number H of units.
         num_layers: The number of layers stacked.
+        bias: Whether there are biases.
+        batch_first: Whether input and output are (B, T, ·).
+        dropout: Probability of dropout on the output of each layer but the last.
+        bidirectional: Whether a second set of weights reads the sequence from its end.
         norm: None, ``"layer"``, ``"batch"`` or ``"atn"``.
         window: The number K of steps of ``"atn"``.
         over: What ``"atn"`` takes statistics over, ``"layer"`` or ``"batch"``.
@@ -87,10 +91,6 @@ class LSTM(Recurrent):
         eps: The ε of all normalisations.
         max_steps: The number of time steps with statistics of the population, over the batch; all
             later steps share the last one's.
-        bias: Whether there are biases.
-        batch_first: Whether input and output are (B, T, ·).
-        dropout: Probability of dropout on the output of each layer but the last.
-        bidirectional: Whether a second set of weights reads the sequence from its end.
         device, dtype: Of the parameters.
 
     Shapes:
@@ -112,6 +112,10 @@ class LSTM(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         norm: Literal["layer", "batch", "atn"] | None = None,
         window: int | None = None,
@@ -122,10 +126,6 @@ class LSTM(Recurrent):
         forget_bias: float | None = None,
         eps: float = 1e-5,
         max_steps: int = MAX_STEPS,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:

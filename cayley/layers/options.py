@@ -24,10 +24,6 @@ INITIALIZED = ("weight_ih", "weight_hh", "bias", "h0")
 class Options(TypedDict, total=False):
     """Keyword arguments that every network passes on to :class:`RNN`."""
 
-    bias: bool
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
     trainable_h0: bool
     nonpositive_bias: bool
     initializers: Mapping[str, Initializer | str] | None

@@ -234,9 +234,10 @@ class Recurrent(nn.Module, ABC):
         )
 
     def _needs_kernel(self) -> bool:
-        """Whether somebody asks for what :meth:`run` does: autocast, a back end, an observer."""
+        """Whether :meth:`run` serves a step better, for its gradient, or somebody asks for it."""
         return (
-            torch._C._is_any_autocast_enabled()
+            torch.is_grad_enabled()
+            or torch._C._is_any_autocast_enabled()
             or backend_in_force() in ("cpu", "cuda")
             or is_observed()
         )
@@ -271,7 +272,7 @@ class Recurrent(nn.Module, ABC):
         """One step of one layer: what :meth:`run` does to a sequence of one.
 
         A subclass may write it in a few operations of torch, which take less time than a kernel
-        takes to be called.
+        takes to be called. Gradients are not asked for.
 
         Arguments:
             suffix: The end of its parameters' names.

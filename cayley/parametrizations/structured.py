@@ -131,8 +131,9 @@ class StructuredMatrix(nn.Module):
         W = self._buffers["kept"]
         if W is None:
             with torch.inference_mode(False), torch.no_grad():
-                free = self.free
-                W = self.kept = self._form(free, recorded=False, update=False)
+                W = self._form(self.free, recorded=False, update=False)
+                # with its transpose contiguous, products with rows of states are faster
+                W = self.kept = W.mT.contiguous().mT
         return W
 
     def hold(self) -> object:

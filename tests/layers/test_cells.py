@@ -77,7 +77,7 @@ def test_without_structure_it_is_the_cell_of_torch(ours: Any, theirs: Any) -> No
     ):
         torch.testing.assert_close(cell(*arguments), peer(*arguments))
     found, expected = (
-        torch.autograd.grad(sum(h.sum() for h in tree_leaves(c(x, state))), [x, *c.parameters()])
+        torch.autograd.grad(torch.stack(tree_leaves(c(x, state))).sum(), [x, *c.parameters()])
         for c in (cell, peer)
     )
     torch.testing.assert_close(found, expected)
@@ -115,8 +115,9 @@ def test_copies_and_pickles(name: str) -> None:
 
 def test_all_networks_have_one() -> None:
     assert [*CELLS] == sorted(f"{name}Cell" for name in NETWORKS)
-    for name, cell in CELLS.items():
-        assert getattr(cayley, name) is cell
+    for name in CELLS:
+        cell: Any = getattr(cayley, name)
+        assert cell is CELLS[name]
         assert cell.__name__ in repr(cell(I, N) if "ENRNN" not in name else cell(I, N, 2))
         assert f"cayley.{name.removesuffix('Cell')}" in str(cell.__doc__)
 
@@ -133,12 +134,14 @@ def test_held_in_training() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    for option in ({"num_layers": 2}, {"batch_first": True}, {"dropout": 0.1}):
+    options: list[Any] = [{"num_layers": 2}, {"batch_first": True}, {"dropout": 0.1}]
+    for option in options:
         with pytest.raises(TypeError, match=r"one step of one layer.*use cayley.ScoRNN"):
             cayley.ScoRNNCell(I, N, **option)
+    make: Any = cayley.ScoRNNCell
     with pytest.raises(TypeError, match="input_size, hidden_size, then bias"):
-        cayley.ScoRNNCell(I, N, True, bias=False)
-    cell: Any = cayley.ScoRNNCell(I, N)
+        make(I, N, True, bias=False)
+    cell = make(I, N)
     with pytest.raises(ValueError, match="Expected input to be 1D or 2D"):
         cell(torch.randn(2, B, I))
     with pytest.raises(ValueError, match="a state of 2 dimensions"):
