@@ -29,6 +29,7 @@ from cayley.layers.networks import (
     SpectralRNN,
 )
 from cayley.layers.recurrent import Recurrent
+from cayley.layers.saved import register_safe_globals
 
 __all__ = [
     "CELLS",
@@ -94,3 +95,5 @@ CELLS: dict[str, type[Recurrent]] = {
         URNNCell,
     )
 }
+
+register_safe_globals(*NETWORKS.values(), *CELLS.values())

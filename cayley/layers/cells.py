@@ -64,6 +64,11 @@ class Cell(Recurrent):
                 f"{type(self).__name__}: expected {', '.join(names[:sizes])}, then bias, and "
                 f"everything else by name, got {arguments} and {options}"
             )
+        if options.get("plain_state"):
+            raise TypeError(
+                f"{type(self).__name__} returns its whole state: use cayley.{network.__name__} for "
+                "plain_state"
+            )
         for name, value in SEQUENTIAL.items():
             if options.pop(name, value) != value:
                 raise TypeError(

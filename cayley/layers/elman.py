@@ -102,6 +102,8 @@ class RNN(Recurrent):
         window: The number K of steps of ``"atn"``.
         affine: Whether the normalisations have γ and β; otherwise they are 1 and 0.
         eps: The ε of both normalisations.
+        plain_state: Whether the windows of ``"atn"`` are kept in the layer, and the state is h,
+            see :class:`~cayley.LSTM`.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
             ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own; or the
             names of some, keys of :data:`cayley.initializers.INITIALIZERS`, such as ``"zeros_"``.
@@ -141,6 +143,7 @@ class RNN(Recurrent):
         window: int | None = None,
         affine: bool = True,
         eps: float = 1e-5,
+        plain_state: bool = False,
         initializers: Mapping[str, Initializer | str] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -164,6 +167,7 @@ class RNN(Recurrent):
             bidirectional=bidirectional,
             trainable_h0=trainable_h0,
             streams=extra > 0,
+            plain_state=plain_state,
         )
         self.norm = norm
         self.window = K

@@ -1,14 +1,16 @@
 """The gated recurrent layer with orthogonal gates (NC-GRU)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from cayley.activations import ACTIVATIONS
+from cayley.initializers import Initializer
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
+from cayley.layers.options import named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
@@ -89,6 +91,9 @@ class NCGRU(Recurrent):
         nonlinearity: Of the candidate: ``"modrelu"`` or ``"tanh"``.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
+        initializers: Functions that fill a tensor in place, or their names, under some of
+            ``"weight_ih"``, ``"bias"``, ``"h0"`` and, where no matrix is orthogonal,
+            ``"weight_hh"``; see :class:`~cayley.RNN`.
         device, dtype: Of the parameters.
 
     Shapes:
@@ -120,6 +125,7 @@ class NCGRU(Recurrent):
         refine: bool = True,
         nonlinearity: str = "modrelu",
         trainable_h0: bool = False,
+        initializers: Mapping[str, Initializer | str] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -140,6 +146,8 @@ class NCGRU(Recurrent):
                 f'expected the nonlinearity to be "modrelu" or "tanh", got {nonlinearity!r}'
             )
         self.orthogonal = tuple(gate for gate in GATES if gate in orthogonal)
+        names = ("weight_ih", "bias", "h0", *(() if self.orthogonal else ("weight_hh",)))
+        self._initializers = named_initializers(initializers or {}, names)
         self.order = order
         self.nonlinearity = nonlinearity
         n = hidden_size
@@ -191,7 +199,11 @@ class NCGRU(Recurrent):
         """Draw all parameters anew, as when the layer was made."""
         bound = self.hidden_size**-0.5
         for name, parameter in self.named_parameters(recurse=False):
-            if name.startswith("h0"):
+            kind = name.partition("_l")[0]
+            if kind in self._initializers:
+                self._initializers[kind](parameter)
+                continue
+            if kind == "h0":
                 parameter.zero_()
                 continue
             parameter.uniform_(-bound, bound)

@@ -2,23 +2,50 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, NoReturn, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from cayley.checks import check_integer
+from cayley.cache import Cache
+from cayley.checks import check_integer, check_number
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.observation import is_observed
 from cayley.parametrizations import StructuredMatrix
-from cayley.tracing import autocast_enabled, is_batched, transforms_active
+from cayley.tracing import autocast_enabled, is_batched, traced, transforms_active
 
 __all__ = ["Recurrent", "State"]
 
 State = Tensor | tuple[Tensor, ...]
+
+
+class _Stream(NamedTuple):
+    """What a call returned, and the tensor of the stream that goes with it.
+
+    Attributes:
+        tensors: The state that was returned, detached: their memory is not given to others.
+        versions: How often each had been written to.
+        stream: The last tensor of the state.
+    """
+
+    tensors: list[Tensor]
+    versions: list[int]
+    stream: Tensor
+
+    def goes_on_with(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a state is the one that was returned, or has its values."""
+        pairs = [*zip(tensors, self.tensors, strict=True)]
+        if any(h.shape != last.shape or h.dtype != last.dtype for h, last in pairs):
+            return False
+        if len(self.versions) == len(pairs) and all(
+            h.data_ptr() == last.data_ptr() and not h.is_inference() and h._version == version
+            for (h, last), version in zip(pairs, self.versions, strict=True)
+        ):
+            return True
+        return all(h.device == last.device and torch.equal(h, last) for h, last in pairs)
 
 
 class Recurrent(nn.Module, ABC):
@@ -40,6 +67,8 @@ class Recurrent(nn.Module, ABC):
         trainable_h0: Whether the output's initial state is a parameter, ``h0_l0``.
         streams: Whether the last tensor of the state is what a stream adds to the others: it may be
             left out of ``hx``, and :meth:`run` is then given the others alone.
+        plain_state: Whether that tensor is kept in the layer rather than returned, see
+            :class:`~cayley.LSTM`.
     """
 
     def __init__(
@@ -55,6 +84,7 @@ class Recurrent(nn.Module, ABC):
         bidirectional: bool,
         trainable_h0: bool = False,
         streams: bool = False,
+        plain_state: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
@@ -80,6 +110,8 @@ class Recurrent(nn.Module, ABC):
         self.bidirectional = bidirectional
         self.trainable_h0 = trainable_h0
         self.streams = streams
+        self.plain_state = plain_state
+        self._stream: Cache[_Stream] = Cache()
         self.structured = nn.ModuleDict()
         self._is_lean = False
 
@@ -143,6 +175,20 @@ class Recurrent(nn.Module, ABC):
             The output of the last layer, shaped as the input with directions · H features, and the
             last state, shaped as ``hx``.
         """
+        if isinstance(input, torch.fx.Proxy):
+            raise TypeError(
+                f"torch.fx.symbolic_trace cannot look into {type(self).__name__}: use "
+                "torch.export.export(model, (x,)), or a torch.fx.Tracer whose is_leaf_module is "
+                "true of cayley.layers.Recurrent"
+            )
+        if not (self.plain_state and self.streams):
+            return self._forward(input, hx)
+        output, state = self._forward(input, self._with_stream(hx))
+        return output, self._without_stream(state)
+
+    def _forward(
+        self, input: Tensor | PackedSequence, hx: State | None
+    ) -> tuple[Tensor | PackedSequence, State]:
         if isinstance(input, PackedSequence):
             x, batch_sizes, order, back = input
             self._check_input(x, rank=2)
@@ -212,7 +258,7 @@ class Recurrent(nn.Module, ABC):
                 f"{x_t.dim()} dimensions"
             )
         unbatched = x_t.dim() == 1
-        if self._needs_forward():
+        if self._needs_forward() or (self.plain_state and self.streams):
             time = 1 if self.batch_first and not unbatched else 0
             y, state = self(x_t.unsqueeze(time), state)
             return y.squeeze(time), state
@@ -342,6 +388,63 @@ class Recurrent(nn.Module, ABC):
             for matrix, state in zip(matrices, before, strict=True):
                 matrix.release(state)
 
+    def _with_stream(self, hx: State | None) -> State | None:
+        """A state as :meth:`run` takes it, if it is the one that the last call returned."""
+        last = self._stream.value
+        if last is None or hx is None:
+            return hx
+        tensors = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        if traced(*tensors) or len(tensors) != len(last.tensors):
+            return hx
+        return (*tensors, last.stream) if last.goes_on_with(tensors) else hx
+
+    def _without_stream(self, state: State) -> State:
+        """What a client unpacks; the rest is kept for the next call."""
+        *tensors, stream = state
+        if traced(stream):
+            self._stream.value = None
+        else:
+            versions = [h._version for h in tensors if not h.is_inference()]
+            self._stream.value = _Stream([h.detach() for h in tensors], versions, stream.detach())
+        return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def carry(self, state: State, *, decay: float = 1.0, max_norm: float | None = None) -> State:
+        r"""A state for the next chunk of a long sequence: detached, and smaller if asked for.
+
+        .. math:: h \mapsto d\, h \min(1, m / \|d\, h\|)
+
+        An orthogonal W with b = 0 keeps all that it is given, so a state that is carried through
+        thousands of steps grows with the root of their number, and the output with it. Either
+        number bounds it; so do thresholds b < 0 and :class:`~cayley.ENRNN`.
+
+        Arguments:
+            state: What a call returned.
+            decay: The factor d.
+            max_norm: The norm m that no example's h exceeds; None for no bound.
+
+        Example:
+            >>> import cayley
+            >>> layer, state = cayley.ScoRNN(3, 8), None
+            >>> for chunk in torch.randn(10, 20, 4, 3):  # ten chunks of 20 steps
+            ...     output, state = layer(chunk, state)
+            ...     state = layer.carry(state, decay=0.9)
+        """
+        check_number("carry", "decay", decay)
+        if max_norm is not None:
+            check_number("carry", "max_norm", max_norm)
+        tensors = (state,) if isinstance(state, Tensor) else tuple(state)
+        plain = len(self.state_sizes) - self.streams
+        carried: list[Tensor] = []
+        for k, h in enumerate(tensors):
+            h = h.detach()
+            if k < plain and decay != 1:
+                h = decay * h
+            if k < plain and max_norm is not None:
+                norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True)
+                h = h * (max_norm / norm.clamp_min(max_norm))
+            carried.append(h)
+        return carried[0] if isinstance(state, Tensor) else tuple(carried)
+
     def _layers(
         self, x: Tensor, states: list[tuple[Tensor, ...]] | None, batch_sizes: Tensor | None
     ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
@@ -420,6 +523,24 @@ class Recurrent(nn.Module, ABC):
                 f"{type(self).__name__}: {what} dtype ({tensor.dtype}) does not match weight "
                 f"dtype ({dtype}). Convert it: {what}.to({dtype})"
             )
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Add a parameter, as every module does; refuse what would take a structured W apart."""
+        matrix = name.removesuffix("_orig")
+        if matrix != name and matrix in self.__dict__.get("_modules", {}).get("structured", ()):
+            raise TypeError(
+                f"torch.nn.utils.prune cannot prune {matrix} of {type(self).__name__}: it is made "
+                f"of free tensors (structured.{matrix}), and zeros would take it off its set. "
+                "Prune weight_ih instead, or use fewer free entries: ScoRNN(bandwidth=…)"
+            )
+        super().register_parameter(name, param)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise NotImplementedError(
+            f"torch.jit.script cannot compile {type(self).__name__}, and is deprecated in torch: "
+            "use torch.export.export(model, (x,)), torch.compile, torch.onnx.export or, for one "
+            "length, torch.jit.trace"
+        )
 
     def flatten_parameters(self) -> None:
         """Do nothing: there is no cuDNN buffer to flatten into; ``nn.RNN`` has this method."""

@@ -162,6 +162,7 @@ def test_a_million_steps_would_take_no_memory() -> None:
         for _ in range(1000):
             y, state = layer.step(x, state)
         assert objects() <= before + 10
+    assert isinstance(state, Tensor)
     assert state.untyped_storage().nbytes() == y.untyped_storage().nbytes() == y.nbytes
 
 
