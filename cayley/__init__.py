@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         SpectralRNN,
         SpectralRNNCell,
         URNNCell,
+        freeze,
     )
     from cayley.norms import AssortedTimeNorm
     from cayley.optim import parameter_groups
@@ -90,6 +91,7 @@ __all__ = [
     "activations",
     "backend",
     "diagnostics",
+    "freeze",
     "initializers",
     "layers",
     "modrelu",
@@ -106,6 +108,7 @@ __all__ = [
 _HOMES = {
     "activations": ("ModReLU", "modrelu"),
     "layers": (
+        "freeze",
         "ENRNNCell",
         "EURNNCell",
         "ExpRNNCell",

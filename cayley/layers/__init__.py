@@ -28,7 +28,7 @@ from cayley.layers.networks import (
     ScuRNN,
     SpectralRNN,
 )
-from cayley.layers.recurrent import Recurrent
+from cayley.layers.recurrent import Recurrent, freeze
 from cayley.layers.saved import register_safe_globals
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "NCGRUCell",
     "ORNNCell",
     "RNNCell",
+    "Recurrent",
     "ScoRNN",
     "ScoRNNCell",
     "ScuRNN",
@@ -58,6 +59,7 @@ __all__ = [
     "SpectralRNN",
     "SpectralRNNCell",
     "URNNCell",
+    "freeze",
 ]
 
 NETWORKS: dict[str, type[Recurrent]] = {

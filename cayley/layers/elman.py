@@ -20,6 +20,7 @@ from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations import Parametrization, StructuredMatrix
 from cayley.parametrizations.orthogonal import MapFactory, make_map
 from cayley.parametrizations.parametrization import PRECISIONS, full_precision
+from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import NormSite, elman, normalized_elman
 from cayley.tracing import no_autocast
 
@@ -305,11 +306,8 @@ class RNN(Recurrent):
         return _Arranged(matrix, matrix.kept, W.mT.contiguous())
 
     def _stacked_matrix(self, suffix: str) -> Tensor:
-        """W as it acts on real features, [[R, −C], [C, R]] for a complex one, (H, H)."""
-        W = self.recurrent_matrix(suffix)
-        if not self.is_complex:
-            return W
-        return torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
+        """W as it acts on real features, (H, H)."""
+        return acting_on_reals(self.recurrent_matrix(suffix))
 
     def _run_normalized(
         self,

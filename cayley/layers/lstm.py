@@ -1,7 +1,7 @@
 """The layer of the LSTM recurrence, with a normalisation slot."""
 
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -319,6 +319,13 @@ class LSTM(Recurrent):
         if state is None:
             state = (weights[0].new_zeros(x.shape[0], self.hidden_size),) * 2
         return torch.lstm_cell(x, state, *weights)
+
+    def freeze(self) -> Self:
+        """Keep all that is made of weights and statistics; see :meth:`Recurrent.freeze`."""
+        super().freeze()
+        for population in self.population.values():
+            cast(PopulationStatistics, population).freeze()
+        return self
 
     def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:
         if self.affine:

@@ -17,7 +17,7 @@ from cayley.kernels.observation import is_observed
 from cayley.parametrizations import StructuredMatrix
 from cayley.tracing import autocast_enabled, is_batched, traced, transforms_active
 
-__all__ = ["Recurrent", "State"]
+__all__ = ["Recurrent", "State", "freeze"]
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -548,6 +548,8 @@ class Recurrent(nn.Module, ABC):
     def recurrent_matrix(self, suffix: str) -> Tensor:
         """``weight_hh`` for a forward pass: in training, what its map remembers follows it.
 
+        A frozen complex one is given as it acts on real features.
+
         Reading ``layer.weight_hh_l0`` gives the same matrix and changes nothing.
         """
         name = f"weight_hh_{suffix}"
@@ -555,7 +557,7 @@ class Recurrent(nn.Module, ABC):
         if matrix is None:
             return getattr(self, name)
         # every step of a stream asks, and a call of a module takes longer than the answer
-        return matrix.constant if matrix.is_frozen else matrix(update=True)
+        return matrix.acting if matrix.is_frozen else matrix(update=True)
 
     def matrices(self) -> Iterator[StructuredMatrix]:
         """The structured matrices of all layers and directions."""
@@ -613,3 +615,19 @@ class Recurrent(nn.Module, ABC):
         if self.trainable_h0:
             parts.append("trainable_h0=True")
         return ", ".join(parts)
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    """Set a model to evaluation, and :meth:`~Recurrent.freeze` all layers in it.
+
+    Example:
+        >>> import cayley
+        >>> model = freeze(nn.Sequential(cayley.ScoRNN(3, 8)))
+        >>> model[0].structured["weight_hh_l0"].is_frozen
+        True
+    """
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, Recurrent):
+            module.freeze()
+    return model

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from cayley.cache import Cache
+from cayley.kernels.dispatch import is_decomposing
 from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
 from cayley.tracing import computes_now, has_tangent, traced
 
-__all__ = ["StructuredMatrix"]
+__all__ = ["StructuredMatrix", "acting_on_reals"]
 
 # The step of the training in which it is looked at first whether W has left its manifold.
 FIRST_LOOK = 10
@@ -119,7 +120,7 @@ class StructuredMatrix(nn.Module):
         """
         self.is_frozen, self.kept = True, None
         if not self.free[0].is_meta:
-            self.constant  # noqa: B018 (formed now, not in the first step of a stream)
+            self.acting  # noqa: B018 (formed now, not in the first step of a stream)
 
     def unfreeze(self) -> None:
         """Make W a function of the free tensors again."""
@@ -128,10 +129,23 @@ class StructuredMatrix(nn.Module):
     @property
     def constant(self) -> Tensor:
         """The W that :meth:`freeze` keeps."""
+        W = self.acting
+        if not self.map.is_complex:
+            return W
+        real, imaginary = W[:, : self.map.n].split(self.map.n)
+        return torch.complex(real, imaginary)
+
+    @property
+    def acting(self) -> Tensor:
+        """The kept W as it acts on real features, [[R, −C], [C, R]] for a complex one."""
         W = self._buffers["kept"]
         if W is None:
+            if traced(self.free[0]) and not self.free[0].is_meta:
+                raise RuntimeError(
+                    "a frozen matrix is formed before it is traced: call layer.freeze() again"
+                )
             with torch.inference_mode(False), torch.no_grad():
-                W = self._form(self.free, recorded=False, update=False)
+                W = acting_on_reals(self._form(self.free, recorded=False, update=False))
                 # with its transpose contiguous, products with rows of states are faster
                 W = self.kept = W.mT.contiguous().mT
         return W
@@ -155,6 +169,11 @@ class StructuredMatrix(nn.Module):
         if self.is_frozen:
             # what only reads may write to what it is given
             return self.constant if update else self.constant.clone()
+        if traced(self.free[0]) and is_decomposing():
+            raise RuntimeError(
+                "a structured matrix is exported as a constant, got one that is a function of its "
+                "free tensors: call layer.freeze(), or cayley.freeze(model), before the export"
+            )
         free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
         update = update and recorded and self.training
@@ -261,6 +280,13 @@ class StructuredMatrix(nn.Module):
     def _load_from_state_dict(self, *args: Any) -> None:
         self.kept = None
         super()._load_from_state_dict(*args)
+
+
+def acting_on_reals(W: Tensor) -> Tensor:
+    """W as it acts on features [Re h, Im h] if it is complex: [[R, −C], [C, R]]."""
+    if not W.is_complex():
+        return W
+    return torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
 
 
 class _Held(NamedTuple):
