@@ -1,6 +1,7 @@
 """A structured matrix as a module: free tensors, and the map that makes a matrix of them."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple, cast
@@ -170,10 +171,13 @@ class StructuredMatrix(nn.Module):
             # what only reads may write to what it is given
             return self.constant if update else self.constant.clone()
         if traced(self.free[0]) and is_decomposing():
-            raise RuntimeError(
+            message = (
                 "a structured matrix is exported as a constant, got one that is a function of its "
                 "free tensors: call layer.freeze(), or cayley.freeze(model), before the export"
             )
+            # torch.onnx tries again another way, and shows the error of that
+            warnings.warn(message, stacklevel=2)
+            raise RuntimeError(message)
         free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
         update = update and recorded and self.training

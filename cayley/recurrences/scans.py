@@ -7,7 +7,7 @@ at every step, as :class:`~cayley.norms.running.DefinedWindow` does.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from cayley.kernels.projection import project
 __all__ = ["decomposed", "elman_scan", "gru_scan", "lstm_scan", "normalized_elman_scan"]
 
 Tensors = tuple[Tensor, ...]
+Call = TypeVar("Call", ElmanCall, GruCall, LstmCall, NormalizedElmanCall)
 _Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensors, Tensors]]
 
 
@@ -39,7 +40,7 @@ def decomposed() -> Iterator[None]:
     """Context in which exported recurrences are scans of torch, not operators of this package.
 
     A program that is exported in it, to AOTInductor say, needs no ``import cayley`` where it runs.
-    It is slower than the operators, and has no gradient worth having.
+    It is slower than the operators, and has no gradient.
 
     Example:
         >>> import cayley
@@ -67,17 +68,25 @@ def _scan(
     return scan(combine, [h.clone() for h in init], [*xs], reverse=reverse)
 
 
-def _check(batch_sizes: Tensor | None) -> None:
-    if batch_sizes is not None:
+def _constants(call: Call) -> Call:
+    """A call of dense sequences, apart from any graph: what is exported has no gradient."""
+    if call.batch_sizes is not None:
         raise NotImplementedError(
             "expected dense sequences in a program that is exported, got packed ones: pad them, "
             "and leave out what comes after the end of each"
         )
+    return _detached(call)
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    return type(value)(*map(_detached, value)) if isinstance(value, tuple) else value
 
 
 def elman_scan(call: ElmanCall) -> ElmanStates:
     """What :func:`~cayley.recurrences.elman` computes, as a scan."""
-    _check(call.batch_sizes)
+    call = _constants(call)
     activation = ACTIVATIONS[call.nonlinearity]
     x, Wt, b = project(call.x, call.U, call.c), call.W.mT.contiguous(), call.b
 
@@ -91,7 +100,7 @@ def elman_scan(call: ElmanCall) -> ElmanStates:
 
 def gru_scan(call: GruCall) -> GruStates:
     """What :func:`~cayley.recurrences.gru` computes, as a scan."""
-    _check(call.batch_sizes)
+    call = _constants(call)
     H, b = call.h0.shape[-1], call.b
     activation = ACTIVATIONS["tanh" if b is None else "modrelu"]
     x = project(call.x, call.U, call.c)
@@ -207,7 +216,7 @@ class _Sites:
 
 def lstm_scan(call: LstmCall) -> LstmStates:
     """What :func:`~cayley.recurrences.lstm` computes, as a scan."""
-    _check(call.batch_sizes)
+    call = _constants(call)
     x, Wt, b = project(call.x, call.U, None), call.W.mT.contiguous(), call.b
     sites = _Sites((call.input, call.recurrent, call.cell), call, call.h0.shape[0])
 
@@ -228,7 +237,7 @@ def lstm_scan(call: LstmCall) -> LstmStates:
 
 def normalized_elman_scan(call: NormalizedElmanCall) -> NormalizedElmanStates:
     """What :func:`~cayley.recurrences.normalized_elman` computes, as a scan."""
-    _check(call.batch_sizes)
+    call = _constants(call)
     apply, b, Wt = ACTIVATIONS[call.nonlinearity].apply, call.b, call.W.mT.contiguous()
     sites = _Sites((call.input, call.recurrent), call, call.h0.shape[0])
 
