@@ -16,7 +16,7 @@ from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
 from cayley.tracing import computes_now, has_tangent, traced
 
-__all__ = ["StructuredMatrix", "acting_on_reals"]
+__all__ = ["StructuredMatrix", "acting_on_reals", "check_whole"]
 
 # The step of the training in which it is looked at first whether W has left its manifold.
 FIRST_LOOK = 10
@@ -119,9 +119,10 @@ class StructuredMatrix(nn.Module):
         To load, assign or draw free tensors makes another W of them; what an optimizer writes is
         not noticed. The mode of training ends it.
         """
-        self.is_frozen, self.kept = True, None
+        self.kept = None
         if not self.free[0].is_meta:
             self.acting  # noqa: B018 (formed now, not in the first step of a stream)
+        self.is_frozen = True
 
     def unfreeze(self) -> None:
         """Make W a function of the free tensors again."""
@@ -141,6 +142,7 @@ class StructuredMatrix(nn.Module):
         """The kept W as it acts on real features, [[R, −C], [C, R]] for a complex one."""
         W = self._buffers["kept"]
         if W is None:
+            check_whole(self.free[0])
             if traced(self.free[0]) and not self.free[0].is_meta:
                 raise RuntimeError(
                     "a frozen matrix is formed before it is traced: call layer.freeze() again"
@@ -195,6 +197,7 @@ class StructuredMatrix(nn.Module):
         return found.W
 
     def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:
+        check_whole(free[0])
         if recorded and self.map.on_manifold:
             # a point of a manifold is W
             if update and computes_now(free[0]):
@@ -284,6 +287,16 @@ class StructuredMatrix(nn.Module):
     def _load_from_state_dict(self, *args: Any) -> None:
         self.kept = None
         super()._load_from_state_dict(*args)
+
+
+def check_whole(X: Tensor) -> None:
+    """Raise if a free tensor is sharded: FSDP gathers them for a forward pass, and then only."""
+    if type(X).__module__.startswith("torch.distributed"):
+        raise RuntimeError(
+            "expected whole free tensors to form a matrix of, got sharded ones: inside of forward "
+            "FSDP gathers them; to read or freeze W elsewhere call module.unshard() before, and "
+            "module.reshard() after it"
+        )
 
 
 def acting_on_reals(W: Tensor) -> Tensor:
