@@ -84,7 +84,10 @@ def decomposing() -> Iterator[None]:
 
 def is_decomposing() -> bool:
     """Whether operators that are traced are recorded as operations of torch: for ONNX they are."""
-    return _choice.decomposing or torch.onnx.is_in_onnx_export()
+    if _choice.decomposing:
+        return True
+    # torch.compile cannot ask, and nobody makes ONNX of what it makes
+    return not torch.compiler.is_dynamo_compiling() and torch.onnx.is_in_onnx_export()
 
 
 def use_kernel(

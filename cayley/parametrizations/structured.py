@@ -14,7 +14,7 @@ from cayley.cache import Cache
 from cayley.kernels.dispatch import is_decomposing
 from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
-from cayley.tracing import computes_now, has_tangent, traced
+from cayley.tracing import computes_now, has_tangent, is_wrapper, traced
 
 __all__ = ["StructuredMatrix", "acting_on_reals", "check_whole"]
 
@@ -291,7 +291,7 @@ class StructuredMatrix(nn.Module):
 
 def check_whole(X: Tensor) -> None:
     """Raise if a free tensor is sharded: FSDP gathers them for a forward pass, and then only."""
-    if type(X).__module__.startswith("torch.distributed"):
+    if is_wrapper(X) and type(X).__module__.startswith("torch.distributed"):
         raise RuntimeError(
             "expected whole free tensors to form a matrix of, got sharded ones: inside of forward "
             "FSDP gathers them; to read or freeze W elsewhere call module.unshard() before, and "
