@@ -281,7 +281,10 @@ class StructuredMatrix(nn.Module):
             check_precision(parts)
             return torch.view_as_complex(parts)
 
-        return super()._apply(apply, recurse)
+        super()._apply(apply, recurse)
+        if self.is_frozen:
+            self.freeze()
+        return self
 
     # pyrefly: ignore[bad-override]
     def _load_from_state_dict(self, *args: Any) -> None:

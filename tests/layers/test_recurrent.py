@@ -106,7 +106,9 @@ def test_what_replaces_the_free_tensors_replaces_the_constant(network: Make) -> 
         layer.load_state_dict(other.state_dict())
         torch.testing.assert_close(stepped(layer, x)[0], other(x)[0])
         torch.testing.assert_close(copy.deepcopy(layer)(x)[0], other(x)[0])
-        assert stepped(layer.float(), x.float())[0].dtype == torch.float32
+        layer.float()
+        assert all(matrix.kept is not None for matrix in layer.matrices())  # formed at once
+        assert stepped(layer, x.float())[0].dtype == torch.float32
         layer.double()
         if network is cayley.ScoRNN:
             W = torch.linalg.qr(torch.randn(N, N))[0]
