@@ -43,8 +43,8 @@ def test_sine_waves_are_learnt_with_cells(cell: Any) -> None:
         with model.first.held(), model.second.held():
             loss = nn.functional.mse_loss(model(waves[:, :-1]), waves[:, 1:])
             loss.backward()
-        losses.append(float(loss))
-        return loss
+        losses.append(loss.item())
+        return loss.detach()
 
     for _ in range(3):
         optimizer.step(closure)
