@@ -7,12 +7,11 @@ Each row is a median over rounds in which all take turns; ``× RNNCell`` is the 
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import torch
-from measure import machine, rounds, summary, write
+from measure import Run, clocked, machine, rounds, summary, write
 from torch import Tensor, nn
 
 import cayley
@@ -21,22 +20,27 @@ SIZES = (32, 170, 512)
 STEPS = 100  # of one run
 
 
-def stream(step: Callable[[], object]) -> Callable[[], None]:
-    @torch.no_grad()
-    def run() -> None:
-        for _ in range(STEPS):
-            step()
+@torch.no_grad()
+def step_times(steps: dict[str, Run], repeat: int, device: str) -> dict[str, list[float]]:
+    """Seconds of single steps; all take turns, a hundred steps each.
 
-    return run
+    Of a loop as a whole, a moment in which the machine did something else would be a part.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(repeat + 1):
+        for name, step in steps.items():
+            seconds = [clocked(step, device) for _ in range(STEPS)]
+            times[name] += seconds if turn else []
+    return times
 
 
-def streams(n: int, device: str) -> dict[str, Callable[[], object]]:
+def streams(n: int, device: str) -> dict[str, Run]:
     x = torch.randn(1, 3, device=device)
-    found: dict[str, Callable[[], object]] = {}
+    found: dict[str, Run] = {}
     for name, cell in {"nn.RNNCell": nn.RNNCell, "nn.LSTMCell": nn.LSTMCell}.items():
         peer = cell(3, n, device=device)
         state = peer(x)
-        found[name] = stream(lambda peer=peer, state=state: peer(x, state))
+        found[name] = lambda peer=peer, state=state: peer(x, state)
     for name in ("ScoRNN", "ScuRNN", "NCGRU", "LSTM"):
         network, make_cell = getattr(cayley, name), getattr(cayley, f"{name}Cell")
         layer, frozen = (network(3, n, device=device).eval() for _ in range(2))
@@ -44,13 +48,13 @@ def streams(n: int, device: str) -> dict[str, Callable[[], object]]:
         frozen.freeze()
         with torch.no_grad():
             (_, state), h = layer.step(x), cell(x)
-        found[f"{name}.step"] = stream(lambda layer=layer, state=state: layer.step(x, state))
-        found[f"{name}.step, frozen"] = stream(lambda layer=frozen, s=state: layer.step(x, s))
-        found[f"{name}Cell, frozen"] = stream(lambda cell=cell, h=h: cell(x, h))
+        found[f"{name}.step"] = lambda layer=layer, state=state: layer.step(x, state)
+        found[f"{name}.step, frozen"] = lambda layer=frozen, s=state: layer.step(x, s)
+        found[f"{name}Cell, frozen"] = lambda cell=cell, h=h: cell(x, h)
     return found
 
 
-def training(n: int, device: str) -> dict[str, Callable[[], object]]:
+def training(n: int, device: str) -> dict[str, Run]:
     layer, x = cayley.ScoRNN(3, n, device=device), torch.randn(STEPS, 16, 3, device=device)
 
     def stepped() -> Tensor:
@@ -81,18 +85,15 @@ def main() -> None:
     torch.manual_seed(0)
     results = []
     for n in SIZES:
-        for made in (streams(n, options.device), training(n, options.device)):
-            times = rounds(made, options.repeat, options.device)
-            measure = times.get("nn.RNNCell")
-            for name, seconds in times.items():
-                step = [s / STEPS for s in seconds]
-                row = {"n": n, "run": name, **summary(step)}
-                ratio = ""
-                if measure is not None:
-                    row["ratio"] = median(seconds) / median(measure)
-                    ratio = f"{row['ratio']:6.2f} × RNNCell"
-                results.append(row)
-                print(f"n={n:4}  {name:32} {1e6 * median(step):8.1f} µs a step {ratio}", flush=True)
+        times = step_times(streams(n, options.device), options.repeat, options.device)
+        loops = rounds(training(n, options.device), options.repeat, options.device)
+        times |= {name: [s / STEPS for s in seconds] for name, seconds in loops.items()}
+        measure = median(times["nn.RNNCell"])
+        for name, seconds in times.items():
+            ratio = median(seconds) / measure
+            results.append({"n": n, "run": name, "ratio": ratio, **summary(seconds)})
+            micro = 1e6 * median(seconds)
+            print(f"n={n:4}  {name:32} {micro:8.1f} µs a step {ratio:6.2f} × RNNCell", flush=True)
     write(options.output, machine(options.device), results)
 
 

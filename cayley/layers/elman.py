@@ -12,7 +12,7 @@ from cayley.cache import Cache
 from cayley.checks import check_integer, check_number
 from cayley.initializers import Initializer
 from cayley.kernels.projection import project, projected_under_autocast
-from cayley.kernels.steps import last_states
+from cayley.kernels.steps import last_states, transposed
 from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.layers.streams import StreamState, stream_size
@@ -31,11 +31,13 @@ SITES = ("ih", "hh")
 
 
 class _Arranged(NamedTuple):
-    """A frozen matrix as a step reads it, transposed; made of what the matrix kept."""
+    """A frozen matrix as a step reads it, transposed, and a view of U; what they are made of."""
 
     matrix: StructuredMatrix
     kept: Tensor | None
     Wt: Tensor
+    U: Tensor
+    Ut: Tensor
 
 
 class RNN(Recurrent):
@@ -272,8 +274,7 @@ class RNN(Recurrent):
         additive, threshold = self._biases(suffix)
         h = self.initial_state(suffix, x.shape[0]) if state is None else state[0]
         z = nn.functional.linear(x, weight, additive)
-        # no copy of a W that is frozen
-        z = torch.addmm(z, h, self._stacked_matrix(suffix).mT.contiguous())
+        z = torch.addmm(z, h, transposed(self._stacked_matrix(suffix), x.shape[0]))
         return (ACTIVATIONS[self._activation].apply(z, threshold),)
 
     def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:
@@ -293,17 +294,21 @@ class RNN(Recurrent):
         ):
             return None
         arranged = self._arranged.value
-        if arranged is None or arranged.matrix._buffers["kept"] is not arranged.kept:
-            arranged = self._arranged.value = self._arrange()
+        if (
+            arranged is None
+            or arranged.U is not U
+            or arranged.matrix._buffers["kept"] is not arranged.kept
+        ):
+            arranged = self._arranged.value = self._arrange(U)
         if self._activation == "modrelu":
-            return modrelu_(torch.mm(x, U.t()).addmm_(h, arranged.Wt), b)
+            return modrelu_(torch.mm(x, arranged.Ut).addmm_(h, arranged.Wt), b)
         z = nn.functional.linear(x, U, None if self._threshold else b).addmm_(h, arranged.Wt)
         return ACTIVATIONS[self._activation].apply(z, b)
 
-    def _arrange(self) -> "_Arranged":
+    def _arrange(self, U: Tensor) -> "_Arranged":
         matrix = cast(StructuredMatrix, self.structured["weight_hh_l0"])
         W = self._stacked_matrix("l0")
-        return _Arranged(matrix, matrix.kept, W.mT.contiguous())
+        return _Arranged(matrix, matrix.kept, W.mT.contiguous(), U, U.t())
 
     def _stacked_matrix(self, suffix: str) -> Tensor:
         """W as it acts on real features, (H, H)."""

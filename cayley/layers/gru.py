@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from cayley.activations import ACTIVATIONS
 from cayley.initializers import Initializer
 from cayley.kernels.projection import projected_under_autocast
-from cayley.kernels.steps import last_states
+from cayley.kernels.steps import last_states, transposed
 from cayley.layers.options import named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.parametrizations.cayley import ScaledCayley
@@ -257,8 +257,7 @@ class NCGRU(Recurrent):
             return super().advance(suffix, x, state)
         additive, b = self._biases(suffix)
         h = self.initial_state(suffix, x.shape[0]) if state is None else state[0]
-        # no copy of a W that is frozen
-        Wt = self.recurrent_matrix(suffix).mT.contiguous()
+        Wt = transposed(self.recurrent_matrix(suffix), x.shape[0])
         x_gates, x_c = nn.functional.linear(x, weight, additive).split((2 * n, n), -1)
         r, u = torch.addmm(x_gates, h, Wt[:, : 2 * n]).sigmoid().chunk(2, -1)
         activation = ACTIVATIONS["tanh" if b is None else "modrelu"]
