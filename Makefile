@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test test-fast lint bench bench-gpu clean
+.PHONY: help demo test test-fast lint bench bench-gpu wheel clean
+
+help:  ## what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: $(READY)  ## train ScoRNN on the adding problem, a minute; then the report of the run
 	$(BIN)/cayley train quickstart --seeds 1 --output out/runs
@@ -25,6 +28,7 @@ bench: $(READY)  ## speed and memory beside the peers, in one run each; JSON and
 	$(BIN)/python benchmarks/scaling.py -o out/scaling-cpu.json
 	$(BIN)/python benchmarks/formation.py -o out/formation-cpu.json
 	$(BIN)/python benchmarks/training.py -o out/training-cpu.json
+	$(BIN)/python benchmarks/streams.py -o out/streams-cpu.json
 	$(BIN)/python benchmarks/eigenvalue.py --quick
 	$(BIN)/python benchmarks/bnp.py
 	$(BIN)/python benchmarks/tasks.py $(if $(DATA),--data $(DATA))
@@ -35,8 +39,13 @@ bench-gpu: $(READY)  ## the same on an NVIDIA GPU
 	$(BIN)/python benchmarks/formation.py --device cuda -o out/formation-gpu.json
 	$(BIN)/python benchmarks/training.py --device cuda -o out/training-gpu.json
 	$(BIN)/python benchmarks/ensembles.py --device cuda -o out/ensembles-gpu.json
+	$(BIN)/python benchmarks/streams.py --device cuda -o out/streams-gpu.json
 
-clean:
+wheel: $(READY)  ## source distribution and wheel in dist/
+	$(BIN)/python setup.py -q sdist bdist_wheel
+	rm -rf build
+
+clean:  ## everything that was made
 	rm -rf .venv build dist out runs *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         code = 1
         message = (
-            f"expected the package {error.name}, got none: pip install 'cayley[lab]' brings it"
+            f"expected the package {error.name}, got none: pip install 'cayley[lab]' brings it; "
+            "in a checkout, pip install --editable '.[lab]'"
         )
     except (MemoryError, RuntimeError) as error:
         if not is_shortage(error):

@@ -49,7 +49,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
 }
 
 
-def lstm(*sizes: int, **options: Any) -> Recurrent:
+def lstm(*sizes: Any, **options: Any) -> Recurrent:
     """LSTMs; those over the batch in evaluation, where examples do not depend on one another."""
     layer = cayley.LSTM(*sizes, **options)
     layer.train("batch" not in (options.get("norm"), options.get("over")))
@@ -61,7 +61,7 @@ def lstm(*sizes: int, **options: Any) -> Recurrent:
 
 
 # hidden sizes are 8 throughout, which every pattern can serve
-def enrnn(input_size: int, hidden_size: int, *rest: int, **options: Any) -> Recurrent:
+def enrnn(input_size: int, hidden_size: int, *rest: Any, **options: Any) -> Recurrent:
     """ENRNN with as many long-term as short-term units, if there is more than one."""
     short = hidden_size // 2 if isinstance(hidden_size, int) and hidden_size > 1 else 0
     return cayley.ENRNN(input_size, hidden_size - short, short, *rest, **options)

@@ -8,7 +8,14 @@ import torch
 
 from cayley.notices import warn_once
 
-__all__ = ["BACKENDS", "backend", "backend_in_force", "use_kernel"]
+__all__ = [
+    "BACKENDS",
+    "backend",
+    "backend_in_force",
+    "decomposing",
+    "is_decomposing",
+    "use_kernel",
+]
 
 BACKENDS = ("auto", "reference", "cpu", "cuda")
 
@@ -22,6 +29,7 @@ class _Choice(threading.local):
 
     def __init__(self) -> None:
         self.backend = "auto"
+        self.decomposing = False
 
 
 _choice = _Choice()
@@ -62,6 +70,24 @@ def backend(name: str) -> Iterator[None]:
 def backend_in_force() -> str:
     """The name given to :func:`backend`, ``"auto"`` outside of it."""
     return _choice.backend
+
+
+@contextmanager
+def decomposing() -> Iterator[None]:
+    """Context in which operators that are traced are recorded as operations of torch."""
+    before, _choice.decomposing = _choice.decomposing, True
+    try:
+        yield
+    finally:
+        _choice.decomposing = before
+
+
+def is_decomposing() -> bool:
+    """Whether operators that are traced are recorded as operations of torch: for ONNX they are."""
+    if _choice.decomposing:
+        return True
+    # torch.compile cannot ask, and nobody makes ONNX of what it makes
+    return not torch.compiler.is_dynamo_compiling() and torch.onnx.is_in_onnx_export()
 
 
 def use_kernel(

@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-from cayley.kernels.dispatch import backend_in_force, use_kernel
+from cayley.kernels.dispatch import backend_in_force, is_decomposing, use_kernel
 from cayley.kernels.observation import Run, is_observed, tell_observer
 from cayley.kernels.records import Fields
 from cayley.kernels.steps import empty_gradient
@@ -67,6 +67,8 @@ class Operator(Generic[Call, States]):
         constants: The names of tensors that have no gradient.
         kept_input: From a call and its results to what is kept for the gradient in the place of x,
             of the shape of x, so that x need not be kept where it is not read; None for x.
+        scan: From a call to its results, of which those that only a gradient needs may be
+            anything, as a scan of torch; for exporters that do not know the operator.
     """
 
     def __init__(
@@ -83,12 +85,14 @@ class Operator(Generic[Call, States]):
         definition: Callable[[Call], States] | None = None,
         constants: Collection[str] = ("batch_sizes",),
         kept_input: Callable[[Call, States], Tensor] | None = None,
+        scan: Callable[[Call], States] | None = None,
     ) -> None:
         self.states, self.gradients, self.fields = states, gradients, Fields.of(call)
         self.loop, self.gradient, self.shapes = loop, gradient, shapes
         self.kernels, self.definition, self.kept_input = kernels, definition, kept_input
         # with weights that networks have each of their own
         self._has_rule = "W" in self.fields.tensors
+        self.scan = scan
         self.differentiable = [name for name in self.fields.tensors if name not in constants]
         results = ", ".join(["Tensor"] * len(get_type_hints(states)))
         self.operator = torch.library.custom_op(
@@ -118,6 +122,8 @@ class Operator(Generic[Call, States]):
             tell_observer(None)
             return self.loop(call)
         is_traced = traced(*tensors)
+        if is_traced and self.scan is not None and is_decomposing():
+            return self.scan(call)
         if not is_traced and x.device.type in self.kernels:
             states = self.states(*_Node.apply(self, backend, *flat))
         else:

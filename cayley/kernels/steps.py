@@ -21,6 +21,7 @@ __all__ = [
     "rows",
     "step_order",
     "step_sizes",
+    "transposed",
 ]
 
 
@@ -163,6 +164,19 @@ def product_of_rows(a: Tensor, b: Tensor) -> Tensor:
                 [5., 5.]])
     """
     return a.mT @ b if a.is_cuda else (b.mT @ a).mT
+
+
+def transposed(W: Tensor, B: int) -> Tensor:
+    """Wᵀ for one product with B rows: on a CPU a copy of it pays for more than two.
+
+    On aarch64 torch multiplies a few rows by a transposed view a hundred times more slowly.
+
+    Example:
+        >>> W = torch.randn(3, 3)
+        >>> transposed(W, 1).is_contiguous(), transposed(W, 8).is_contiguous()
+        (False, True)
+    """
+    return W.mT if B <= 2 or W.is_cuda else W.mT.contiguous()
 
 
 def empty_gradient(like: Tensor, matrix: Tensor | None) -> Tensor:

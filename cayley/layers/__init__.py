@@ -1,5 +1,19 @@
 """Recurrent layers with the contract of ``torch.nn.RNN``."""
 
+from cayley.layers.cells import (
+    ENRNNCell,
+    EURNNCell,
+    ExpRNNCell,
+    FullURNNCell,
+    LSTMCell,
+    NCGRUCell,
+    ORNNCell,
+    RNNCell,
+    ScoRNNCell,
+    ScuRNNCell,
+    SpectralRNNCell,
+    URNNCell,
+)
 from cayley.layers.elman import RNN
 from cayley.layers.enrnn import ENRNN
 from cayley.layers.gru import NCGRU
@@ -14,9 +28,11 @@ from cayley.layers.networks import (
     ScuRNN,
     SpectralRNN,
 )
-from cayley.layers.recurrent import Recurrent
+from cayley.layers.recurrent import Recurrent, freeze
+from cayley.layers.saved import register_safe_globals
 
 __all__ = [
+    "CELLS",
     "ENRNN",
     "EURNN",
     "LSTM",
@@ -25,11 +41,25 @@ __all__ = [
     "ORNN",
     "RNN",
     "URNN",
+    "ENRNNCell",
+    "EURNNCell",
     "ExpRNN",
+    "ExpRNNCell",
     "FullURNN",
+    "FullURNNCell",
+    "LSTMCell",
+    "NCGRUCell",
+    "ORNNCell",
+    "RNNCell",
+    "Recurrent",
     "ScoRNN",
+    "ScoRNNCell",
     "ScuRNN",
+    "ScuRNNCell",
     "SpectralRNN",
+    "SpectralRNNCell",
+    "URNNCell",
+    "freeze",
 ]
 
 NETWORKS: dict[str, type[Recurrent]] = {
@@ -49,3 +79,23 @@ NETWORKS: dict[str, type[Recurrent]] = {
         URNN,
     )
 }
+
+CELLS: dict[str, type[Recurrent]] = {
+    cell.__name__: cell
+    for cell in (
+        ENRNNCell,
+        EURNNCell,
+        ExpRNNCell,
+        FullURNNCell,
+        LSTMCell,
+        NCGRUCell,
+        ORNNCell,
+        RNNCell,
+        ScoRNNCell,
+        ScuRNNCell,
+        SpectralRNNCell,
+        URNNCell,
+    )
+}
+
+register_safe_globals(*NETWORKS.values(), *CELLS.values())

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from cayley.activations import ACTIVATIONS, nonpositive
+from cayley.activations import ACTIVATIONS, modrelu_, nonpositive
+from cayley.cache import Cache
 from cayley.checks import check_integer, check_number
 from cayley.initializers import Initializer
 from cayley.kernels.projection import project, projected_under_autocast
-from cayley.kernels.steps import last_states
+from cayley.kernels.steps import last_states, transposed
 from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.layers.streams import StreamState, stream_size
@@ -19,6 +20,7 @@ from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations import Parametrization, StructuredMatrix
 from cayley.parametrizations.orthogonal import MapFactory, make_map
 from cayley.parametrizations.parametrization import PRECISIONS, full_precision
+from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import NormSite, elman, normalized_elman
 from cayley.tracing import no_autocast
 
@@ -26,6 +28,16 @@ __all__ = ["RNN"]
 
 # what is normalised: what the input contributes, and the recurrent products
 SITES = ("ih", "hh")
+
+
+class _Arranged(NamedTuple):
+    """A frozen matrix as a step reads it, transposed, and a view of U; what they are made of."""
+
+    matrix: StructuredMatrix
+    kept: Tensor | None
+    Wt: Tensor
+    U: Tensor
+    Ut: Tensor
 
 
 class RNN(Recurrent):
@@ -74,16 +86,16 @@ class RNN(Recurrent):
         input_size: The number I of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
-        recurrent: What makes the recurrent matrix: a function from n to a parametrisation, such as
-            its class or a :func:`functools.partial` of it; the name of one, a key of
-            :data:`cayley.parametrizations.MAPS`; a parametrisation, of which each layer and
-            direction gets a copy; or None for a free matrix.
         nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`; with a complex matrix one
             that has a complex form, such as ``"modrelu"``.
         bias: Whether there is a bias (a threshold, with modReLU).
         batch_first: Whether input and output are (B, T, ·).
         dropout: Probability of dropout on the output of each layer but the last.
         bidirectional: Whether a second set of weights reads the sequence from its end.
+        recurrent: What makes the recurrent matrix: a function from n to a parametrisation, such as
+            its class or a :func:`functools.partial` of it; the name of one, a key of
+            :data:`cayley.parametrizations.MAPS`; a parametrisation, of which each layer and
+            direction gets a copy; or None for a free matrix.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
         nonpositive_bias: Whether the threshold of modReLU is :math:`-|b|`, which is never above 0
@@ -93,6 +105,8 @@ class RNN(Recurrent):
         window: The number K of steps of ``"atn"``.
         affine: Whether the normalisations have γ and β; otherwise they are 1 and 0.
         eps: The ε of both normalisations.
+        plain_state: Whether the windows of ``"atn"`` are kept in the layer, and the state is h,
+            see :class:`~cayley.LSTM`.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
             ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own; or the
             names of some, keys of :data:`cayley.initializers.INITIALIZERS`, such as ``"zeros_"``.
@@ -119,19 +133,20 @@ class RNN(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
-        recurrent: Parametrization | MapFactory | str | None = None,
         nonlinearity: str = "tanh",
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
+        recurrent: Parametrization | MapFactory | str | None = None,
         trainable_h0: bool = False,
         nonpositive_bias: bool = False,
         norm: Literal["layer", "atn"] | None = None,
         window: int | None = None,
         affine: bool = True,
         eps: float = 1e-5,
+        plain_state: bool = False,
         initializers: Mapping[str, Initializer | str] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -155,6 +170,7 @@ class RNN(Recurrent):
             bidirectional=bidirectional,
             trainable_h0=trainable_h0,
             streams=extra > 0,
+            plain_state=plain_state,
         )
         self.norm = norm
         self.window = K
@@ -173,6 +189,8 @@ class RNN(Recurrent):
             )
         self.nonpositive_bias = nonpositive_bias
         self._initializers = named_initializers(initializers or {})
+        self._is_structured = template is not None
+        self._arranged: Cache[_Arranged] = Cache()
         # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
         self._two_biases = template is None and norm is None and not self._threshold
         bias_names = ("bias_ih", "bias_hh") if self._two_biases else ("bias",)
@@ -230,9 +248,7 @@ class RNN(Recurrent):
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
         with full_precision(weight) if self.structured else no_autocast(weight.device):
-            W = self.recurrent_matrix(suffix)
-            if self.is_complex:
-                W = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
+            W = self._stacked_matrix(suffix)
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h0 = self.initial_state(suffix, B) if state is None else state[0].to(W.dtype)
             h = elman(
@@ -247,6 +263,56 @@ class RNN(Recurrent):
                 reverse=reverse,
             )
         return h, (last_states(h, batch_sizes, reverse),)
+
+    def advance(
+        self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """One step of one layer; see :meth:`Recurrent.advance`."""
+        weight = getattr(self, f"weight_ih_{suffix}")
+        if self.norm is not None or (self._is_structured and weight.dtype not in PRECISIONS):
+            return super().advance(suffix, x, state)
+        additive, threshold = self._biases(suffix)
+        h = self.initial_state(suffix, x.shape[0]) if state is None else state[0]
+        z = nn.functional.linear(x, weight, additive)
+        z = torch.addmm(z, h, transposed(self._stacked_matrix(suffix), x.shape[0]))
+        return (ACTIVATIONS[self._activation].apply(z, threshold),)
+
+    def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:
+        """One step of a frozen layer; see :meth:`Recurrent.lean_step`."""
+        U, b = self._parameters.get("weight_ih_l0"), self._parameters.get("bias_l0")
+        if (
+            U is None
+            or b is None
+            or not self._is_structured
+            or self.norm is not None
+            or self.nonpositive_bias
+            or x.dim() != 2
+            or x.shape[1] != self.input_size
+            or h.shape != (x.shape[0], self.state_sizes[0])
+            or not (x.dtype == h.dtype == U.dtype)
+            or self._needs_forward()
+        ):
+            return None
+        arranged = self._arranged.value
+        if (
+            arranged is None
+            or arranged.U is not U
+            or arranged.matrix._buffers["kept"] is not arranged.kept
+        ):
+            arranged = self._arranged.value = self._arrange(U)
+        if self._activation == "modrelu":
+            return modrelu_(torch.mm(x, arranged.Ut).addmm_(h, arranged.Wt), b)
+        z = nn.functional.linear(x, U, None if self._threshold else b).addmm_(h, arranged.Wt)
+        return ACTIVATIONS[self._activation].apply(z, b)
+
+    def _arrange(self, U: Tensor) -> "_Arranged":
+        matrix = cast(StructuredMatrix, self.structured["weight_hh_l0"])
+        W = self._stacked_matrix("l0")
+        return _Arranged(matrix, matrix.kept, W.mT.contiguous(), U, U.t())
+
+    def _stacked_matrix(self, suffix: str) -> Tensor:
+        """W as it acts on real features, (H, H)."""
+        return acting_on_reals(self.recurrent_matrix(suffix))
 
     def _run_normalized(
         self,

@@ -42,6 +42,7 @@ class ENRNN(RNN):
         short_size: The number s of units of the short-term state; 0 for none, which makes it
             :class:`~cayley.ScoRNN`.
         num_layers: The number of layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         coupled: Whether the short-term state acts on the long-term one, by :math:`W_C`.
         negative_ones: How many entries of D are −1, the last ones. None for q // 2.
         eps: The ε above; the reference uses 0.
@@ -65,6 +66,10 @@ class ENRNN(RNN):
         long_size: int,
         short_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         coupled: bool = True,
         negative_ones: int | None = None,
@@ -78,6 +83,10 @@ class ENRNN(RNN):
             input_size,
             long_size + short_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=lambda n: LongShort(
                 long_size,
                 short_size,

@@ -1,19 +1,22 @@
 """The gated recurrent layer with orthogonal gates (NC-GRU)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from cayley.activations import ACTIVATIONS
+from cayley.initializers import Initializer
 from cayley.kernels.projection import projected_under_autocast
-from cayley.kernels.steps import last_states
+from cayley.kernels.steps import last_states, transposed
+from cayley.layers.options import named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.gates import GATES, GateMatrices
 from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.orthogonal import make_map
-from cayley.parametrizations.parametrization import full_precision
+from cayley.parametrizations.parametrization import PRECISIONS, full_precision
 from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
 from cayley.tracing import no_autocast
@@ -72,6 +75,10 @@ class NCGRU(Recurrent):
         input_size: The number m of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
+        bias: Whether there are biases (and a threshold).
+        batch_first: Whether input and output are (B, T, ·).
+        dropout: Probability of dropout on the output of each layer but the last.
+        bidirectional: Whether a second set of weights reads the sequence from its end.
         orthogonal: Which matrices are orthogonal: any of ``"reset"``, ``"update"`` and
             ``"candidate"``. The paper leaves the update gate's free; to choose others is its
             ablation.
@@ -82,12 +89,11 @@ class NCGRU(Recurrent):
         refresh_every: After how many updates an inverse is computed anew in any case.
         refine: Whether matrices by Neumann series are moved to orthogonal ones; the paper does not.
         nonlinearity: Of the candidate: ``"modrelu"`` or ``"tanh"``.
-        bias: Whether there are biases (and a threshold).
-        batch_first: Whether input and output are (B, T, ·).
-        dropout: Probability of dropout on the output of each layer but the last.
-        bidirectional: Whether a second set of weights reads the sequence from its end.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
+        initializers: Functions that fill a tensor in place, or their names, under some of
+            ``"weight_ih"``, ``"bias"``, ``"h0"`` and, where no matrix is orthogonal,
+            ``"weight_hh"``; see :class:`~cayley.RNN`.
         device, dtype: Of the parameters.
 
     Shapes:
@@ -106,6 +112,10 @@ class NCGRU(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         orthogonal: Sequence[str] = ("reset", "candidate"),
         order: int | None = 2,
@@ -114,11 +124,8 @@ class NCGRU(Recurrent):
         refresh_every: int | None = None,
         refine: bool = True,
         nonlinearity: str = "modrelu",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
         trainable_h0: bool = False,
+        initializers: Mapping[str, Initializer | str] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -139,6 +146,8 @@ class NCGRU(Recurrent):
                 f'expected the nonlinearity to be "modrelu" or "tanh", got {nonlinearity!r}'
             )
         self.orthogonal = tuple(gate for gate in GATES if gate in orthogonal)
+        names = ("weight_ih", "bias", "h0", *(() if self.orthogonal else ("weight_hh",)))
+        self._initializers = named_initializers(initializers or {}, names)
         self.order = order
         self.nonlinearity = nonlinearity
         n = hidden_size
@@ -190,7 +199,11 @@ class NCGRU(Recurrent):
         """Draw all parameters anew, as when the layer was made."""
         bound = self.hidden_size**-0.5
         for name, parameter in self.named_parameters(recurse=False):
-            if name.startswith("h0"):
+            kind = name.partition("_l")[0]
+            if kind in self._initializers:
+                self._initializers[kind](parameter)
+                continue
+            if kind == "h0":
                 parameter.zero_()
                 continue
             parameter.uniform_(-bound, bound)
@@ -234,6 +247,22 @@ class NCGRU(Recurrent):
                 reverse=reverse,
             )
         return h, (last_states(h, batch_sizes, reverse),)
+
+    def advance(
+        self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """One step of one layer; see :meth:`Recurrent.advance`."""
+        weight, n = getattr(self, f"weight_ih_{suffix}"), self.hidden_size
+        if self.orthogonal and weight.dtype not in PRECISIONS:
+            return super().advance(suffix, x, state)
+        additive, b = self._biases(suffix)
+        h = self.initial_state(suffix, x.shape[0]) if state is None else state[0]
+        Wt = transposed(self.recurrent_matrix(suffix), x.shape[0])
+        x_gates, x_c = nn.functional.linear(x, weight, additive).split((2 * n, n), -1)
+        r, u = torch.addmm(x_gates, h, Wt[:, : 2 * n]).sigmoid().chunk(2, -1)
+        activation = ACTIVATIONS["tanh" if b is None else "modrelu"]
+        c = activation.apply(torch.addmm(x_c, r * h, Wt[:, 2 * n :]), b)
+        return (torch.lerp(h, c, u),)
 
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:
         """The bias to add to the input's contribution and the threshold of modReLU."""

@@ -1,13 +1,16 @@
 """The layer of the LSTM recurrence, with a normalisation slot."""
 
-from typing import Literal, cast
+from collections.abc import Mapping
+from typing import Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from cayley.checks import check_integer, check_number
+from cayley.initializers import Initializer
 from cayley.kernels.projection import projected_under_autocast
 from cayley.kernels.steps import last_states
+from cayley.layers.options import named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.atn import check_over
@@ -16,11 +19,12 @@ from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
 from cayley.recurrences.lstm_call import NormSite
-from cayley.tracing import no_autocast
+from cayley.tracing import no_autocast, transforms_active
 
 __all__ = ["LSTM"]
 
 NORMS = (None, "layer", "batch", "atn")
+INITIALIZED = ("weight_ih", "weight_hh", "bias")
 
 
 class LSTM(Recurrent):
@@ -74,6 +78,10 @@ class LSTM(Recurrent):
         input_size: The number I of features of the input.
         hidden_size: The number H of units.
         num_layers: The number of layers stacked.
+        bias: Whether there are biases.
+        batch_first: Whether input and output are (B, T, ·).
+        dropout: Probability of dropout on the output of each layer but the last.
+        bidirectional: Whether a second set of weights reads the sequence from its end.
         norm: None, ``"layer"``, ``"batch"`` or ``"atn"``.
         window: The number K of steps of ``"atn"``.
         over: What ``"atn"`` takes statistics over, ``"layer"`` or ``"batch"``.
@@ -87,10 +95,12 @@ class LSTM(Recurrent):
         eps: The ε of all normalisations.
         max_steps: The number of time steps with statistics of the population, over the batch; all
             later steps share the last one's.
-        bias: Whether there are biases.
-        batch_first: Whether input and output are (B, T, ·).
-        dropout: Probability of dropout on the output of each layer but the last.
-        bidirectional: Whether a second set of weights reads the sequence from its end.
+        plain_state: Whether the state is (h, c) always, as client code unpacks it. The third tensor
+            of a call is then kept in the layer, and goes on if the next call is given the state
+            that this one returned, detached or not; with any other state a window starts empty.
+            Traced code keeps none.
+        initializers: Functions that fill a tensor in place, or their names, under some of
+            ``"weight_ih"``, ``"weight_hh"`` and ``"bias"``; see :class:`~cayley.RNN`.
         device, dtype: Of the parameters.
 
     Shapes:
@@ -112,6 +122,10 @@ class LSTM(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         norm: Literal["layer", "batch", "atn"] | None = None,
         window: int | None = None,
@@ -122,10 +136,8 @@ class LSTM(Recurrent):
         forget_bias: float | None = None,
         eps: float = 1e-5,
         max_steps: int = MAX_STEPS,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
+        plain_state: bool = False,
+        initializers: Mapping[str, Initializer | str] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -158,6 +170,7 @@ class LSTM(Recurrent):
             dropout=dropout,
             bidirectional=bidirectional,
             streams=extra > 0,
+            plain_state=plain_state,
         )
         self.norm = norm
         self.window = K
@@ -168,6 +181,7 @@ class LSTM(Recurrent):
         self.forget_bias = forget_bias
         self.eps = eps
         self.max_steps = max_steps
+        self._initializers = named_initializers(initializers or {}, INITIALIZED)
         self.population = nn.ModuleDict()
         H = hidden_size
         for suffix, size, _ in self.suffixes():
@@ -201,7 +215,10 @@ class LSTM(Recurrent):
         H = self.hidden_size
         for name, parameter in self.named_parameters(recurse=False):
             kind, _, suffix = name.partition("_l")
-            if self.norm is None:
+            shared = "bias" if kind.startswith("bias") else kind
+            if shared in self._initializers:
+                self._initializers[shared](parameter)
+            elif self.norm is None:
                 nn.init.uniform_(parameter, -(H**-0.5), H**-0.5)
             elif kind == "weight_ih":
                 # there is no QR decomposition in half precision
@@ -275,10 +292,40 @@ class LSTM(Recurrent):
             if self.over == "batch" and self.training:
                 sequences = windows.B if batch_sizes is None else batch_sizes
                 for site, (mean, var) in windows.statistics(self.eps).items():
-                    self._population(site, suffix).update(mean, var, sequences, windows.start())
+                    population = self._population(site, suffix)
+                    try:
+                        population.update(mean, var, sequences, windows.start())
+                    except RuntimeError as error:
+                        if not transforms_active():
+                            raise
+                        raise RuntimeError(
+                            "a normalisation over the batch writes statistics of the population "
+                            "while it trains, and a transform of torch.func, such as vmap or grad, "
+                            "cannot: call layer.eval(), or normalise over the layer"
+                        ) from error
         h_n, c_n = (last_states(v, batch_sizes, False) for v in (states.h, states.c))
         y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
         return y, (h_n, c_n, *windows.state())
+
+    def advance(
+        self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """One step of one layer; see :meth:`Recurrent.advance`."""
+        if self.norm is not None:
+            return super().advance(suffix, x, state)
+        weights = [getattr(self, f"{name}_{suffix}") for name in ("weight_ih", "weight_hh")]
+        biases = ("bias_ih", "bias_hh") if self.bias else ()
+        weights += [getattr(self, f"{name}_{suffix}") for name in biases]
+        if state is None:
+            state = (weights[0].new_zeros(x.shape[0], self.hidden_size),) * 2
+        return torch.lstm_cell(x, state, *weights)
+
+    def freeze(self) -> Self:
+        """Keep all that is made of weights and statistics; see :meth:`Recurrent.freeze`."""
+        super().freeze()
+        for population in self.population.values():
+            cast(PopulationStatistics, population).freeze()
+        return self
 
     def _site(self, site: str, suffix: str, windows: StreamState) -> NormSite:
         if self.affine:
@@ -322,6 +369,8 @@ class LSTM(Recurrent):
                 parts.append(f"eps={self.eps}")
             if self.max_steps != MAX_STEPS:
                 parts.append(f"max_steps={self.max_steps}")
+        if self.plain_state:
+            parts.append("plain_state=True")
         if self.forget_bias is not None:
             parts.append(f"forget_bias={self.forget_bias}")
         return ", ".join(parts)

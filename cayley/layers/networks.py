@@ -39,6 +39,7 @@ class ScoRNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         negative_ones: How many entries of D are −1, the last ones: the paper's ρ, which it tunes
             between n/10 and 7n/10. None for n // 2.
         nonlinearity: See :class:`~cayley.RNN`.
@@ -61,6 +62,10 @@ class ScoRNN(RNN):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         negative_ones: int | None = None,
         nonlinearity: str = "modrelu",
@@ -72,6 +77,10 @@ class ScoRNN(RNN):
             input_size,
             hidden_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=partial(
                 ScaledCayley, negative_ones=negative_ones, bandwidth=bandwidth, init=init
             ),
@@ -99,6 +108,7 @@ class ScuRNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
         num_layers: The number of layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
         init: What the real part of A starts with, see :class:`ScoRNN`; the imaginary part is 0.
         options: Further keyword arguments of :class:`~cayley.RNN`.
@@ -115,6 +125,10 @@ class ScuRNN(RNN):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         bandwidth: int | None = None,
         init: str = "blocks",
@@ -125,6 +139,10 @@ class ScuRNN(RNN):
             input_size,
             hidden_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=partial(ComplexScaledCayley, bandwidth=bandwidth, init=init),
             nonlinearity="modrelu",
             **with_initializers(
@@ -155,6 +173,7 @@ class URNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
         num_layers: The number of layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -169,6 +188,10 @@ class URNN(RNN):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
@@ -176,6 +199,10 @@ class URNN(RNN):
             input_size,
             hidden_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=UnitaryComposition,
             nonlinearity="modrelu",
             **with_initializers(
@@ -206,6 +233,7 @@ class FullURNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
         num_layers: The number of layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -219,6 +247,10 @@ class FullURNN(RNN):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("trainable_h0", True)
@@ -226,6 +258,10 @@ class FullURNN(RNN):
             input_size,
             hidden_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=StiefelPoint,
             nonlinearity="modrelu",
             **with_initializers(
@@ -250,6 +286,7 @@ class EURNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
         num_layers: The number of recurrent layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         layers: The number L of layers of rotations of neighbours; n + 2 of them reach every
             unitary matrix. Or ``"fft"``: log₂ n layers in the pattern of the fast Fourier
             transform.
@@ -267,6 +304,10 @@ class EURNN(RNN):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         layers: int | Literal["fft"] = 2,
         **options: Unpack[Options],
@@ -275,6 +316,10 @@ class EURNN(RNN):
             input_size,
             hidden_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=partial(GivensLayers, layers=layers),
             nonlinearity="modrelu",
             **with_initializers(options, weight_ih=nn.init.xavier_uniform_, bias=nn.init.zeros_),
@@ -297,6 +342,7 @@ class ORNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         reflections: The number l of reflections, or n if that is fewer.
         nonlinearity: See :class:`~cayley.RNN`.
         options: Further keyword arguments of :class:`~cayley.RNN`.
@@ -313,6 +359,10 @@ class ORNN(RNN):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         reflections: int = 16,
         nonlinearity: str = "leaky_relu",
@@ -324,6 +374,10 @@ class ORNN(RNN):
             input_size,
             hidden_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=lambda n: HouseholderProduct(n, reflections=min(reflections, n)),
             nonlinearity=nonlinearity,
             **with_initializers(options, weight_ih=nn.init.xavier_uniform_, bias=nn.init.zeros_),
@@ -347,6 +401,7 @@ class ExpRNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         nonlinearity: See :class:`~cayley.RNN`.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
@@ -362,6 +417,10 @@ class ExpRNN(RNN):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         nonlinearity: str = "modrelu",
         **options: Unpack[Options],
@@ -370,6 +429,10 @@ class ExpRNN(RNN):
             input_size,
             hidden_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=MatrixExponential,
             nonlinearity=nonlinearity,
             **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),
@@ -402,6 +465,7 @@ class SpectralRNN(RNN):
         input_size: The number of features of the input.
         hidden_size: The number n of units.
         num_layers: The number of layers stacked.
+        bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         reflections: The number of reflections of P and of Q, or n if that is fewer.
         margin: The r above.
         nonlinearity: See :class:`~cayley.RNN`.
@@ -420,6 +484,10 @@ class SpectralRNN(RNN):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         reflections: int = 16,
         margin: float = 0.01,
@@ -431,6 +499,10 @@ class SpectralRNN(RNN):
             input_size,
             hidden_size,
             num_layers,
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
             recurrent=lambda n: SpectralSVD(n, reflections=min(reflections, n), margin=margin),
             nonlinearity=nonlinearity,
             **with_initializers(options, weight_ih=nn.init.xavier_uniform_, bias=nn.init.zeros_),

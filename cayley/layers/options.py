@@ -1,7 +1,7 @@
 """The options of Elman networks: those that all of them share, and what they may be."""
 
-from collections.abc import Mapping
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
 
 import torch
 
@@ -24,12 +24,12 @@ INITIALIZED = ("weight_ih", "weight_hh", "bias", "h0")
 class Options(TypedDict, total=False):
     """Keyword arguments that every network passes on to :class:`RNN`."""
 
-    bias: bool
-    batch_first: bool
-    dropout: float
-    bidirectional: bool
     trainable_h0: bool
     nonpositive_bias: bool
+    norm: Literal["layer", "atn"] | None
+    window: int | None
+    affine: bool
+    plain_state: bool
     initializers: Mapping[str, Initializer | str] | None
     device: torch.device | str | None
     dtype: torch.dtype | None
@@ -80,7 +80,7 @@ def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:
 
 
 def named_initializers(
-    initializers: Mapping[str, Initializer | str],
+    initializers: Mapping[str, Initializer | str], names: Sequence[str] = INITIALIZED
 ) -> dict[str, Initializer]:
     """The functions, of which some may be given by name; raise unless all names are known.
 
@@ -90,11 +90,11 @@ def named_initializers(
     """
     if not isinstance(initializers, Mapping):
         raise TypeError(
-            f"expected initializers as a dictionary of functions under {INITIALIZED}, got "
+            f"expected initializers as a dictionary of functions under {names}, got "
             f"{initializers!r}"
         )
-    if unknown := set(initializers) - set(INITIALIZED):
-        raise ValueError(f"unknown initializers {sorted(unknown)}: expected some of {INITIALIZED}")
+    if unknown := set(initializers) - set(names):
+        raise ValueError(f"unknown initializers {sorted(unknown)}: expected some of {names}")
     found: dict[str, Initializer] = {}
     for name, initializer in initializers.items():
         if isinstance(initializer, str):

@@ -2,20 +2,50 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from cayley.checks import check_integer
+from cayley.cache import Cache
+from cayley.checks import check_integer, check_number
+from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.observation import is_observed
 from cayley.parametrizations import StructuredMatrix
-from cayley.tracing import autocast_enabled, is_batched, transforms_active
+from cayley.tracing import autocast_enabled, is_batched, traced, transforms_active
 
-__all__ = ["Recurrent", "State"]
+__all__ = ["Recurrent", "State", "freeze"]
 
 State = Tensor | tuple[Tensor, ...]
+
+
+class _Stream(NamedTuple):
+    """What a call returned, and the tensor of the stream that goes with it.
+
+    Attributes:
+        tensors: The state that was returned, detached: their memory is not given to others.
+        versions: How often each had been written to.
+        stream: The last tensor of the state.
+    """
+
+    tensors: list[Tensor]
+    versions: list[int]
+    stream: Tensor
+
+    def goes_on_with(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a state is the one that was returned, or has its values."""
+        pairs = [*zip(tensors, self.tensors, strict=True)]
+        if any(h.shape != last.shape or h.dtype != last.dtype for h, last in pairs):
+            return False
+        if len(self.versions) == len(pairs) and all(
+            h.data_ptr() == last.data_ptr() and not h.is_inference() and h._version == version
+            for (h, last), version in zip(pairs, self.versions, strict=True)
+        ):
+            return True
+        return all(h.device == last.device and torch.equal(h, last) for h, last in pairs)
 
 
 class Recurrent(nn.Module, ABC):
@@ -37,6 +67,8 @@ class Recurrent(nn.Module, ABC):
         trainable_h0: Whether the output's initial state is a parameter, ``h0_l0``.
         streams: Whether the last tensor of the state is what a stream adds to the others: it may be
             left out of ``hx``, and :meth:`run` is then given the others alone.
+        plain_state: Whether that tensor is kept in the layer rather than returned, see
+            :class:`~cayley.LSTM`.
     """
 
     def __init__(
@@ -52,6 +84,7 @@ class Recurrent(nn.Module, ABC):
         bidirectional: bool,
         trainable_h0: bool = False,
         streams: bool = False,
+        plain_state: bool = False,
     ) -> None:
         super().__init__()
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
@@ -77,7 +110,10 @@ class Recurrent(nn.Module, ABC):
         self.bidirectional = bidirectional
         self.trainable_h0 = trainable_h0
         self.streams = streams
+        self.plain_state = plain_state
+        self._stream: Cache[_Stream] = Cache()
         self.structured = nn.ModuleDict()
+        self._is_lean = False
 
     @abstractmethod
     def run(
@@ -139,6 +175,20 @@ class Recurrent(nn.Module, ABC):
             The output of the last layer, shaped as the input with directions · H features, and the
             last state, shaped as ``hx``.
         """
+        if isinstance(input, torch.fx.Proxy):
+            raise TypeError(
+                f"torch.fx.symbolic_trace cannot look into {type(self).__name__}: use "
+                "torch.export.export(model, (x,)), or a torch.fx.Tracer whose is_leaf_module is "
+                "true of cayley.layers.Recurrent"
+            )
+        if not (self.plain_state and self.streams):
+            return self._forward(input, hx)
+        output, state = self._forward(input, self._with_stream(hx))
+        return output, self._without_stream(state)
+
+    def _forward(
+        self, input: Tensor | PackedSequence, hx: State | None
+    ) -> tuple[Tensor | PackedSequence, State]:
         if isinstance(input, PackedSequence):
             x, batch_sizes, order, back = input
             self._check_input(x, rank=2)
@@ -187,6 +237,17 @@ class Recurrent(nn.Module, ABC):
         Returns:
             The output of the step, (B, H) or (H), and the state after it.
         """
+        if (
+            self._is_lean
+            and isinstance(state, Tensor)
+            and state.dim() == 3
+            and state.shape[0] == 1
+            and not torch.is_grad_enabled()
+        ):
+            h = self.lean_step(x_t, state[0])
+            if h is not None:
+                # a copy: the output may be written to
+                return h, h.unsqueeze(0).clone()
         if self.bidirectional:
             raise ValueError(
                 "a bidirectional layer needs the whole sequence: call forward instead of step"
@@ -196,9 +257,193 @@ class Recurrent(nn.Module, ABC):
                 f"{type(self).__name__}.step: expected the input of one step, (I) or (B, I), got "
                 f"{x_t.dim()} dimensions"
             )
-        time = 1 if self.batch_first and x_t.dim() == 2 else 0
-        y, state = self(x_t.unsqueeze(time), state)
-        return y.squeeze(time), state
+        unbatched = x_t.dim() == 1
+        if self._needs_forward() or (self.plain_state and self.streams):
+            time = 1 if self.batch_first and not unbatched else 0
+            y, state = self(x_t.unsqueeze(time), state)
+            return y.squeeze(time), state
+        x = x_t.unsqueeze(0) if unbatched else x_t
+        self._check_input(x, rank=2)
+        y, last = self._one_step(x, self._split(state, x.shape[0], unbatched))
+        if unbatched:
+            return y.squeeze(0), self._join([tuple(h[0] for h in state) for state in last])
+        return y, self._join(last)
+
+    def _needs_forward(self) -> bool:
+        """Whether a step must be one of :meth:`forward`: a hook waits for it, or a kernel."""
+        return bool(
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
+            or self._needs_kernel()
+        )
+
+    def _needs_kernel(self) -> bool:
+        """Whether :meth:`run` serves a step better, for its gradient, or somebody asks for it."""
+        return (
+            torch.is_grad_enabled()
+            or torch._C._is_any_autocast_enabled()
+            or backend_in_force() in ("cpu", "cuda")
+            or is_observed()
+        )
+
+    def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:
+        """One step of one frozen layer in as few lines as it takes; None where it cannot be.
+
+        Around a product of a matrix and a vector, functions that call one another take most of the
+        time. A subclass that has none leaves it to :meth:`advance`.
+
+        Arguments:
+            x: The input, (B, I).
+            h: The state, (B, H).
+        """
+        return None
+
+    def _one_step(
+        self, x: Tensor, states: list[tuple[Tensor, ...]] | None
+    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """One step of all layers, from (B, I) to (B, H)."""
+        last: list[tuple[Tensor, ...]] = []
+        for k in range(self.num_layers):
+            if k and self.dropout:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+            last.append(self.advance(f"l{k}", x, None if states is None else states[k]))
+            x = last[k][0]
+        return x, last
+
+    def advance(
+        self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """One step of one layer: what :meth:`run` does to a sequence of one.
+
+        A subclass may write it in a few operations of torch, which take less time than a kernel
+        takes to be called. Gradients are not asked for.
+
+        Arguments:
+            suffix: The end of its parameters' names.
+            x: The input, (B, I).
+            state: Each tensor of the state before, (B, ·); None for the layer's own.
+
+        Returns:
+            Each tensor of the state after it; the first is the output.
+        """
+        return self.run(suffix, x.unsqueeze(0), state, None, False)[1]
+
+    def freeze(self) -> Self:
+        """Keep every W as it is now, as a constant, and set the layer to evaluation.
+
+        Then nothing is formed, compared or waited for: :meth:`step` is as fast as a cell of torch.
+        W has no gradient, and what an optimizer writes to its free tensors is not noticed; to load
+        or assign some is. :meth:`unfreeze` or ``train()`` ends it.
+
+        Example:
+            >>> import cayley
+            >>> layer, state = cayley.ScoRNN(3, 8).freeze(), None
+            >>> with torch.no_grad():
+            ...     for x_t in torch.randn(5, 3):
+            ...         y_t, state = layer.step(x_t, state)
+        """
+        self.eval()
+        for matrix in self.matrices():
+            matrix.freeze()
+        self._is_lean = self.num_layers * self.num_directions == 1
+        return self
+
+    def unfreeze(self) -> Self:
+        """Make every W a function of its free tensors again."""
+        for matrix in self.matrices():
+            matrix.unfreeze()
+        self._is_lean = False
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, as every module does; training ends :meth:`freeze`."""
+        if mode:
+            self.unfreeze()
+        return super().train(mode)
+
+    @contextmanager
+    def held(self) -> Iterator[Self]:
+        """Context in which W is formed once, with its graph, for all calls.
+
+        It is for loops over :meth:`step` in training, which then have one W, and one backward pass
+        through it. The loop and its ``backward()`` may be inside; ``optimizer.step()`` belongs
+        after it, since W does not follow. ``torch.nn.utils.parametrize.cached()`` does the same for
+        all layers of a model.
+
+        Example:
+            >>> import cayley
+            >>> layer, state = cayley.ScoRNN(3, 8), None
+            >>> with layer.held():
+            ...     for x_t in torch.randn(5, 3):
+            ...         y_t, state = layer.step(x_t, state)
+            >>> y_t.sum().backward()
+        """
+        matrices = [*self.matrices()]
+        before = [matrix.hold() for matrix in matrices]
+        try:
+            yield self
+        finally:
+            for matrix, state in zip(matrices, before, strict=True):
+                matrix.release(state)
+
+    def _with_stream(self, hx: State | None) -> State | None:
+        """A state as :meth:`run` takes it, if it is the one that the last call returned."""
+        last = self._stream.value
+        if last is None or hx is None:
+            return hx
+        tensors = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        if traced(*tensors) or len(tensors) != len(last.tensors):
+            return hx
+        return (*tensors, last.stream) if last.goes_on_with(tensors) else hx
+
+    def _without_stream(self, state: State) -> State:
+        """What a client unpacks; the rest is kept for the next call."""
+        *tensors, stream = state
+        if traced(stream):
+            self._stream.value = None
+        else:
+            versions = [h._version for h in tensors if not h.is_inference()]
+            self._stream.value = _Stream([h.detach() for h in tensors], versions, stream.detach())
+        return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def carry(self, state: State, *, decay: float = 1.0, max_norm: float | None = None) -> State:
+        r"""A state for the next chunk of a long sequence: detached, and smaller if asked for.
+
+        .. math:: h \mapsto d\, h \min(1, m / \|d\, h\|)
+
+        An orthogonal W with b = 0 keeps all that it is given, so a state that is carried through
+        thousands of steps grows with the root of their number, and the output with it. Either
+        number bounds it; so do thresholds b < 0 and :class:`~cayley.ENRNN`.
+
+        Arguments:
+            state: What a call returned.
+            decay: The factor d.
+            max_norm: The norm m that no example's h exceeds; None for no bound.
+
+        Example:
+            >>> import cayley
+            >>> layer, state = cayley.ScoRNN(3, 8), None
+            >>> for chunk in torch.randn(10, 20, 4, 3):  # ten chunks of 20 steps
+            ...     output, state = layer(chunk, state)
+            ...     state = layer.carry(state, decay=0.9)
+        """
+        check_number("carry", "decay", decay)
+        if max_norm is not None:
+            check_number("carry", "max_norm", max_norm)
+        tensors = (state,) if isinstance(state, Tensor) else tuple(state)
+        plain = len(self.state_sizes) - self.streams
+        carried: list[Tensor] = []
+        for k, h in enumerate(tensors):
+            h = h.detach()
+            if k < plain and decay != 1:
+                h = decay * h
+            if k < plain and max_norm is not None:
+                norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True)
+                h = h * (max_norm / norm.clamp_min(max_norm))
+            carried.append(h)
+        return carried[0] if isinstance(state, Tensor) else tuple(carried)
 
     def _layers(
         self, x: Tensor, states: list[tuple[Tensor, ...]] | None, batch_sizes: Tensor | None
@@ -239,10 +484,16 @@ class Recurrent(nn.Module, ABC):
             self._check_kind("hx", h)
         if unbatched:
             tensors = tuple(h.unsqueeze(1) for h in tensors)
+        if count == 1:
+            return [tuple(h[0] for h in tensors)]
         return list(zip(*(h.unbind(0) for h in tensors), strict=True))
 
     def _join(self, states: list[tuple[Tensor, ...]]) -> State:
-        tensors = tuple(torch.stack(h) for h in zip(*states, strict=True))
+        if len(states) == 1:
+            # a copy, as of several: the output may be written to
+            tensors = tuple(h.unsqueeze(0).clone() for h in states[0])
+        else:
+            tensors = tuple(torch.stack(h) for h in zip(*states, strict=True))
         return tensors[0] if len(tensors) == 1 else tensors
 
     def _check_input(self, x: Tensor, rank: int) -> None:
@@ -267,12 +518,29 @@ class Recurrent(nn.Module, ABC):
                 f"{type(self).__name__}: expected {what} on {device}, where the weights are, got "
                 f'{tensor.device}. Move it: {what}.to("{device}"), or move the layer'
             )
-        autocast = autocast_enabled(tensor.device) and tensor.is_floating_point()
-        if tensor.dtype != dtype and not autocast:
+        if tensor.dtype != dtype and not (autocast_enabled(device) and tensor.is_floating_point()):
             raise ValueError(
                 f"{type(self).__name__}: {what} dtype ({tensor.dtype}) does not match weight "
                 f"dtype ({dtype}). Convert it: {what}.to({dtype})"
             )
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Add a parameter, as every module does; refuse what would take a structured W apart."""
+        matrix = name.removesuffix("_orig")
+        if matrix != name and matrix in self.__dict__.get("_modules", {}).get("structured", ()):
+            raise TypeError(
+                f"torch.nn.utils.prune cannot prune {matrix} of {type(self).__name__}: it is made "
+                f"of free tensors (structured.{matrix}), and zeros would take it off its set. "
+                "Prune weight_ih instead, or use fewer free entries: ScoRNN(bandwidth=…)"
+            )
+        super().register_parameter(name, param)
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise NotImplementedError(
+            f"torch.jit.script cannot compile {type(self).__name__}, and is deprecated in torch: "
+            "use torch.export.export(model, (x,)), torch.compile, torch.onnx.export or, for one "
+            "length, torch.jit.trace"
+        )
 
     def flatten_parameters(self) -> None:
         """Do nothing: there is no cuDNN buffer to flatten into; ``nn.RNN`` has this method."""
@@ -280,18 +548,25 @@ class Recurrent(nn.Module, ABC):
     def recurrent_matrix(self, suffix: str) -> Tensor:
         """``weight_hh`` for a forward pass: in training, what its map remembers follows it.
 
+        A frozen complex one is given as it acts on real features.
+
         Reading ``layer.weight_hh_l0`` gives the same matrix and changes nothing.
         """
         name = f"weight_hh_{suffix}"
-        if name in self.structured:
-            return self.structured[name](update=True)
-        return getattr(self, name)
+        matrix = cast(StructuredMatrix | None, self.structured._modules.get(name))
+        if matrix is None:
+            return getattr(self, name)
+        # every step of a stream asks, and a call of a module takes longer than the answer
+        return matrix.acting if matrix.is_frozen else matrix(update=True)
 
     def matrices(self) -> Iterator[StructuredMatrix]:
         """The structured matrices of all layers and directions."""
         return cast(Iterator[StructuredMatrix], iter(self.structured.values()))
 
     def __getattr__(self, name: str) -> Any:
+        # most of what is asked for, and by every step of a stream
+        if (parameter := self.__dict__.get("_parameters", {}).get(name)) is not None:
+            return parameter
         modules = self.__dict__.get("_modules", {})
         if name in modules.get("structured", ()):
             return modules["structured"][name]()
@@ -340,3 +615,19 @@ class Recurrent(nn.Module, ABC):
         if self.trainable_h0:
             parts.append("trainable_h0=True")
         return ", ".join(parts)
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    """Set a model to evaluation, and :meth:`~Recurrent.freeze` all layers in it.
+
+    Example:
+        >>> import cayley
+        >>> model = freeze(nn.Sequential(cayley.ScoRNN(3, 8)))
+        >>> model[0].structured["weight_hh_l0"].is_frozen
+        True
+    """
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, Recurrent):
+            module.freeze()
+    return model

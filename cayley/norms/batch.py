@@ -58,6 +58,7 @@ class PopulationStatistics(nn.Module):
     var: Tensor
     batches: Tensor
     sequences: Tensor
+    slots: Tensor | None
 
     def __init__(
         self,
@@ -76,12 +77,13 @@ class PopulationStatistics(nn.Module):
         for name in ("batches", "sequences"):
             counts = torch.zeros(max_steps, device=device, dtype=torch.int64)
             self.register_buffer(name, counts)
+        self.register_buffer("slots", None, persistent=False)
         self._warned = False
         self._may_be_empty = False  # whether steps did not count, and perhaps none did
 
     def reset(self) -> None:
         """Forget all batches: mean 0 and variance 1 at every step."""
-        self._may_be_empty = False
+        self._may_be_empty, self.slots = False, None
         with torch.no_grad():
             self.mean.zero_()
             self.var.fill_(1)
@@ -98,12 +100,20 @@ class PopulationStatistics(nn.Module):
                     "sequences or more; train on batches of at least two"
                 )
             self._may_be_empty = False
-        slots = torch.arange(len(counted), device=counted.device)
-        # the last slot that counted, or before all of these the first one
-        last = torch.where(counted, slots, 0).cummax(0).values
-        slots = torch.maximum(last, counted.int().argmax())
+        slots = self._slots() if self.slots is None else self.slots
         at = slots[steps.clamp(0, len(slots) - 1)]
         return self.mean[at], self.var[at]
+
+    def _slots(self) -> Tensor:
+        """For each step the last slot that counted, or before all of these the first one."""
+        counted = self.batches > 0
+        slots = torch.arange(len(counted), device=counted.device)
+        last = torch.where(counted, slots, 0).cummax(0).values
+        return torch.maximum(last, counted.int().argmax())
+
+    def freeze(self) -> None:
+        """Keep what says which statistics a step is given, until some are added."""
+        self.slots = None if self.batches.is_meta else self._slots()
 
     @torch.no_grad()
     def update(self, mean: Tensor, var: Tensor, sequences: int | Tensor, start: int = 0) -> None:
@@ -117,6 +127,7 @@ class PopulationStatistics(nn.Module):
             start: The number of steps that the sequences had before.
         """
         T, last = mean.shape[0], len(self.batches) - 1
+        self.slots = None
         if isinstance(sequences, Tensor):
             n = sequences.to(self.batches, non_blocking=True)
             few = computes_now(sequences) and bool((sequences < 2).any())
@@ -156,6 +167,7 @@ class PopulationStatistics(nn.Module):
     def _load_from_state_dict(
         self, state_dict: MutableMapping[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
+        self.slots = None
         names = [f"{prefix}{name}" for name, _ in self.named_buffers(recurse=False)]
         saved = [state_dict[name] for name in names if name in state_dict]
         slots = len(self.batches)

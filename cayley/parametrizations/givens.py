@@ -17,7 +17,7 @@ from cayley.parametrizations.parametrization import (
 )
 from cayley.parametrizations.polar import refine
 
-__all__ = ["GivensLayers", "apply_rotations", "fft_pattern", "rotate", "tunable_pattern"]
+__all__ = ["GivensLayers", "Layer", "apply_rotations", "fft_pattern", "rotate", "tunable_pattern"]
 
 
 class Layer(NamedTuple):

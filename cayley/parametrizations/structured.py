@@ -1,19 +1,22 @@
 """A structured matrix as a module: free tensors, and the map that makes a matrix of them."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from cayley.cache import Cache
+from cayley.kernels.dispatch import is_decomposing
 from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
-from cayley.tracing import computes_now, has_tangent, traced
+from cayley.tracing import computes_now, has_tangent, is_wrapper, traced
 
-__all__ = ["StructuredMatrix"]
+__all__ = ["StructuredMatrix", "acting_on_reals", "check_whole"]
 
 # The step of the training in which it is looked at first whether W has left its manifold.
 FIRST_LOOK = 10
@@ -39,6 +42,11 @@ class StructuredMatrix(nn.Module):
         On a GPU the comparison would wait for the device, and W is computed at every call that
         records a gradient.
 
+        Two ways go without any comparison. :meth:`freeze` keeps W as a constant. Between
+        :meth:`hold` and :meth:`release`, and inside of torch's ``parametrize.cached()``, the first
+        W serves all calls, its graph included: a loop of steps has one W and one backward pass
+        through it.
+
     Arguments:
         map: The parametrisation. It is copied: two matrices never share one.
         device, dtype: Of the free tensors; dtype is real also where W is complex.
@@ -62,6 +70,10 @@ class StructuredMatrix(nn.Module):
         for name, X in zip(map.names, self.map.sample(device=device, dtype=dtype), strict=True):
             self.register_parameter(name, nn.Parameter(X))
         self._cache: Cache[_Kept] = Cache()
+        self._held: Cache[dict[bool, _Held]] = Cache()
+        self.is_frozen = False
+        # no part of the state_dict: what loads is the free tensors
+        self.register_buffer("kept", None, persistent=False)
         self._passes, self._next_look = 0, FIRST_LOOK
 
     @property
@@ -72,6 +84,7 @@ class StructuredMatrix(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the free tensors anew."""
+        self.kept = None
         first = self.free[0]
         dtype = first.dtype.to_real()
         for X, value in zip(
@@ -96,8 +109,58 @@ class StructuredMatrix(nn.Module):
         dtype = torch.promote_types(coarser, torch.float32)
         W = W.to(self.free[0].device, dtype.to_complex() if W.is_complex() else dtype)
         X = self.map.right_inverse(W)
+        self.kept = None
         for free, value in zip(self.free, (X,) if isinstance(X, Tensor) else X, strict=True):
             free.copy_(value)
+
+    def freeze(self) -> None:
+        """Keep W as it is now, as a constant: free tensors are neither read nor given a gradient.
+
+        To load, assign or draw free tensors makes another W of them; what an optimizer writes is
+        not noticed. The mode of training ends it.
+        """
+        self.kept = None
+        if not self.free[0].is_meta:
+            self.acting  # noqa: B018 (formed now, not in the first step of a stream)
+        self.is_frozen = True
+
+    def unfreeze(self) -> None:
+        """Make W a function of the free tensors again."""
+        self.is_frozen, self.kept = False, None
+
+    @property
+    def constant(self) -> Tensor:
+        """The W that :meth:`freeze` keeps."""
+        W = self.acting
+        if not self.map.is_complex:
+            return W
+        real, imaginary = W[:, : self.map.n].split(self.map.n)
+        return torch.complex(real, imaginary)
+
+    @property
+    def acting(self) -> Tensor:
+        """The kept W as it acts on real features, [[R, −C], [C, R]] for a complex one."""
+        W = self._buffers["kept"]
+        if W is None:
+            check_whole(self.free[0])
+            if traced(self.free[0]) and not self.free[0].is_meta:
+                raise RuntimeError(
+                    "a frozen matrix is formed before it is traced: call layer.freeze() again"
+                )
+            with torch.inference_mode(False), torch.no_grad():
+                W = acting_on_reals(self._form(self.free, recorded=False, update=False))
+                # with its transpose contiguous, products with rows of states are faster
+                W = self.kept = W.mT.contiguous().mT
+        return W
+
+    def hold(self) -> object:
+        """Let the next W serve all calls until :meth:`release`, which takes what this returns."""
+        before, self._held.value = self._held.value, {}
+        return before
+
+    def release(self, before: Any) -> None:
+        """End what :meth:`hold` began."""
+        self._held.value = before
 
     def forward(self, *, update: bool = False) -> Tensor:
         """The matrix W, (n, n).
@@ -106,9 +169,35 @@ class StructuredMatrix(nn.Module):
             update: Whether this is a step of the training; without training mode, or a gradient,
                 it is not.
         """
+        if self.is_frozen:
+            # what only reads may write to what it is given
+            return self.constant if update else self.constant.clone()
+        if traced(self.free[0]) and is_decomposing():
+            message = (
+                "a structured matrix is exported as a constant, got one that is a function of its "
+                "free tensors: call layer.freeze(), or cayley.freeze(model), before the export"
+            )
+            # torch.onnx tries again another way, and shows the error of that
+            warnings.warn(message, stacklevel=2)
+            raise RuntimeError(message)
         free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
         update = update and recorded and self.training
+        held = self._held.value
+        if held is None and parametrize._cache_enabled:
+            # cleared by torch where the context ends
+            cache = cast(dict[Any, dict[bool, _Held]], parametrize._cache)
+            held = cache.setdefault((id(self), "held"), {})
+        if held is None or traced(free[0]):
+            return self._form(free, recorded, update)
+        found = held.get(recorded)
+        if found is None or (update and not found.followed):
+            followed = update or not self.map.stateful
+            held[recorded] = found = _Held(self._form(free, recorded, update), followed)
+        return found.W
+
+    def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:
+        check_whole(free[0])
         if recorded and self.map.on_manifold:
             # a point of a manifold is W
             if update and computes_now(free[0]):
@@ -149,6 +238,8 @@ class StructuredMatrix(nn.Module):
     def train(self, mode: bool = True) -> "StructuredMatrix":
         """Set the mode, as every module does; warn if W has left its manifold."""
         self._cache.value = None
+        if mode:
+            self.unfreeze()
         if self.map.on_manifold and not self.free[0].is_meta:
             self._warn_off_manifold()
         return super().train(mode)
@@ -180,6 +271,8 @@ class StructuredMatrix(nn.Module):
         imaginary parts away.
         """
         self._cache.value = None
+        # a constant of another precision is made of free tensors of that precision
+        self.kept = None
 
         def apply(X: Tensor) -> Tensor:
             if not X.is_complex():
@@ -188,7 +281,39 @@ class StructuredMatrix(nn.Module):
             check_precision(parts)
             return torch.view_as_complex(parts)
 
-        return super()._apply(apply, recurse)
+        super()._apply(apply, recurse)
+        if self.is_frozen:
+            self.freeze()
+        return self
+
+    # pyrefly: ignore[bad-override]
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.kept = None
+        super()._load_from_state_dict(*args)
+
+
+def check_whole(X: Tensor) -> None:
+    """Raise if a free tensor is sharded: FSDP gathers them for a forward pass, and then only."""
+    if is_wrapper(X) and type(X).__module__.startswith("torch.distributed"):
+        raise RuntimeError(
+            "expected whole free tensors to form a matrix of, got sharded ones: inside of forward "
+            "FSDP gathers them; to read or freeze W elsewhere call module.unshard() before, and "
+            "module.reshard() after it"
+        )
+
+
+def acting_on_reals(W: Tensor) -> Tensor:
+    """W as it acts on features [Re h, Im h] if it is complex: [[R, −C], [C, R]]."""
+    if not W.is_complex():
+        return W
+    return torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
+
+
+class _Held(NamedTuple):
+    """A matrix with its graph, and whether the map's buffers have followed the free tensors."""
+
+    W: Tensor
+    followed: bool
 
 
 def _eps(dtype: torch.dtype) -> float:

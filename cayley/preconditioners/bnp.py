@@ -165,12 +165,18 @@ class BNP:
     def attach(self, optimizer: Optimizer) -> "BNP":
         """Let every ``optimizer.step()`` begin with :meth:`step`.
 
+        ``optimizer.step(closure)``, as Lightning calls it, is preconditioned after each call of the
+        closure. An optimizer that wraps another, such as accelerate's, passes it on.
+
         Arguments:
             optimizer: An optimizer of all parameters that are preconditioned.
 
         Returns:
             This object.
         """
+        # accelerate's optimizer has no hooks of its own
+        while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+            optimizer = inner
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for unit in self._units:
             for name in unit.names:
@@ -189,15 +195,21 @@ class BNP:
 
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is not None:
-            raise RuntimeError(
-                f"BNP: {type(optimizer).__name__}.step(closure) computes gradients after BNP has "
-                "had its turn. Do not attach BNP; call bnp.step() at the end of the closure, after "
-                "backward"
-            )
-        self.step()
+        if closure is None:
+            self.step()
+            return None
+
+        def preconditioned() -> Any:
+            # the closure computes the gradients, as often as the optimizer calls it
+            loss = closure()
+            self.step()
+            return loss
+
+        if len(args) > 1:
+            return (args[0], preconditioned, *args[2:]), kwargs
+        return args, {**kwargs, "closure": preconditioned}
 
     def report(self) -> dict[str, str]:
         """For every parameter the rule and the blocks that serve it, or why none does."""

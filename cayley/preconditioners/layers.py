@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from cayley.layers.cells import Cell
 from cayley.layers.elman import RNN
 from cayley.layers.gru import NCGRU
 from cayley.layers.lstm import LSTM
@@ -62,7 +63,9 @@ class LayerRule(Rule):
     def serves(self, module: nn.Module) -> bool:
         """Whether the module is one of these layers and runs as they do."""
         runs = (RNN.run, NCGRU.run, LSTM.run)
-        return super().serves(module) and isinstance(module, Recurrent) and type(module).run in runs
+        runs_so = isinstance(module, Recurrent) and type(module).run in runs
+        # a cell sees one step, and statistics are those of a sequence
+        return super().serves(module) and runs_so and not isinstance(module, Cell)
 
     def layout(self, module: nn.Module) -> Layout:
         """The blocks of both directions, and why the other parameters are left."""

@@ -10,12 +10,14 @@ from cayley.recurrences.elman_norm import (
 from cayley.recurrences.gru import gru, gru_loop
 from cayley.recurrences.lstm import States, lstm, lstm_loop
 from cayley.recurrences.lstm_call import NormSite
+from cayley.recurrences.scans import decomposed
 
 __all__ = [
     "NormSite",
     "NormalizedStates",
     "States",
     "backend",
+    "decomposed",
     "elman",
     "elman_loop",
     "gru",

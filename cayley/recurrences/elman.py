@@ -19,6 +19,7 @@ from cayley.kernels.steps import (
     step_order,
     step_sizes,
 )
+from cayley.recurrences.scans import elman_scan
 
 __all__ = ["elman", "elman_loop"]
 
@@ -200,6 +201,7 @@ _elman = Operator(
         "cpu": Kernels(cpu.refusal, cpu.elman, cpu.elman_backward),
         "cuda": Kernels(cuda.refusal, cuda.elman, cuda.elman_backward),
     },
+    scan=elman_scan,
     # without U nothing has to be multiplied by x
     kept_input=lambda call, states: states.h if call.U is None else call.x,
 )

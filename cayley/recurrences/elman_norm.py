@@ -20,6 +20,7 @@ from cayley.norms.windows import measured_from, reference_with_past
 from cayley.recurrences.lstm_call import NormSite, check_site, reference_of_input
 from cayley.recurrences.lstm_forward import SiteSteps, normalized_input
 from cayley.recurrences.lstm_gradient import SiteAdjoint, normalized, plus, with_references
+from cayley.recurrences.scans import normalized_elman_scan
 
 __all__ = ["NormalizedStates", "normalized_elman", "normalized_elman_loop"]
 
@@ -268,6 +269,7 @@ _normalized_elman = Operator(
     gradient=with_references(_gradient),
     shapes=_shapes,
     kernels={"cpu": _loop, "cuda": _loop},
+    scan=normalized_elman_scan,
     definition=partial(_forward, by_definition=True),
     constants=("batch_sizes", "weights", "input_given", "recurrent_given"),
 )

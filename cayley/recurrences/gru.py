@@ -21,6 +21,7 @@ from cayley.kernels.steps import (
     step_order,
     step_sizes,
 )
+from cayley.recurrences.scans import gru_scan
 
 __all__ = ["gru", "gru_loop"]
 
@@ -238,6 +239,7 @@ _gru = Operator(
     loop=_loop,
     gradient=_gradient,
     shapes=_shapes,
+    scan=gru_scan,
     kernels={
         "cpu": Kernels(cpu.refusal, cpu.gru, cpu.gru_backward),
         "cuda": Kernels(cuda.refusal, cuda.gru, cuda.gru_backward),

@@ -17,6 +17,7 @@ from cayley.kernels.projection import project
 from cayley.recurrences.lstm_call import LstmArguments, NormSite, lstm_call
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.lstm_gradient import lstm_gradient, with_references
+from cayley.recurrences.scans import lstm_scan
 
 __all__ = ["States", "lstm", "lstm_loop"]
 
@@ -239,6 +240,7 @@ _lstm = Operator(
         "cpu": Kernels(cpu.refusal, cpu.lstm, with_references(cpu.lstm_backward)),
         "cuda": Kernels(cuda.refusal, cuda.lstm, with_references(cuda.lstm_backward)),
     },
+    scan=lstm_scan,
     definition=partial(lstm_forward, by_definition=True),
     constants=("batch_sizes", "weights", "input_given", "recurrent_given", "cell_given"),
 )

@@ -128,7 +128,7 @@ ELMAN = [kind for kind in cayley.layers.NETWORKS.values() if issubclass(kind, ca
 
 
 @pytest.mark.parametrize("network", ELMAN)
-def test_initializers_go_over_those_of_the_network(network: type[cayley.RNN]) -> None:
+def test_initializers_go_over_those_of_the_network(network: Any) -> None:
     sizes = (3, 4, 4) if network is cayley.ENRNN else (3, 8)
     given = {"weight_ih": partial(nn.init.constant_, val=2.0), "h0": nn.init.ones_}
     layer = network(*sizes, trainable_h0=True, initializers=given)
@@ -144,7 +144,7 @@ def test_initializers_go_over_those_of_the_network(network: type[cayley.RNN]) ->
         assert (getattr(layer, name) == 0).all() == (getattr(plain, name) == 0).all()
     for wrong in ({"wieght_ih": nn.init.ones_}, {"bias": 3}, ["bias"]):
         with pytest.raises((TypeError, ValueError), match="initializers"):
-            network(*sizes, initializers=wrong)  # pyrefly: ignore[bad-argument-type]
+            network(*sizes, initializers=wrong)
 
 
 def test_negative_ones_out_of_range() -> None:

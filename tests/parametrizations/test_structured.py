@@ -3,13 +3,16 @@
 import warnings
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import cayley
@@ -250,3 +253,20 @@ def test_says_nothing_where_training_stays_on_the_manifold() -> None:
         optimizer.zero_grad()
         W(update=True).real.sum().backward()
         optimizer.step()
+
+
+def test_sharded_free_tensors_say_what_to_do(tmp_path: Path) -> None:
+    """As FSDP2 leaves them outside of a forward pass."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rank", rank=0, world_size=1)
+    try:
+        layer: Any = cayley.ScoRNN(3, 6)
+        fully_shard(layer, mesh=dist.init_device_mesh("cpu", (1,)))
+        layer(torch.randn(4, 2, 3))[0].sum().backward()
+        with pytest.raises(RuntimeError, match=r"call module\.unshard\(\) before"):
+            _ = layer.weight_hh_l0
+        with pytest.raises(RuntimeError, match=r"call module\.unshard\(\) before"):
+            layer.freeze()
+        layer.unshard()
+        assert layer.weight_hh_l0.shape == (6, 6)
+    finally:
+        dist.destroy_process_group()

@@ -562,7 +562,10 @@ def test_several_optimizers_as_one() -> None:
     assert_gradients(model, values)
 
 
-def test_a_closure_is_refused_where_bnp_is_attached_and_works_where_it_is_called() -> None:
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_closure_is_preconditioned(attached: bool, named: bool) -> None:
+    """As Lightning trains: the gradients are computed inside of ``optimizer.step``."""
     model, x = mlp(), torch.randn(12, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     bnp = BNP(model, eps=EPS)
@@ -572,17 +575,35 @@ def test_a_closure_is_refused_where_bnp_is_attached_and_works_where_it_is_called
         error = loss(model, x)
         error.backward()
         values.update(expected(model, x))
-        bnp.step()
+        if not attached:
+            bnp.step()
         return error
 
     values: dict[str, Tensor] = {}
-    optimizer.step(closure)
+    if attached:
+        bnp.attach(optimizer)
+    error: Any = optimizer.step(closure=closure) if named else optimizer.step(closure)
     assert_gradients(model, values)
-    bnp.attach(optimizer)
-    with pytest.raises(RuntimeError, match="at the end of the closure, after"):
-        optimizer.step(closure)
-    with pytest.raises(RuntimeError, match="at the end of the closure, after"):
-        optimizer.step(closure=closure)
+    torch.testing.assert_close(error, loss(model, x))
+
+
+def test_an_optimizer_around_another_passes_bnp_on() -> None:
+    """As accelerate's: it is an ``Optimizer``, and has none of its fields but ``optimizer``."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+
+        def step(self, closure: Any = None) -> Any:
+            self.optimizer.step(closure)
+
+    model, x = mlp(), torch.randn(12, 4)
+    optimizer = Wrapper(torch.optim.SGD(model.parameters(), lr=0.0))
+    BNP(model, eps=EPS).attach(optimizer)
+    loss(model, x).backward()
+    values = expected(model, x)
+    optimizer.step()
+    assert_gradients(model, values)
 
 
 def test_an_optimizer_of_other_parameters_is_refused() -> None:

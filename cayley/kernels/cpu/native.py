@@ -74,7 +74,8 @@ def pointers(**tensors: Tensor | None) -> dict[str, int | None]:
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     """The compiled library, or None where the package was installed without a compiler."""
-    for suffix in EXTENSION_SUFFIXES:
+    # free-threaded versions of Python do not list the last
+    for suffix in (*EXTENSION_SUFFIXES, ".abi3.so"):
         path = Path(__file__).with_name(f"_native{suffix}")
         if path.exists():
             return ctypes.CDLL(str(path))

@@ -1,0 +1,51 @@
+"""What a saved layer is made of, so that ``torch.load(weights_only=True)`` takes it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from cayley import parametrizations
+from cayley.cache import Cache
+from cayley.initializers import INITIALIZERS
+from cayley.norms.batch import PopulationStatistics
+from cayley.parametrizations.gates import GateMatrices
+from cayley.parametrizations.givens import Layer
+from cayley.parametrizations.long_short import LongShort
+from cayley.parametrizations.parametrization import Parametrization
+from cayley.parametrizations.skew import Skew, SkewHermitian
+
+__all__ = ["register_safe_globals", "safe_globals"]
+
+
+def safe_globals(*layers: type[nn.Module]) -> list[Any]:
+    """The classes and functions that pickles of layers name, ours and torch's.
+
+    Arguments:
+        layers: The classes of the layers themselves.
+
+    Example:
+        >>> import cayley
+        >>> cayley.ScoRNN in safe_globals(cayley.ScoRNN)
+        True
+    """
+    parts = [Cache, Layer, GateMatrices, LongShort, PopulationStatistics, Skew, SkewHermitian]
+    return [*layers, *parts, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
+
+
+def _maps() -> Iterator[type]:
+    for name in parametrizations.__all__:
+        value = getattr(parametrizations, name)
+        if isinstance(value, type) and issubclass(
+            value, (Parametrization, parametrizations.StructuredMatrix)
+        ):
+            yield value
+
+
+def register_safe_globals(*layers: type[nn.Module]) -> None:
+    """Let ``torch.load(weights_only=True)`` load whole layers, from now on in this process.
+
+    It makes objects of these classes and fills them, and runs none of their code but that.
+    """
+    torch.serialization.add_safe_globals(safe_globals(*layers))

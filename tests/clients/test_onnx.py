@@ -1,0 +1,64 @@
+"""Every network as an ONNX model, run by onnxruntime."""
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+from variants import NETWORKS
+
+import cayley
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the exporter, which warns of its own code
+
+T, B, I, N = 5, 4, 3, 8  # noqa: E741
+QUICK = "ScoRNN"
+
+
+def exported(model: nn.Module, *inputs: torch.Tensor, shapes: Any) -> Any:
+    program: Any = torch.onnx.export(
+        model, inputs, dynamo=True, dynamic_shapes=shapes, verbose=False, optimize=True
+    )
+    assert program is not None
+    buffer = io.BytesIO()
+    program.save(buffer)
+    return onnxruntime.InferenceSession(buffer.getvalue())
+
+
+@pytest.mark.parametrize(
+    "name", [QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS if n != QUICK)]
+)
+def test_onnxruntime_gives_the_numbers_of_the_layer(name: str) -> None:
+    dtype = torch.float64 if name in (QUICK, "LSTM") else torch.float32
+    layer: Any = NETWORKS[name](I, N, dtype=dtype, bidirectional=name == QUICK)
+    if "batch" in name:  # a population to evaluate by
+        layer.train()(torch.randn(T, B, I, dtype=dtype))
+    with torch.no_grad():
+        for parameter in layer.parameters(recurse=False):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    layer.freeze()
+    dim = torch.export.Dim
+    shapes = ({0: dim("T", min=2, max=99), 1: dim("B", min=2, max=99)},)
+    session = exported(layer, torch.randn(T, B, I, dtype=dtype), shapes=shapes)
+    for shape in ((T, B, I), (T + 2, B - 1, I), (1, 1, I)):
+        x = torch.randn(shape, dtype=dtype)
+        found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        with torch.no_grad():
+            expected = tree_leaves(layer(x))
+        for y, z in zip(found, expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(y), z, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_is_not_frozen_says_what_to_do() -> None:
+    """torch.onnx tries several ways, and raises the error of the last: so it is a warning."""
+    with (
+        pytest.warns(UserWarning, match=r"cayley\.freeze\(model\), before the export"),
+        pytest.raises(torch.onnx.OnnxExporterError),
+    ):
+        torch.onnx.export(cayley.ScoRNN(I, N), (torch.randn(T, B, I),), dynamo=True, verbose=False)

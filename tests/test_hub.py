@@ -1,0 +1,50 @@
+"""The model for the Hub: trained without it, saved and loaded with it."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cayley.hub import SequenceModel
+from cayley.layers import NETWORKS
+
+HUB = importlib.util.find_spec("huggingface_hub") is not None
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network_learns_tokens_and_features(network: str) -> None:
+    tokens = SequenceModel(network, 8, outputs=5, vocabulary=7, input_size=3)
+    scores, _ = tokens(torch.randint(7, (6, 4)))
+    scores.sum().backward()
+    assert scores.shape == (6, 4, 5)
+    features = SequenceModel(network, 8, outputs=5, input_size=3, last=True)
+    assert features(torch.randn(6, 4, 3))[0].shape == (4, 5)
+
+
+def test_unknown_networks_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected a network of .*'ScoRNN'.*got 'scornn'"):
+        SequenceModel("scornn", 8, outputs=5)
+
+
+@pytest.mark.skipif(HUB, reason="huggingface_hub is installed")
+def test_without_the_hub_it_says_what_to_install() -> None:
+    model: Any = SequenceModel("ScoRNN", 8, outputs=5)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'cayley\[hub\]'"):
+        model.save_pretrained("folder")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'cayley\[hub\]'"):
+        SequenceModel.from_pretrained("folder")
+
+
+@pytest.mark.skipif(not HUB, reason="huggingface_hub is not installed")
+@pytest.mark.parametrize("network", NETWORKS)
+def test_what_is_saved_loads(network: str, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    model: Any = SequenceModel(network, 8, outputs=5, vocabulary=7, input_size=3)
+    model.save_pretrained(tmp_path, model_card_kwargs={"recipe": "mine", "score": "0.5"})
+    twin = SequenceModel.from_pretrained(tmp_path).eval()
+    tokens = torch.randint(7, (6, 4))
+    torch.testing.assert_close(twin(tokens), model.eval()(tokens))
+    assert (tmp_path / "model.safetensors").exists()
+    assert not [*tmp_path.glob("*.py"), *tmp_path.glob("*.bin")]
