@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     # of docs/_ext
+    "docstrings",
     "equations",
     "generated",
     "links",
@@ -41,7 +42,7 @@ autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = [("Shapes", "params_style"), ("Arguments", "params_style")]
+napoleon_custom_sections = ["Shapes"]
 napoleon_use_ivar = True
 python_use_unqualified_type_names = True
 python_display_short_literal_types = True

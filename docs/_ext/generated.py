@@ -26,6 +26,8 @@ from cayley.lab.settings import words
 __all__ = ["MARK", "PARTS", "expand", "setup"]
 
 MARK = re.compile(r"^<!-- generated: (\w+) ?(.*?) -->$", re.MULTILINE)
+# what subclasses of nn.Module have for torch, and layers for their base
+HIDDEN = "   :exclude-members: extra_repr, reset_parameters, run"
 RESULTS = Path(__file__).parent.parent.parent / "results"
 
 
@@ -41,7 +43,7 @@ def names(module: str) -> str:
         short = name in cayley.__all__ and getattr(cayley, name) is value
         path = f"cayley.{name}" if short else f"{module}.{name}"
         if inspect.isclass(value):
-            block = [f".. autoclass:: {path}", "   :members:", "   :show-inheritance:"]
+            block = [f".. autoclass:: {path}", "   :members:", "   :show-inheritance:", HIDDEN]
         elif inspect.isroutine(value):
             block = [f".. autofunction:: {path}"]
         else:

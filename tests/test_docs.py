@@ -1,0 +1,119 @@
+"""The site: every block of code runs, and what pages name exists."""
+
+import ast
+import doctest
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+import cayley
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+# what the command writes has no code
+WRITTEN = {"results.md", "verdicts.md"}
+PAGES = sorted(
+    path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if path.name not in WRITTEN
+)
+BLOCK = re.compile(
+    r"^(?:% needs: (?P<needs>[\w, ]+)\n)?```(?P<kind>python|pycon)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+FIGURES = sorted(path.stem for path in (DOCS / "figures").glob("*.py") if path.stem[0] != "_")
+
+pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the site is not installed")
+
+
+@pytest.fixture
+def as_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In float32, as a reader's session, and where files may be written."""
+    monkeypatch.chdir(tmp_path)
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(dtype)
+
+
+def run_block(kind: str, code: str, name: str, names: dict[str, object]) -> None:
+    if kind == "python":
+        exec(compile(code, name, "exec"), names)
+        return
+    test = doctest.DocTestParser().get_doctest(code, names, name, name, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    said: list[str] = []
+    runner.run(test, out=said.append, clear_globs=False)
+    assert not runner.failures, "".join(said)
+    names |= test.globs
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.usefixtures("as_a_reader")
+def test_code_of_a_page_runs(page: str) -> None:
+    """All blocks of a page, in order, in one namespace."""
+    text = (DOCS / page).read_text()
+    names: dict[str, object] = {"__name__": "page"}
+    torch.manual_seed(0)
+    for block in BLOCK.finditer(text):
+        needs = re.findall(r"\w+", block["needs"] or "")
+        if all(find_spec(package) for package in needs):
+            line = text[: block.start("code")].count("\n")
+            # the numbers of lines in a traceback are those of the page
+            code = "\n" * line * (block["kind"] == "python") + block["code"]
+            run_block(block["kind"], code, page, names)
+
+
+def test_every_block_of_python_is_seen() -> None:
+    """An indented or otherwise unusual fence would not be run."""
+    for page in PAGES:
+        text = (DOCS / page).read_text()
+        assert len(re.findall(r"```(?:python|pycon)", text)) == len(BLOCK.findall(text)), page
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn_by_their_scripts(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    assert (DOCS / "figures" / f"{name}.svg").exists(), "python docs/figures draws it"
+    sys.path.insert(0, str(DOCS / "figures"))
+    try:
+        figure = importlib.import_module(name).draw()
+    finally:
+        sys.path.pop(0)
+    assert figure.axes
+
+
+def test_figures_are_shown_and_drawn() -> None:
+    text = "".join((DOCS / page).read_text() for page in PAGES)
+    assert set(re.findall(r"figures/(\w+)\.svg", text)) == set(FIGURES)
+
+
+def test_tests_that_pages_name_exist() -> None:
+    for page in PAGES:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / page).read_text()):
+            tree = ast.parse((ROOT / path).read_text())
+            found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+            assert name in found, f"{page}: {path}::{name}"
+
+
+def test_every_public_module_has_a_page() -> None:
+    text = "".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
+    pages = re.findall(r"<!-- generated: names ([\w.]+) -->", text)
+    modules = {f"cayley.{name}" for name in cayley.__all__ if name in MODULES}
+    assert modules <= set(pages)
+
+
+MODULES = {path.stem for path in (ROOT / "cayley").glob("*.py")} | {
+    path.parent.name for path in (ROOT / "cayley").glob("*/__init__.py")
+}
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (ROOT / link).exists(), link
