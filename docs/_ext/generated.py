@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
+import torch
 from sphinx.application import Sphinx
 
 import cayley
+import cayley.layers.recurrent
 from cayley.cli import make_parser
 from cayley.lab.recipes import schema
 from cayley.lab.settings import words
@@ -166,6 +168,37 @@ def speed(name: str) -> str:
     return f"{where}\n\n{table}"
 
 
+def networks(_: str) -> str:
+    """Parameters of the recurrent matrix and speed of every network, at 170 real units."""
+    rows = json.loads((RESULTS / "networks-cpu.json").read_text())["rows"]
+    shape = {"B": 128, "n": 170, "T": 784}
+    speeds = {row["network"]: row["speed over nn.LSTM"] for row in rows if shape.items() <= row.items()}
+    layers: dict[str, tuple[cayley.layers.recurrent.Recurrent, str, str]] = {
+        "ScoRNN": (cayley.ScoRNN(1, 170), "n(n−1)/2", "does not forget"),
+        "ExpRNN": (cayley.ExpRNN(1, 170), "n(n−1)/2", "does not forget"),
+        "ORNN": (cayley.ORNN(1, 170), "about n l, l = 16 reflections", "does not forget"),
+        "SpectralRNN": (cayley.SpectralRNN(1, 170), "about 2 n l + n, l = 16", "fades by at most 1 ± r a step"),
+        "ScuRNN": (cayley.ScuRNN(1, 85), "n² + n, n complex units", "does not forget"),
+        "URNN": (cayley.URNN(1, 85), "7 n, n complex units", "does not forget"),
+        "EURNN": (cayley.EURNN(1, 85), "about n (L + 1), L = 2 layers", "does not forget"),
+        "FullURNN": (cayley.FullURNN(1, 85), "n², stored as 2 n²", "does not forget"),
+        "ENRNN": (cayley.ENRNN(1, 114, 56), "q(q−1)/2 + s² + q s, q + s = n", "one state does, one does not"),
+        "NCGRU": (cayley.NCGRU(1, 170), "n² + n(n−1)", "gates decide"),
+        "LSTM": (cayley.LSTM(1, 170), "4 n²", "gates decide"),
+    }
+    lines = []
+    for name, (layer, formula, memory) in layers.items():
+        matrices = (layer.structured or layer).named_parameters()
+        count = sum(
+            torch.view_as_real(p).numel() if p.is_complex() else p.numel()
+            for key, p in matrices
+            if layer.structured or key == "weight_hh_l0"
+        )
+        lines.append((f"{{py:obj}}`cayley.{name}`", formula, f"{count:,}", f"{speeds[name]:.1f}", memory))
+    head = ("network", "parameters of W", "at 170 units", "times as fast as nn.LSTM", "memory")
+    return _table(head, lines)
+
+
 def _shape(row: dict[str, Any]) -> str:
     return f"B{row['B']} n{row['n']} T{row['T']}"
 
@@ -228,6 +261,7 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
 PARTS: dict[str, Callable[[str], str]] = {
     "cli": cli,
     "names": names,
+    "networks": networks,
     "recipe": recipe,
     "speed": speed,
 }

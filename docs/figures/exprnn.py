@@ -1,4 +1,4 @@
-"""Error of W = exp(K) in float32 over the norm of K: torch's function, and that of layers."""
+"""Error of a plane rotation exp(K) in float32: torch.matrix_exp, and the series of ExpRNN."""
 
 import torch
 from _style import BLUE, RED, figure, tidy
@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from cayley.parametrizations import MatrixExponential, Skew
 
-N = 32
+N = 2
 
 
 def draw() -> Figure:
@@ -25,6 +25,6 @@ def draw() -> Figure:
             errors[name].append(float((W.double() - exact).abs().max()))
     for (name, values), color in zip(errors.items(), (RED, BLUE), strict=True):
         axes.loglog(norms, values, color=color, label=name)
-    tidy(axes, xlabel="1-norm of K", ylabel="largest error of an entry, float32")
+    tidy(axes, xlabel="1-norm of K", ylabel="largest error of an entry")
     axes.legend(frameon=False)
     return picture
