@@ -45,7 +45,7 @@ def _write(translator: HTML5Translator, node: nodes.Element, *, display: bool) -
         logger.warning("equation %r: %s", node.astext(), error, location=node)
         result = translator.encode(node.astext())
     tag = "div" if display else "span"
-    translator.body.append(f'<{tag} class="math">{result}</{tag}>')
+    translator.body.append(f'<{tag} class="equation">{result}</{tag}>')
     raise nodes.SkipNode
 
 

@@ -81,7 +81,7 @@ def cli(_: str) -> str:
         rows = [(_argument(a), _help(a)) for a in sub._actions if a.dest != "help"]
         parts += [
             f"## cayley {name}",
-            (sub.description or "").replace("--", r"\--").strip(),
+            (sub.description or "").strip(),
             f"```console\n$ {example}\n```",
             f"```text\n{usage.strip()}\n```",
             _table(("argument", "meaning"), rows),
@@ -172,17 +172,27 @@ def networks(_: str) -> str:
     """Parameters of the recurrent matrix and speed of every network, at 170 real units."""
     rows = json.loads((RESULTS / "networks-cpu.json").read_text())["rows"]
     shape = {"B": 128, "n": 170, "T": 784}
-    speeds = {row["network"]: row["speed over nn.LSTM"] for row in rows if shape.items() <= row.items()}
+    speeds = {
+        row["network"]: row["speed over nn.LSTM"] for row in rows if shape.items() <= row.items()
+    }
     layers: dict[str, tuple[cayley.layers.recurrent.Recurrent, str, str]] = {
         "ScoRNN": (cayley.ScoRNN(1, 170), "n(n−1)/2", "does not forget"),
         "ExpRNN": (cayley.ExpRNN(1, 170), "n(n−1)/2", "does not forget"),
         "ORNN": (cayley.ORNN(1, 170), "about n l, l = 16 reflections", "does not forget"),
-        "SpectralRNN": (cayley.SpectralRNN(1, 170), "about 2 n l + n, l = 16", "fades by at most 1 ± r a step"),
+        "SpectralRNN": (
+            cayley.SpectralRNN(1, 170),
+            "about 2 n l + n, l = 16",
+            "fades by at most 1 ± r a step",
+        ),
         "ScuRNN": (cayley.ScuRNN(1, 85), "n² + n, n complex units", "does not forget"),
         "URNN": (cayley.URNN(1, 85), "7 n, n complex units", "does not forget"),
         "EURNN": (cayley.EURNN(1, 85), "about n (L + 1), L = 2 layers", "does not forget"),
         "FullURNN": (cayley.FullURNN(1, 85), "n², stored as 2 n²", "does not forget"),
-        "ENRNN": (cayley.ENRNN(1, 114, 56), "q(q−1)/2 + s² + q s, q + s = n", "one state does, one does not"),
+        "ENRNN": (
+            cayley.ENRNN(1, 114, 56),
+            "q(q−1)/2 + s² + q s, q + s = n",
+            "one state does, one does not",
+        ),
         "NCGRU": (cayley.NCGRU(1, 170), "n² + n(n−1)", "gates decide"),
         "LSTM": (cayley.LSTM(1, 170), "4 n²", "gates decide"),
     }
@@ -194,7 +204,9 @@ def networks(_: str) -> str:
             for key, p in matrices
             if layer.structured or key == "weight_hh_l0"
         )
-        lines.append((f"{{py:obj}}`cayley.{name}`", formula, f"{count:,}", f"{speeds[name]:.1f}", memory))
+        lines.append(
+            (f"{{py:obj}}`cayley.{name}`", formula, f"{count:,}", f"{speeds[name]:.1f}", memory)
+        )
     head = ("network", "parameters of W", "at 170 units", "times as fast as nn.LSTM", "memory")
     return _table(head, lines)
 
@@ -229,10 +241,9 @@ def _by_shape(rows: list[dict[str, Any]]) -> str:
         "cuDNN GRU, ms": "cuDNN GRU",
         "cuDNN LSTM, ms": "cuDNN LSTM",
     }
-    lines = [
-        (name, *(_ms(row[key]) for row in rows)) for key, name in shown.items() if key in rows[0]
-    ]
-    return _table(("ms", *map(_shape, rows)), lines)
+    keys = [key for key in shown if key in rows[0]]
+    lines = [(_shape(row), *(_ms(row[key]) for key in keys)) for row in rows]
+    return _table(("ms", *(shown[key] for key in keys)), lines)
 
 
 def _training(rows: list[dict[str, Any]]) -> str:

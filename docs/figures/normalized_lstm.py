@@ -15,7 +15,11 @@ def draw() -> Figure:
     a = torch.randn(T, 1, H)
     a[30] *= 10
     axes.plot(a.norm(dim=-1), color=GREY, linestyle="--", label="as it comes")
-    for K, name, color in ((1, "LN (K = 1)", ORANGE), (5, "ATN, K = 5", GREEN), (25, "ATN, K = 25", BLUE)):
+    for K, name, color in (
+        (1, "LN (K = 1)", ORANGE),
+        (5, "ATN, K = 5", GREEN),
+        (25, "ATN, K = 25", BLUE),
+    ):
         norm = cayley.AssortedTimeNorm(H, window=K, affine=False)
         axes.plot(norm(a).norm(dim=-1), color=color, label=name)
     tidy(axes, xlabel="step t", ylabel="norm of the step")
