@@ -62,8 +62,12 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     options = parser.parse_args(arguments)
     torch.manual_seed(5544)
 
-    paths = [] if options.folder is None else sorted(options.folder.rglob("*.wav"))
-    sounds = [read_wav(path) for path in paths] or [gliding_tone(i) for i in range(60)]
+    if options.folder is None:
+        sounds = [gliding_tone(number) for number in range(400)]
+    else:
+        sounds = [read_wav(path) for path in sorted(options.folder.rglob("*.wav"))]
+        if not sounds:
+            raise SystemExit(f"{options.folder}: expected wav files, got none")
     examples = [frames(sound) for sound in sounds if len(sound) >= 4 * WINDOW]
     mean = torch.cat(examples).mean(0)
     examples = [x - mean for x in examples]

@@ -50,7 +50,7 @@ def train(rnn: cayley.RNN, steps: int, T: int) -> tuple[list[float], int]:
     """The losses over the training, and the number of parameters of W."""
     head = nn.Linear(rnn.output_size, 9)
     model = nn.ModuleList([rnn, head])
-    optimizer = torch.optim.RMSprop(cayley.parameter_groups(model, lr=1e-3, recurrent_lr=1e-3))
+    optimizer = torch.optim.RMSprop(cayley.parameter_groups(model, lr=1e-3, recurrent_lr=1e-4))
     losses = []
     batches = Copying(T=T, train=20 * steps).batches("train", 20)
     for batch in batches:

@@ -115,4 +115,4 @@ def test_cora_on_a_small_graph() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_module() -> None:
     pytest.importorskip("lightning")
-    assert 0 <= load("lightning_module").main(["--steps", "2", "--length", "8"]) <= 1
+    assert math.isfinite(load("lightning_module").main(["--steps", "2", "--length", "8"]))
