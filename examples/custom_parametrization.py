@@ -34,16 +34,16 @@ class Kronecker(Parametrization):
         side = math.isqrt(n)
         if side * side != n:
             raise ValueError(f"expected a square number, got {n}: {side**2} is the next below")
-        self.factors = nn.ModuleList([ScaledCayley(side), ScaledCayley(side)])
+        self.first, self.second = ScaledCayley(side), ScaledCayley(side)
 
     def forward(self, A1: Tensor, A2: Tensor) -> Tensor:
-        W1, W2 = (factor(A) for factor, A in zip(self.factors, (A1, A2), strict=True))
-        return torch.kron(W1, W2)
+        return torch.kron(self.first(A1), self.second(A2))
 
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        return [A for f in self.factors for A in f.sample(device=device, dtype=dtype)]
+        factors = (self.first, self.second)
+        return [A for factor in factors for A in factor.sample(device=device, dtype=dtype)]
 
 
 def train(rnn: cayley.RNN, steps: int, T: int) -> tuple[list[float], int]:

@@ -2,10 +2,10 @@
 
     python examples/forecasting.py [--steps 200]
 
-The voltage of a cell that fires fourteen times a second, 2000 samples a second. A ScoRNN reads every
-fourth sample and predicts the voltage 20 ms ahead, which needs the time since the last spike. The
-first three quarters of the regular firing are for training, the rest for the test. Two forecasts to
-beat: the voltage stays as it is, and a linear one from the last 64 samples read.
+The voltage of a cell that fires fourteen times a second, 2000 samples a second. A ScoRNN reads
+every fourth sample and predicts the voltage 20 ms ahead, which needs the time since the last spike.
+The first three quarters of the regular firing are for training, the rest for the test. Two
+forecasts to beat: the voltage stays as it is, and a linear one from the last 64 samples read.
 """
 
 import argparse
@@ -22,8 +22,8 @@ AHEAD, LENGTH, WARM = 10, 150, 50
 
 def read_voltage() -> Tensor:
     """Samples of the time in which the cell fires regularly, with mean 0 and variance 1."""
-    with get_sample_data("membrane.dat") as file:
-        voltage = torch.from_numpy(np.fromfile(file, dtype=np.float32))[1500:7000:4]
+    path = str(get_sample_data("membrane.dat", asfileobj=False))
+    voltage = torch.from_numpy(np.fromfile(path, dtype=np.float32))[1500:7000:4]
     return (voltage - voltage.mean()) / voltage.std()
 
 

@@ -1,6 +1,6 @@
 """A language model of words, with a stacked NC-GRU.
 
-    python examples/language_model.py [TEXT] [--steps 1000]
+    python examples/language_model.py [TEXT] [--steps 400]
 
 TEXT is any text file; without one it learns the help pages that come with Python. The state is
 carried from segment to segment, and the perplexity of the last tenth is printed beside that of
@@ -68,7 +68,7 @@ def perplexity(model: LanguageModel, data: Tensor, segment: int) -> float:
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("text", type=Path, nargs="?", help="a text file")
-    parser.add_argument("--steps", type=int, default=1000, help="(%(default)s)")
+    parser.add_argument("--steps", type=int, default=400, help="(%(default)s)")
     parser.add_argument("--size", type=int, default=128, help="units (%(default)s)")
     parser.add_argument("--vocabulary", type=int, default=2000, help="words (%(default)s)")
     parser.add_argument("--segment", type=int, default=35, help="steps of a segment (%(default)s)")

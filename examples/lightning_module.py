@@ -3,13 +3,13 @@
     pip install lightning
     python examples/lightning_module.py [--steps 1500]
 
-The mean squared error is that of an answer of 1 always, 0.167, until the network has found out where
-the marked numbers are; then it falls.
+The mean squared error is that of an answer of 1 always, 0.167, until the network has found out
+where the marked numbers are; then it falls.
 """
 
 import argparse
 
-import lightning
+import lightning  # pyrefly: ignore[missing-import]
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -39,11 +39,11 @@ class Adder(lightning.LightningModule):
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:
         x, y = batch
-        return nn.functional.mse_loss(self(x), y)
+        return nn.functional.mse_loss(self.forward(x), y)
 
     def validation_step(self, batch: list[Tensor], index: int) -> None:
         x, y = batch
-        self.log("error", nn.functional.mse_loss(self(x), y), prog_bar=True)
+        self.log("error", nn.functional.mse_loss(self.forward(x), y), prog_bar=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(cayley.parameter_groups(self, lr=1e-2, recurrent_lr=3e-3))

@@ -10,6 +10,7 @@ say if it saw the whole sequence at once, which is checked at the end.
 import argparse
 import random
 import time
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +38,8 @@ class Service:
         names = [*inputs]
         x = torch.stack([inputs[name] for name in names])
         states = torch.stack([self.states.get(name, self.start) for name in names], 1)
-        y, states = self.rnn.step(x, states)
-        self.states |= zip(names, states.unbind(1), strict=True)
+        y, after = self.rnn.step(x, states)
+        self.states |= zip(names, cast(Tensor, after).unbind(1), strict=True)
         return dict(zip(names, self.head(y), strict=True))
 
     def close(self, name: str) -> None:

@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import json
 import re
 import sys
 import warnings
@@ -81,6 +82,7 @@ def test_every_block_of_python_is_seen() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.usefixtures("as_a_reader")
 def test_figures_are_drawn_by_their_scripts(name: str) -> None:
     pytest.importorskip("matplotlib")
     assert (DOCS / "figures" / f"{name}.svg").exists(), "python docs/figures draws it"
@@ -115,6 +117,60 @@ def test_every_public_module_has_a_page() -> None:
 MODULES = {path.stem for path in (ROOT / "cayley").glob("*.py")} | {
     path.parent.name for path in (ROOT / "cayley").glob("*/__init__.py")
 }
+
+
+@pytest.mark.parametrize("name", ["docstrings", "equations"])
+def test_examples_of_the_extensions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx")
+    pytest.importorskip("latex2mathml")
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_generated_parts_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx")
+    pytest.importorskip("rich", reason="the command needs the extra lab")
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    generated = importlib.import_module("generated")
+    for page in PAGES:
+        text = (DOCS / page).read_text()
+        if generated.MARK.search(text):
+            assert "<!-- generated" not in generated.expand(text), page
+
+
+def test_numbers_of_the_readme_are_those_of_the_results() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    results = (DOCS / "results.md").read_text()
+    counts = re.search(r"(\d+) published numbers measured", results)
+    assert counts is not None
+    assert f"Of the published numbers {counts[1]} have been measured" in text
+    for words in ("better", "within spread", "worse", "from one seed"):
+        count = re.search(rf"(\d+) {words}", results)
+        assert count is not None
+        assert re.search(rf"{count[1]} (are )?{words}", text), words
+    verdicts = (DOCS / "verdicts.md").read_text()
+    for outcome, words in (
+        ("claims", "claims"),
+        ("holds", "hold"),
+        ("does not hold", "do not"),
+        ("undecided", "are undecided"),
+        ("cannot be run", "cannot be run"),
+    ):
+        count = re.search(rf"(\d+) {outcome}", verdicts)
+        assert count is not None
+        assert f"{count[1]} {words}" in text, outcome
+
+
+def test_speeds_of_the_readme_are_those_of_the_results() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    rows = json.loads((ROOT / "results" / "networks-cpu.json").read_text())["rows"]
+    cpu = [row["speed over nn.LSTM"] for row in rows if row["network"] == "ScoRNN"]
+    numbers = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
+    least, most = (numbers[round(find(cpu))] for find in (min, max))
+    assert f"ScoRNN is {least} to {most} times as fast as `nn.LSTM`" in text
+    rows = json.loads((ROOT / "results" / "recurrences-gpu.json").read_text())["rows"]
+    gpu = [row["cuDNN LSTM, ms"] / row["both, ms"] for row in rows]
+    assert f"{min(gpu):.2g} to {max(gpu):.2g} times as fast as cuDNN's LSTM" in text
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:

@@ -11,8 +11,8 @@ def list_references(lines: list[str]) -> list[str]:
     """Docstring with a list item for each reference: one ends where a line ends with a stop.
 
     Example:
-        >>> list_references(["References:", "    A book, Abel,", "    1900.", "    B, 1901.", "", "x"])
-        ['References:', '    - A book, Abel,', '      1900.', '    - B, 1901.', '', 'x']
+        >>> list_references(["References:", "    A book, Abel,", "    1900.", "    B, 1901."])
+        ['References:', '    - A book, Abel,', '      1900.', '    - B, 1901.']
     """
     result: list[str] = []
     inside = first = False

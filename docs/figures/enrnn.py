@@ -18,7 +18,7 @@ def draw() -> Figure:
     parts = (("long-term", slice(LONG)), ("short-term", slice(LONG, LONG + SHORT)))
     for axes, (name, units) in zip(pair, parts, strict=True):
         norms = jacobian_heatmap(layer, x, units=units).detach()
-        image = axes.imshow(norms.clamp(min=1e-6).log10(), vmin=-5, vmax=-1, cmap="viridis")
+        image = axes.imshow(norms.clamp(min=1e-6).log10().numpy(), vmin=-5, vmax=-1, cmap="viridis")
         axes.set(title=f"{name} state", xlabel="t, of the input")
     pair[0].set_ylabel("τ, of the state")
     picture.colorbar(image, ax=pair, label="log₁₀ ‖∂h_τ/∂x_t‖", shrink=0.9)

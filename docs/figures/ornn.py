@@ -12,7 +12,7 @@ def draw() -> Figure:
     for axes, l in zip(row, (1, 4, 24), strict=True):  # noqa: E741
         torch.manual_seed(0)
         W = cayley.ORNN(1, 24, reflections=l).weight_hh_l0.detach()
-        image = axes.imshow(W.abs(), vmin=0, vmax=1, cmap="Blues")
+        image = axes.imshow(W.abs().numpy(), vmin=0, vmax=1, cmap="Blues")
         axes.set_title(f"l = {l}: {l * 24 - l * (l - 1) // 2} numbers", fontsize=10)
         axes.set_xticks([])
         axes.set_yticks([])

@@ -25,7 +25,7 @@ def dimension(n: int) -> int:
 
 def draw() -> Figure:
     picture, axes = figure()
-    sizes = np.arange(2, 17)
+    sizes = np.arange(2, 13)
     axes.plot(sizes, sizes**2, color=GREY, label="n², all unitary matrices")
     axes.plot(sizes, 7 * sizes, "--", color=ORANGE, label="7n, the parameters")
     axes.plot(sizes, [dimension(int(n)) for n in sizes], "o", color=BLUE, label="reached by URNN")
