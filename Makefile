@@ -24,7 +24,7 @@ lint: $(READY)  ## format, lint, types
 	$(BIN)/pyrefly check
 
 docs: $(READY)  ## the site, in out/docs; offline, and warnings are errors
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs out/docs
+	$(BIN)/python -m sphinx -E -q -W --keep-going -b html docs out/docs
 	@echo out/docs/index.html
 
 bench: $(READY)  ## speed and memory beside the peers, in one run each; JSON and pictures in out/

@@ -57,7 +57,11 @@ html_show_sourcelink = False
 html_theme_options = {
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
-    "secondary_sidebar_items": ["page-toc"],
+    # wide tables need the room
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        **dict.fromkeys(("results", "speed/cpu", "speed/gpu"), []),
+    },
     "show_prev_next": True,
     "show_toc_level": 2,
     "footer_start": ["copyright"],

@@ -148,6 +148,10 @@ def test_numbers_of_the_readme_are_those_of_the_results() -> None:
         count = re.search(rf"(\d+) {words}", results)
         assert count is not None
         assert re.search(rf"{count[1]} (are )?{words}", text), words
+    for network, recipe in (("ScoRNN", "scornn/pmnist-170"), ("LSTM", "lstm/pmnist-128")):
+        accuracy = re.search(rf"^\| {recipe} \| test accuracy † \| ([\d.]+)", results, re.MULTILINE)
+        assert accuracy is not None
+        assert f"{network} {100 * float(accuracy[1]):.1f} %" in text
     verdicts = (DOCS / "verdicts.md").read_text()
     for outcome, words in (
         ("claims", "claims"),

@@ -30,7 +30,8 @@ __all__ = ["MARK", "PARTS", "expand", "setup"]
 MARK = re.compile(r"^<!-- generated: (\w+) ?(.*?) -->$", re.MULTILINE)
 # what subclasses of nn.Module have for torch, and layers for their base
 HIDDEN = "   :exclude-members: extra_repr, reset_parameters, run"
-RESULTS = Path(__file__).parent.parent.parent / "results"
+DOCS = Path(__file__).parent.parent
+RESULTS = DOCS.parent / "results"
 
 
 def names(module: str) -> str:
@@ -147,6 +148,27 @@ def _attributes(kind: type[Any]) -> dict[str, str]:
         meaning = re.sub(r":(\w+):`~?([^`]+)`", r"{py:\1}`\2`", meaning).replace("``", "`")
         found |= dict.fromkeys(re.split(r", ", keys), meaning)
     return found
+
+
+def measured(recipes: str) -> str:
+    """Rows of the page of results, which the command has written."""
+    lines = (DOCS / "results.md").read_text().splitlines()
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if len(cells) == 10:
+            found.setdefault(cells[0].strip(), cells)
+    places = {"quantity": 1, "ours": 2, "published": 3, "baseline": 5, "seeds": 6, "parameters": 7}
+    chosen = [found[name] for name in recipes.split()]
+    if all(cells[3] == "–" for cells in chosen):
+        del places["published"]
+    rows = []
+    for cells in chosen:
+        values = (cells[k].partition(" (")[0] for k in places.values())
+        # numbers are not broken into lines
+        kept = (value.replace(" ± ", "\u00a0±\u00a0").replace("e-", "e\u2011") for value in values)
+        rows.append((f"`{cells[0]}`", *kept))
+    return _table(("recipe", *places), rows)
 
 
 def speed(name: str) -> str:
@@ -271,6 +293,7 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
 
 PARTS: dict[str, Callable[[str], str]] = {
     "cli": cli,
+    "measured": measured,
     "names": names,
     "networks": networks,
     "recipe": recipe,
