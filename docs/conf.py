@@ -60,7 +60,9 @@ html_theme_options = {
     # wide tables need the room
     "secondary_sidebar_items": {
         "**": ["page-toc"],
-        **dict.fromkeys(("results", "speed/cpu", "speed/gpu"), []),
+        "results": [],
+        "speed/cpu": [],
+        "speed/gpu": [],
     },
     "show_prev_next": True,
     "show_toc_level": 2,
