@@ -28,7 +28,6 @@ extensions = [
 exclude_patterns = ["_build", "figures", "_ext"]
 
 # pages
-smartquotes = False
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 # Markdown that the command writes, and GitHub's, may begin below the first level

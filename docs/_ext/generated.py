@@ -82,7 +82,7 @@ def cli(_: str) -> str:
         rows = [(_argument(a), _help(a)) for a in sub._actions if a.dest != "help"]
         parts += [
             f"## cayley {name}",
-            (sub.description or "").strip(),
+            _options_as_code(sub.description or "").strip(),
             f"```console\n$ {example}\n```",
             f"```text\n{usage.strip()}\n```",
             _table(("argument", "meaning"), rows),
@@ -90,6 +90,10 @@ def cli(_: str) -> str:
     codes = (parser.epilog or "").partition("\n")[2]
     lines = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in codes.strip().split("\n"))
     return "\n\n".join((*parts, "## Exit codes", _table(("code", "meaning"), [*lines])))
+
+
+def _options_as_code(text: str) -> str:
+    return re.sub(r"(?<!\S)--[\w-]+", r"`\g<0>`", text)
 
 
 def _argument(action: argparse.Action) -> str:
@@ -100,7 +104,7 @@ def _argument(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action) -> str:
-    text = (action.help or "").replace("%(default)s", f"`{action.default}`")
+    text = _options_as_code(action.help or "").replace("%(default)s", f"`{action.default}`")
     if action.choices:
         text += f"{'; ' if text else ''}one of {', '.join(f'`{c}`' for c in action.choices)}"
     return text
