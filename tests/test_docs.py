@@ -5,6 +5,7 @@ import doctest
 import importlib
 import json
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -35,10 +36,15 @@ pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the site is not insta
 def as_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In float32, as a reader's session, and where files may be written."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
+    before = set(sys.modules)
     yield
     torch.set_default_dtype(dtype)
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith((str(tmp_path), "./")):
+            del sys.modules[name]
 
 
 def run_block(kind: str, code: str, name: str, names: dict[str, object]) -> None:
