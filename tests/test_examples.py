@@ -43,6 +43,11 @@ def test_every_example_is_run_here() -> None:
     )
 
 
+def test_every_example_is_on_the_site() -> None:
+    page = (FOLDER.parent / "docs" / "guides" / "examples.md").read_text()
+    assert all(f"examples/{path.name}\n" in page for path in FOLDER.glob("*.py"))
+
+
 def test_language_model(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat and the dog sat on the log. " * 60)
