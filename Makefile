@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: help demo test test-fast lint bench bench-gpu wheel clean
+.PHONY: help demo test test-fast lint docs bench bench-gpu wheel clean
 
 help:  ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -22,6 +22,10 @@ lint: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
+
+docs: $(READY)  ## the site, in out/docs; offline, and warnings are errors
+	$(BIN)/python -m sphinx -E -q -W --keep-going -b html docs out/docs
+	@echo out/docs/index.html
 
 bench: $(READY)  ## speed and memory beside the peers, in one run each; JSON and pictures in out/
 	$(BIN)/python benchmarks/networks.py -o out/networks-cpu.json
@@ -53,5 +57,5 @@ clean:  ## everything that was made
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard cayley/kernels/cpu/src/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,graph,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,graph,dev,docs]'
 	touch $@
