@@ -207,6 +207,8 @@ class Ensemble:
 class _Given(nn.Module):
     """A matrix that was formed before, in the place of a structured one."""
 
+    is_frozen = False
+
     def __init__(self) -> None:
         super().__init__()
         self.W = nn.Parameter(torch.empty(0))
