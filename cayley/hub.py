@@ -36,7 +36,9 @@ Loading reads safetensors and a JSON of arguments, and executes no code of the r
 try:
     # pyrefly: ignore[missing-import]
     from huggingface_hub import PyTorchModelHubMixin as Hub
-except ModuleNotFoundError:
+except ModuleNotFoundError as error:
+    if error.name != "huggingface_hub":
+        raise
 
     class Hub:
         """In the place of ``PyTorchModelHubMixin`` where there is none: says what to install."""

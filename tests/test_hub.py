@@ -41,6 +41,8 @@ def test_without_the_hub_it_says_what_to_install() -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_what_is_saved_loads(network: str, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
+    # its files know no complex128
+    torch.set_default_dtype(torch.float32)
     model: Any = SequenceModel(network, 8, outputs=5, vocabulary=7, input_size=3)
     model.save_pretrained(tmp_path, model_card_kwargs={"recipe": "mine", "score": "0.5"})
     twin = SequenceModel.from_pretrained(tmp_path).eval()
