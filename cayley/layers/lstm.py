@@ -301,7 +301,8 @@ class LSTM(Recurrent):
                         raise RuntimeError(
                             "a normalisation over the batch writes statistics of the population "
                             "while it trains, and a transform of torch.func, such as vmap or grad, "
-                            "cannot: call layer.eval(), or normalise over the layer"
+                            "cannot: give functional_call the buffers too, call layer.eval(), or "
+                            "normalise over the layer"
                         ) from error
         h_n, c_n = (last_states(v, batch_sizes, False) for v in (states.h, states.c))
         y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
