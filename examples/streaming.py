@@ -22,7 +22,7 @@ class Service:
     """Answers streams one step at a time.
 
     Arguments:
-        rnn: A recurrent layer, in evaluation mode.
+        rnn: A recurrent layer, frozen.
         head: What makes answers of its outputs.
     """
 
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> float:
     options = parser.parse_args(arguments)
     torch.manual_seed(5544)
     chance = random.Random(5544)
-    rnn, head = cayley.ScoRNN(4, 128, num_layers=2).eval(), nn.Linear(128, 3).eval()
+    rnn, head = cayley.ScoRNN(4, 128, num_layers=2).freeze(), nn.Linear(128, 3).eval()
     service = Service(rnn, head)
 
     seen: dict[str, list[Tensor]] = {}

@@ -59,6 +59,11 @@ def run_block(kind: str, code: str, name: str, names: dict[str, object]) -> None
     names |= test.globs
 
 
+def is_there(need: str) -> bool:
+    """Whether what a block needs is there: a package, or ``gpu``."""
+    return torch.cuda.is_available() if need == "gpu" else find_spec(need) is not None
+
+
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.usefixtures("as_a_reader")
 def test_code_of_a_page_runs(page: str) -> None:
@@ -68,7 +73,7 @@ def test_code_of_a_page_runs(page: str) -> None:
     torch.manual_seed(0)
     for block in BLOCK.finditer(text):
         needs = re.findall(r"\w+", block["needs"] or "")
-        if all(find_spec(package) for package in needs):
+        if all(map(is_there, needs)):
             line = text[: block.start("code")].count("\n")
             # the numbers of lines in a traceback are those of the page
             code = "\n" * line * (block["kind"] == "python") + block["code"]

@@ -180,7 +180,7 @@ def test_opacus() -> None:
 def test_gradients_of_each_example() -> None:
     """What private training clips, by torch.func."""
     model, (x, y) = Classifier(), data()
-    parameters = dict(model.named_parameters())
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
 
     def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         scores = functional_call(model, parameters, (x[None],))
