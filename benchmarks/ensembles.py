@@ -5,7 +5,7 @@
 A step is everything that ``cayley train`` does with a batch that is already on the device: forward,
 output layer, loss, backward, clipping, optimizers. Together is ``cayley train --together``, one at
 a time a loop over the networks, both from the same seeds and in the same run; on a GPU each also as
-CUDA graphs, where the networks can. No speed is printed before the losses of the first steps agree.
+CUDA graphs. No speed is printed before the losses of the first steps agree.
 
 The lower table is the recipe of ``torch.func`` for ensembles, ``vmap(grad(loss))`` over
 ``functional_call``, without optimizers, beside ``backward`` of each network: on the kernels, and as
@@ -54,7 +54,7 @@ def made_up(recipe: Recipe, B: int, T: int, G: int, device: str) -> list[Batch]:
 def learners(recipe: Recipe, G: int, device: str, graph: bool) -> list[Learner]:
     """One for each of G seeds."""
     task = build_task(recipe.task, RunSettings(tiny=True))
-    place = Machine(device, graph=None if graph else False)
+    place = Machine(device, graph=graph)
     models = [initial_model(recipe, task, seed, place) for seed in range(1, G + 1)]
     return [Learner(recipe, task, model, place) for model in models]
 

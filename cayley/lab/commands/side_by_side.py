@@ -26,7 +26,8 @@ LOOK_SECONDS = 0.1
 TELL_SECONDS = 30.0
 # how often a run is started again that a signal or a fault of the device has killed
 MOST_TRIES = 3
-# what an exit code of 1 may be too: missing data, which would be missing again
+# the exit code of an error that nobody caught, such as a fault of the device; missing data have it
+# too, but then no run has begun
 CRASH = 1
 
 

@@ -44,13 +44,13 @@ class Machine:
         precision: Of parameters and computation; ``bf16-mixed`` is torch's autocast.
         threads: Of torch; 0 leaves them as they are. More than a machine can start would kill the
             process.
-        graph: Whether to take training steps as CUDA graphs; None where they can be.
+        graph: Whether to take training steps as CUDA graphs.
     """
 
     device: str = "auto"
     precision: Precision = "32-true"
     threads: int = 0
-    graph: bool | None = False
+    graph: bool = False
 
     def __post_init__(self) -> None:
         cores = os.cpu_count() or 1
@@ -120,16 +120,8 @@ class GitState:
     modified: bool = False
 
 
-def describe_machine(
-    machine: Machine, device: "torch.device", *, graph: bool = False
-) -> MachineFacts:
-    """What a reader of numbers may ask about the machine that they are from.
-
-    Arguments:
-        machine: What was asked for.
-        device: What was chosen.
-        graph: Whether training steps are CUDA graphs.
-    """
+def describe_machine(machine: Machine, device: "torch.device") -> MachineFacts:
+    """What a reader of numbers may ask about the machine that they are from."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
@@ -138,7 +130,7 @@ def describe_machine(
         device=name,
         precision=machine.precision,
         threads=torch.get_num_threads(),
-        graph=graph,
+        graph=machine.graph,
         host=platform.node(),
         platform=platform.platform(),
         cpu=find_cpu(),

@@ -7,6 +7,7 @@
 ``naming``      the names of run folders
 ``loop``        when to evaluate, record, save and stop; ``timetable`` says when
 ``learner``     a step: forward, backward, preconditioner, optimizer
+``graphs``      steps as CUDA graphs
 ``together``    several runs at once; ``ensemble`` a step of all their networks
 ``changes``     a longer run, or one whose recipe was edited on the way
 ``optimizers``  optimizers, schedules and BNP from the settings of a recipe

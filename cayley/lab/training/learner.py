@@ -36,9 +36,6 @@ class Learner:
         task: Says what is wrong with an answer.
         model: Takes the input of a batch and a state, returns an output and a state.
         machine: Device and precision, and whether to take steps as CUDA graphs.
-
-    Attributes:
-        no_graph: Why steps are no CUDA graphs; None if they are.
     """
 
     def __init__(self, recipe: Recipe, task: Task, model: nn.Module, machine: Machine) -> None:
@@ -55,27 +52,25 @@ class Learner:
         self.schedule = build_schedule(recipe.optim.schedule, self.optimizer, steps)
         self.bnp = build_bnp(recipe.bnp, model)
         self.state: Any = None
-        self.no_graph = self._graph_refusal(recipe, machine)
         self.graphs = None
-        if self.no_graph is None:
+        if machine.graph:
+            self._check_graphs(recipe, machine)
             self.graphs = StepGraphs(self.update, self.fabric.device, self.memory)
             make_capturable(self.optimizer)
 
-    def _graph_refusal(self, recipe: Recipe, machine: Machine) -> str | None:
-        if machine.graph is False:
-            return "they are not asked for"
+    def _check_graphs(self, recipe: Recipe, machine: Machine) -> None:
+        """Raise unless steps can be CUDA graphs."""
         if self.fabric.device.type != "cuda":
             reason = "the device is no GPU"
         elif machine.precision == "bf16-mixed":
             reason = "autocast makes copies of the weights"
         else:
             reason = graph_refusal(recipe, self.model, self.optimizer)
-        if machine.graph and reason:
+        if reason:
             raise RecipeError(
                 f"--graph: expected steps that can be recorded, got {recipe.name}, where {reason}: "
                 "leave it out"
             )
-        return reason
 
     def learn(self, batch: Batch) -> Tensor:
         """Take one step, by a batch; the recurrent state goes on from the batch before.

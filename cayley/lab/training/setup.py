@@ -104,7 +104,7 @@ def initial_model(recipe: Recipe, task: Task, seed: int, machine: Machine) -> nn
 
 def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescription:
     """What ``run.json`` says of a run that begins."""
-    task, model, graph = loop.task, loop.learner.model, loop.learner.no_graph is None
+    task, model = loop.task, loop.learner.model
     splits = [split for split in SPLITS if task.size(split)]
     place = None if settings.data is None else str(settings.data.resolve())
     return RunDescription(
@@ -128,7 +128,7 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
         data=DataPlace(place, settings.download, settings.check),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(sys.argv),
-        machine=describe_machine(settings.machine, loop.device, graph=graph),
+        machine=describe_machine(settings.machine, loop.device),
         versions=find_versions(),
         git=find_git_state(),
         settings=write_recipe(recipe),

@@ -124,9 +124,14 @@ def test_on_kernels_the_numbers_are_the_very_same(kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("graph", [False, None], ids=["eager", "graph"])
-@pytest.mark.parametrize("kind", ["ScoRNN", "NCGRU", "ENRNN", "LSTM-batch"])
-def test_on_a_gpu(kind: str, graph: bool | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "graph"),
+    [
+        *((kind, False) for kind in ("ScoRNN", "NCGRU", "ENRNN", "LSTM-batch")),
+        *((kind, True) for kind in ("ScoRNN", "NCGRU")),
+    ],
+)
+def test_on_a_gpu(kind: str, graph: bool, tmp_path: Path) -> None:
     settings = RunSettings(Machine("cuda", "32-true", 1, graph), tiny=True)
     one = recipe(kind, training={"batch": 4, "steps": 30, "clip_norm": 1.0, "log": 1})
     train_together(members(tmp_path, settings, [one] * 3))
