@@ -15,7 +15,7 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch
 from cayley.optim.optimizer import DenseOptimizer
 
-__all__ = ["StepGraphs", "graph_refusal", "make_capturable", "unchanged"]
+__all__ = ["StepGraphs", "graph_refusal", "keeps_nothing", "make_capturable", "unchanged"]
 
 # takes a batch and a state, returns the loss and the next state, neither with a history
 Step = Callable[[Batch, Any], tuple[Tensor, Any]]
@@ -56,6 +56,22 @@ def graph_refusal(recipe: Recipe, model: nn.Module, optimizer: Optimizer) -> str
     return None
 
 
+def keeps_nothing(optimizer: Optimizer) -> bool:
+    """Whether an optimizer remembers nothing of its steps: SGD without momentum.
+
+    Example:
+        >>> keeps_nothing(SGD([torch.ones(1)], lr=0.1))
+        True
+        >>> keeps_nothing(SGD([torch.ones(1)], lr=0.1, momentum=0.9))
+        False
+    """
+    members = getattr(optimizer, "optimizers", (optimizer,))
+    return all(
+        isinstance(each, SGD) and not any(group["momentum"] for group in each.param_groups)
+        for each in members
+    )
+
+
 def make_capturable(optimizer: Optimizer) -> None:
     """Have an optimizer count its steps on the device, those that it has taken included."""
     for each in getattr(optimizer, "optimizers", (optimizer,)):
@@ -64,8 +80,10 @@ def make_capturable(optimizer: Optimizer) -> None:
                 continue
             group["capturable"] = True
             for p in group["params"]:
-                if "step" in each.state[p]:
-                    each.state[p]["step"] = each.state[p]["step"].to(p.device)
+                # an entry, even an empty one, would say that a step has been taken
+                state = each.state.get(p, {})
+                if "step" in state:
+                    state["step"] = state["step"].to(p.device)
 
 
 class StepGraphs:

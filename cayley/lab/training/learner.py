@@ -16,7 +16,12 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.runs import Machine
 from cayley.lab.tasks import Batch, Task
 from cayley.lab.tasks.text import Text
-from cayley.lab.training.graphs import StepGraphs, graph_refusal, make_capturable
+from cayley.lab.training.graphs import (
+    StepGraphs,
+    graph_refusal,
+    keeps_nothing,
+    make_capturable,
+)
 from cayley.lab.training.optimizers import (
     build_bnp,
     build_optimizer,
@@ -142,7 +147,7 @@ class Learner:
     def memory(self) -> list[Tensor] | None:
         """What a step changes in place; None before the first one, which makes some of it."""
         kept = self.optimizer.state.values()
-        if not kept:
+        if not kept and not keeps_nothing(self.optimizer):
             return None
         slots = [slot for state in kept for slot in state.values() if isinstance(slot, Tensor)]
         return [*self.model.parameters(), *self.model.buffers(), *slots]

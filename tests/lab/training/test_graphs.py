@@ -81,6 +81,24 @@ def test_the_steps_that_were_taken_count() -> None:
     assert optimizer.state[p]["step"].device == p.device
 
 
+@pytest.mark.parametrize("name", ["lstm/adding-200", "ln-lstm/copying-100", "scornn/adding-200"])
+def test_a_capturable_optimizer_has_taken_no_step(name: str) -> None:
+    recipe = find_recipe(name).recipe(tiny=True)
+    settings = RunSettings(Machine("cpu"), tiny=True)
+    task = build_task(recipe.task, settings)
+    one = Learner(recipe, task, initial_model(recipe, task, 1, settings.machine), settings.machine)
+    make_capturable(one.optimizer)
+    assert one.memory() is None
+
+
+def test_sgd_without_momentum_has_nothing_to_make_in_a_first_step() -> None:
+    recipe = find_recipe("lstm/copying-1000-sgd").recipe(tiny=True)
+    settings = RunSettings(Machine("cpu"), tiny=True)
+    task = build_task(recipe.task, settings)
+    one = Learner(recipe, task, initial_model(recipe, task, 1, settings.machine), settings.machine)
+    assert one.memory() is not None
+
+
 def test_steps_that_are_undone_leave_no_trace() -> None:
     recipe = find_recipe("lstm/adding-200").recipe(tiny=True)
     settings = RunSettings(Machine("cpu"), tiny=True)
