@@ -164,19 +164,22 @@ def _follow(
 def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
     """The eigenpair from all eigenvalues, and whether it is (nearly) multiple."""
     A = T.to(torch.float64)
+    # on the host: cuSOLVER's Xgeev ended processes that shared a GPU under MPS
+    host = A.cpu()
     if k == 0:
-        theta = torch.linalg.eigvals(A)
+        theta = torch.linalg.eigvals(host)
         theta = theta[order_of(theta)]
         right = left = A[:, :0]
     else:
-        theta, E = torch.linalg.eig(A)
+        theta, E = torch.linalg.eig(host)
         order = order_of(theta)
         theta, E = theta[order], E[:, order]
         right = torch.linalg.qr(torch.where(theta.imag < 0, E.imag, E.real)[:, :k]).Q
         # rows of the inverse are left eigenvectors; if there is none, any start must do
-        rows = torch.linalg.solve_ex(E.mT, torch.eye(len(E), k, device=E.device).to(E)).result
+        rows = torch.linalg.solve_ex(E.mT, torch.eye(len(E), k).to(E)).result
         left = torch.where(theta[:k].imag < 0, rows.imag, rows.real)
         left = torch.linalg.qr(left).Q if left.isfinite().all() else right
+        right, left = right.to(A.device), left.to(A.device)
     eigenvalue = complex(theta[0])
     generator = torch.Generator("cpu").manual_seed(len(A))
     start = torch.randn(len(A), generator=generator, dtype=A.dtype, device="cpu").to(A.device)
