@@ -258,6 +258,9 @@ def make_parser() -> argparse.ArgumentParser:
         default=300,
         help="how many points to keep of each curve (%(default)s)",
     )
+    sub.add_argument(
+        "--weights", action="store_true", help="keep the weights that give the numbers too"
+    )
 
     sub = add("status", commands.status, "cayley status runs")
     folder = sub.add_argument(

@@ -8,10 +8,11 @@ __all__ = ["archive"]
 
 
 def archive(options: Namespace) -> int:
-    """Copy finished runs without checkpoints and weights, and with fewer points of their curves.
+    """Copy finished runs without checkpoints, and with fewer points of their curves.
 
     What is copied is what the report reads: recipe, description, numbers and curves; a run that
-    ended because something was not finite has no numbers. Others are named and left out.
+    ended because something was not finite has no numbers. Others are named and left out. With
+    --weights the weights that give the numbers are copied too, as safetensors, with a card.
     """
     from cayley.lab.runs import archive_run, find_runs, is_diverged
 
@@ -23,7 +24,9 @@ def archive(options: Namespace) -> int:
         folder for folder in folders if (folder / "result.json").exists() or is_diverged(folder)
     ]
     for folder in finished:
-        archive_run(folder, target / folder.relative_to(source), options.points)
+        archive_run(
+            folder, target / folder.relative_to(source), options.points, weights=options.weights
+        )
     print(f"{target}: {len(finished)} runs")
     for folder in folders:
         if folder not in finished:

@@ -12,7 +12,7 @@ from cayley.lab.errors import RunError
 from cayley.lab.wording import align, counted, short_number
 
 if TYPE_CHECKING:
-    from cayley.lab.training import Weights
+    from cayley.lab.runs import Weights
 
 __all__ = ["diagnose"]
 

@@ -9,6 +9,7 @@
 ``state``       done, running, stopped or failed
 ``machine``     device, precision, threads; facts about them; ``cpu`` its name
 ``archive``     runs as they are kept for good
+``weights``     trained weights, and ``weights.safetensors`` of an archive
 ``studies``     ``study.json``: the numbers of a study
 ``interrupts``  Ctrl-C, SIGTERM and SIGHUP, noted until a loop can stop
 =============== ============================================================
@@ -59,6 +60,7 @@ from cayley.lab.runs.studies import (
     find_studies,
     read_study,
 )
+from cayley.lab.runs.weights import WEIGHTS_FILE, Weights, pack_weights, read_weights, write_card
 
 __all__ = [
     "FORMAT",
@@ -66,6 +68,7 @@ __all__ = [
     "STUDY_FILE",
     "STUDY_FORMAT",
     "STUDY_PICTURE",
+    "WEIGHTS_FILE",
     "BestValue",
     "DataPlace",
     "GitState",
@@ -86,6 +89,7 @@ __all__ = [
     "SelectedScores",
     "State",
     "StudyRecord",
+    "Weights",
     "archive_run",
     "check_format",
     "check_metrics",
@@ -98,11 +102,14 @@ __all__ = [
     "find_versions",
     "is_diverged",
     "load_tensors",
+    "pack_weights",
     "parse_json",
     "read_edited_run",
     "read_metrics",
     "read_result",
     "read_run",
     "read_study",
+    "read_weights",
     "thin",
+    "write_card",
 ]

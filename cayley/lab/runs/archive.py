@@ -1,4 +1,4 @@
-"""Runs as they are kept for good: their numbers and curves, without weights."""
+"""Runs as they are kept for good: their numbers and curves, and weights if asked for."""
 
 import json
 import shutil
@@ -18,6 +18,7 @@ from cayley.lab.runs.reading import (
     read_run,
 )
 from cayley.lab.runs.seals import digest, seal_json
+from cayley.lab.runs.weights import WEIGHTS_FILE, pack_weights, read_weights, write_card
 
 __all__ = ["archive_run", "thin"]
 
@@ -74,23 +75,31 @@ def without_places(description: RunDescription) -> RunDescription:
     )
 
 
-def archive_run(folder: Path, target: Path, points: int = 300) -> None:
-    """Copy a run that is over without checkpoint, weights and sound, and without what is private.
+def archive_run(folder: Path, target: Path, points: int = 300, *, weights: bool = False) -> None:
+    """Copy a run that is over without checkpoint and sound, and without what is private.
 
     Arguments:
         folder: Of the run.
         target: The folder to make of it; one that is there is replaced.
         points: How many records to keep of each curve.
+        weights: Whether the weights that give the run's numbers are kept too, with a card.
     """
-    description, _ = read_run(folder)
+    description, recipe = read_run(folder)
     result = None if is_diverged(folder) else read_result(folder, description)
+    packed = b""
+    if weights and result is not None:
+        packed = pack_weights(read_weights(folder, description, recipe), description)
     if result is not None:
         check_metrics(folder, result)
     with explain_damage(folder, "metrics.jsonl"):
         lines = [json.dumps(record) + "\n" for record in thin(read_metrics(folder), points)]
     files = {"run.json": without_places(description).to_json()}
     if result is not None:
-        result = replace(result, metrics=digest(*lines) if result.metrics else "")
+        result = replace(
+            result,
+            metrics=digest(*lines) if result.metrics else "",
+            weights=digest(packed) if packed else "",
+        )
         files["result.json"] = result.to_json()
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -102,6 +111,9 @@ def archive_run(folder: Path, target: Path, points: int = 300) -> None:
             if description.format > 1:
                 content = seal_json(content, description.seal)
             (target / name).write_text(json.dumps(content, indent=1) + "\n")
+        if packed and result is not None:
+            (target / WEIGHTS_FILE).write_bytes(packed)
+            write_card(target, description, result)
     except OSError as error:
         raise RunError(
             f"could not write {target}: {error.strerror}: choose another place"

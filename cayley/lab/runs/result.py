@@ -45,6 +45,7 @@ class RunResult:
         audio: Scores of sound; None if it was not scored.
         finished: When.
         metrics: The SHA-256 of ``metrics.jsonl``; empty in format 1.
+        weights: The SHA-256 of ``weights.safetensors``, which an archive may have; else empty.
     """
 
     status: str
@@ -61,6 +62,7 @@ class RunResult:
     audio: dict[str, float] | None = None
     finished: str = ""
     metrics: str = ""
+    weights: str = ""
 
     @classmethod
     def parse(cls, content: Any) -> "RunResult":

@@ -25,7 +25,7 @@ from cayley.lab.training.entry import evaluate, resume, train
 from cayley.lab.training.estimate import Estimate, estimate_run
 from cayley.lab.training.naming import run_folder
 from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, choose_reporters, title
-from cayley.lab.training.restoring import RestoredRun, Weights, restore_run
+from cayley.lab.training.restoring import RestoredRun, load_model, restore_run
 from cayley.lab.training.samples import has_samples, write_samples
 from cayley.lab.training.setup import (
     RunSettings,
@@ -46,7 +46,6 @@ __all__ = [
     "RestoredRun",
     "RunSettings",
     "TensorBoard",
-    "Weights",
     "build_task",
     "check_tensorboard",
     "choose_reporter",
@@ -56,6 +55,7 @@ __all__ = [
     "fit_hidden",
     "has_samples",
     "initial_model",
+    "load_model",
     "reads_files",
     "restore_run",
     "restore_settings",

@@ -11,6 +11,7 @@ from cayley.lab.runs import (
     RunDescription,
     RunFolder,
     RunResult,
+    Weights,
     check_format,
     read_edited_run,
     read_result,
@@ -22,7 +23,7 @@ from cayley.lab.training.evaluation import audio_metrics, check_work, score_mode
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.loop import Loop
 from cayley.lab.training.reporters import Quiet, Reporter
-from cayley.lab.training.restoring import Weights, check_trusted, restore_run
+from cayley.lab.training.restoring import check_trusted, restore_run
 from cayley.lab.training.setup import (
     RunSettings,
     build_task,
@@ -190,7 +191,7 @@ def evaluate(
     Arguments:
         folder: Of the run.
         split: What to score them on.
-        weights: Which, see :func:`~cayley.lab.training.restoring.restore_run`.
+        weights: Which, see :func:`~cayley.lab.runs.weights.read_weights`.
         device: Another one than that of the run; empty for the same.
         data: Where the data are now; None for the same place.
         audio: Whether to score sound instead.

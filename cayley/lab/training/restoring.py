@@ -2,19 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torch import nn
 
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import Recipe
-from cayley.lab.runs import RunDescription, explain_damage, load_tensors, read_run
+from cayley.lab.runs import RunDescription, Weights, explain_damage, read_run, read_weights
 from cayley.lab.tasks import Split, Task
 from cayley.lab.training.setup import RunSettings, build_task, initial_model, restore_settings
 
-__all__ = ["RestoredRun", "Weights", "check_trusted", "restore_run"]
-
-Weights = Literal["selected", "valid", "test", "last"]
+__all__ = ["RestoredRun", "check_trusted", "load_model", "restore_run"]
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,7 @@ def restore_run(
 
     Arguments:
         folder: Of the run.
-        weights: ``"selected"``, which give the run's numbers (where each split has its own choice
-            and this one none, the best by ``"valid"``), the best by ``"valid"`` or ``"test"``, or
-            the ``"last"`` that were saved.
+        weights: Which, see :func:`~cayley.lab.runs.weights.read_weights`.
         split: What they are to be scored on.
         device: Another one than that of the run; empty for the same.
         data: Where the data are now; None for the same place.
@@ -63,17 +58,20 @@ def restore_run(
     settings = restore_settings(description, device, data)
     task = build_task(recipe.task, settings)
     model = initial_model(recipe, task, description.seed, settings.machine)
-    chosen: str = weights
-    if weights == "selected":
-        chosen = recipe.evaluation.select
-    if chosen == "each":
-        # earlier versions kept no best by train
-        chosen = split if (folder / f"best-{split}.pt").exists() else "valid"
-    name = "checkpoint.pt" if chosen == "last" else f"best-{chosen}.pt"
-    with explain_damage(folder, name):
-        state = load_tensors(folder, name, description)
-        model.load_state_dict((state["learner"] if chosen == "last" else state)["model"])
+    tensors = read_weights(folder, description, recipe, weights, split)
+    with explain_damage(folder, "its weights"):
+        model.load_state_dict(tensors)
     return RestoredRun(folder, description, recipe, settings, task, model)
+
+
+def load_model(folder: Path | str, *, trust: bool = False) -> nn.Module:
+    """The trained network of a run, or of an archive with weights, on the CPU, for evaluation.
+
+    Arguments:
+        folder: Of the run.
+        trust: Whether the recipe may name a module outside cayley, whose code then runs.
+    """
+    return restore_run(Path(folder), device="cpu", trust=trust).model.eval()
 
 
 def check_trusted(folder: Path, recipe: Recipe, trust: bool = False) -> None:

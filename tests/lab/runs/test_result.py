@@ -26,7 +26,7 @@ def test_json_and_back() -> None:
     # the order and the names of the file
     assert " ".join(written) == (
         "status step epoch seconds evaluation_seconds seconds_per_epoch select selected best last "
-        "train_loss_best audio finished metrics"
+        "train_loss_best audio finished metrics weights"
     )
 
 

@@ -1,0 +1,96 @@
+"""Archives with weights give the numbers of the runs that they are of."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from cayley.cli import main
+from cayley.lab.errors import RunError
+from cayley.lab.recipes import find_recipe
+from cayley.lab.runs import WEIGHTS_FILE, Machine, archive_run, read_result
+from cayley.lab.training import RunSettings, evaluate, load_model, train
+
+SHARED = Path(__file__).parents[3] / "results/weights"
+# buffers of other types, complex numbers, the best evaluation and the last, tied weights
+RECIPES = ["enrnn/adding-750", "full-urnn/copying-1000", "scornn/mnist-170", "lstm/words"]
+SMALL = {"lstm/words": ["model.hidden=[6,8,6]", "model.embedding=6"]}
+
+
+def trained(name: str, folder: Path) -> Path:
+    recipe = find_recipe(name).recipe(overrides=SMALL.get(name, []), tiny=True)
+    train(recipe, folder, settings=RunSettings(Machine("cpu"), tiny=True))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained("quickstart", tmp_path_factory.mktemp("quickstart") / "run")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_an_archive_has_the_scores_of_its_run(name: str, tmp_path: Path) -> None:
+    run, archive = trained(name, tmp_path / "run"), tmp_path / "archive"
+    archive_run(run, archive, weights=True)
+    assert not [*archive.glob("*.pt")]
+    chosen = read_result(run).selected["test"]
+    again = evaluate(archive, "test")
+    assert again == evaluate(run, "test")
+    assert again == pytest.approx(chosen.scores)
+    value = f"{next(iter(chosen.scores.values())):.6g}"
+    assert value in (archive / "README.md").read_text()
+
+
+def test_a_model_is_loaded_in_one_line(run: Path, tmp_path: Path) -> None:
+    archive_run(run, tmp_path / "archive", weights=True)
+    one, other = load_model(run), load_model(str(tmp_path / "archive"))
+    assert not other.training
+    x = torch.rand(7, 2, 2, dtype=torch.float32)
+    assert torch.equal(one(x, None)[0], other(x, None)[0])
+
+
+def test_a_changed_bit_is_noticed(run: Path, tmp_path: Path) -> None:
+    archive_run(run, tmp_path / "archive", weights=True)
+    path = tmp_path / "archive" / WEIGHTS_FILE
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=r"weights.safetensors, which is damaged or of another run"):
+        load_model(tmp_path / "archive")
+
+
+def test_weights_of_another_run_are_refused(run: Path, tmp_path: Path) -> None:
+    archive_run(run, tmp_path / "archive", weights=True)
+    changes = ["optim.lr=0.5"]
+    recipe = find_recipe("quickstart").recipe(overrides=changes, tiny=True)
+    train(recipe, tmp_path / "other", settings=RunSettings(Machine("cpu"), tiny=True))
+    archive_run(tmp_path / "other", tmp_path / "others", weights=True)
+    shutil.copy(tmp_path / "others" / WEIGHTS_FILE, tmp_path / "archive")
+    with pytest.raises(RunError, match="damaged or of another run"):
+        load_model(tmp_path / "archive")
+
+
+def test_an_archive_without_weights_says_what_is_missing(run: Path, tmp_path: Path) -> None:
+    archive_run(run, tmp_path / "archive")
+    with pytest.raises(RunError, match=r"expected best-valid.pt in .*archive, got none"):
+        load_model(tmp_path / "archive")
+
+
+def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(run, tmp_path / "runs/a")
+    assert main(["archive", str(tmp_path / "runs"), "-o", str(tmp_path / "b"), "--weights"]) == 0
+    assert (tmp_path / "b/a" / WEIGHTS_FILE).exists()
+    assert main(["evaluate", str(tmp_path / "b/a")]) == 0
+    assert "mse" in capsys.readouterr().out.lower()
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent for path in SHARED.rglob(WEIGHTS_FILE)))
+def test_shared_weights_give_the_number_of_their_card(
+    folder: Path, request: pytest.FixtureRequest
+) -> None:
+    data = request.getfixturevalue("source").folder if "mnist" in folder.as_posix() else None
+    scores = evaluate(folder, "test", device="cpu", data=data)
+    # on another device than the run's
+    chosen = read_result(folder).selected["test"]
+    assert scores == pytest.approx(chosen.scores, rel=1e-3, abs=2e-4)
