@@ -111,8 +111,8 @@ def batch_lstm_backward(
         *(dx, da, grad_h0, grad_c0, parameters, table),
     )
     _kernel(call, "lstm_batch_backward")(1, *arrays, T, B, _window_steps(call), *rows)
-    names = ("cell_gamma", "cell_beta", "input_gamma", "input_beta")
-    names += ("recurrent_gamma", "recurrent_beta", "b")
+    names = ("cell_beta", "cell_gamma", "input_beta", "input_gamma")
+    names += ("recurrent_beta", "recurrent_gamma", "b")
     found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 5)), strict=True))
     grad_W = outer_products(da, h, h0, call.batch_sizes, False) if "W" in needed else None
     return {

@@ -53,7 +53,8 @@ class BatchLayout:
         backward = self._product(GATES * self.H, self.units, 4)
         sums = 2 * (self.threads // LANES) * 3 * GATES
         windows = self.units * FEATURES * (3 * (K - 1) + 4)
-        return 4 * (max(forward, backward) + sums + windows)
+        parameters = 3 * FEATURES * self.units
+        return 4 * (max(forward, backward) + sums + parameters + windows)
 
     def _product(self, inputs: int, outputs: int, vector: int) -> int:
         """Floats of a product: its weights, and what it gives for all rows."""

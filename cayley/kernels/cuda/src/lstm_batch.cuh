@@ -93,7 +93,7 @@ struct Product {
   static constexpr int VALUES = SUMS > SPLITS ? SUMS / SPLITS : 1;  // that a lane ends with
   static constexpr int REPLICAS = SUMS < SPLITS ? SPLITS / SUMS : 1;
   // chunks that are on their way at a time
-  static constexpr int ROOM = 64 / (ROWS * WIDTH) < 1 ? 1 : 64 / (ROWS * WIDTH);
+  static constexpr int ROOM = 32 / (ROWS * WIDTH) < 1 ? 1 : 32 / (ROWS * WIDTH);
   static constexpr int AHEAD = ROOM < CHUNKS ? ROOM : CHUNKS;
 
   struct alignas(4 * WIDTH) Vector {
@@ -198,28 +198,35 @@ struct RowSums {
     return now() + (member.slot * PARTS + part) * WIDTH;
   }
 
+  // Returns that of the values which belongs to a lane: 32 / COUNT lanes have the same.
   template <int COUNT>
-  __device__ void sum(const Member& member, float (&values)[COUNT]) {
-    constexpr int EACH = 32 / COUNT;  // lanes with one sum
+  __device__ float sum(const Member& member, float (&values)[COUNT]) {
+    constexpr int EACH = 32 / COUNT;
     if (member.here) scatter_sums<32, COUNT>(values);
+    float own = values[0];
     if constexpr (PARTS == 1) {
-      const float own = values[0];
       if (member.here)
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) values[i] = __shfl_sync(~0u, own, i * EACH);
     } else {
       if (member.here && member.lane % EACH == 0)
-        now()[member.warp * WIDTH + member.lane / EACH] = values[0];
+        now()[member.warp * WIDTH + member.lane / EACH] = own;
       __syncthreads();
-      if (member.here)
+      if (member.here) {
+        own = 0;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-          values[i] = 0;
+        for (int i = 0; i < COUNT; ++i) values[i] = 0;
 #pragma unroll
-          for (int part = 0; part < PARTS; ++part) values[i] += of_part(member, part)[i];
+        for (int part = 0; part < PARTS; ++part) {
+          const float* const other = of_part(member, part);
+          own += other[member.lane / EACH];
+#pragma unroll
+          for (int i = 0; i < COUNT; ++i) values[i] += other[i];
         }
+      }
       turn ^= 1;
     }
+    return own;
   }
 
   // Mean and variance of each of VALUES features, of the first rows.
@@ -298,27 +305,36 @@ struct Site {
   int rows;
 };
 
-// The parameters of VALUES features of a unit, and where they are among all FEATURES of the site.
-template <int VALUES>
-struct Parameters {
-  static constexpr int WIDTH = VALUES * H;
+// The parameters of the normalisations, in shared memory: registers are for other things.
+constexpr int PARAMETERS = 3 * FEATURES * UNITS;
 
-  float gamma[VALUES], beta[VALUES], reference[VALUES];
+// Those of VALUES features of a unit, of which the first of all is FIRST.
+template <int FIRST, int VALUES>
+struct Parameters {
+  static constexpr int WIDTH = VALUES * H;  // the features of all units
+
+  const float* own;  // (FEATURES, 3)
   const float* given;
   int unit, rows;
 
-  __device__ Parameters(const Site& site, const Member& member)
-      : given(site.given), unit(member.unit), rows(site.rows) {
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i) {
-      const bool there = member.here && site.gamma;
-      gamma[i] = there ? site.gamma[at(i)] : 0.0f;
-      beta[i] = there ? site.beta[at(i)] : 0.0f;
-      reference[i] = there && site.reference ? site.reference[at(i)] : 0.0f;
+  __device__ Parameters(float* memory, const Site& site, const Member& member)
+      : own(memory + (member.here ? 3 * FEATURES * member.slot : 0)),
+        given(site.given),
+        unit(member.unit),
+        rows(site.rows) {
+    if (member.here && member.part == 0 && member.lane < VALUES) {
+      float* const mine = memory + 3 * (FEATURES * member.slot + FIRST + member.lane);
+      mine[0] = site.gamma ? site.gamma[at(member.lane)] : 0.0f;
+      mine[1] = site.beta ? site.beta[at(member.lane)] : 0.0f;
+      mine[2] = site.reference ? site.reference[at(member.lane)] : 0.0f;
     }
   }
 
   __device__ int at(int i) const { return i * H + unit; }
+  __device__ float gamma(int i) const { return own[3 * (FIRST + i)]; }
+  __device__ float beta(int i) const { return own[3 * (FIRST + i) + 1]; }
+  __device__ float reference(int i) const { return own[3 * (FIRST + i) + 2]; }
+  __device__ float apply(int i, float z) const { return fmaf(gamma(i), z, beta(i)); }
 
   // Mean and scale that are given to a row at step t of T.
   __device__ void read(int i, int t, int T, int row, float& mean, float& scale) const {

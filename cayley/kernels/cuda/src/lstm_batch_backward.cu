@@ -8,20 +8,22 @@ using Back = Product<GATES * H, UNITS, 4>;
 constexpr int STATISTICS = 3 * FEATURES;
 static_assert(STATISTICS <= 32, "each has a lane");
 
-// The gradient of N. With S1 and S2 the sums of G and G z over the rows, where G is the gradient of
+// The gradient of N. With S1 and S2 the sums over the rows of G and G z, where G is the gradient of
 // z times the scale, those of mean and variance of the window of step t are p = -S1 and
 // q = -scale S2 / 2. Each is divided by the number of values in the window and given to all of them.
 template <int FIRST, int VALUES>
-struct NormBack : Parameters<VALUES> {
-  using Base = Parameters<VALUES>;
+struct NormBack : Parameters<FIRST, VALUES> {
+  using Base = Parameters<FIRST, VALUES>;
 
   const float* external;  // (4, T, WIDTH)
   float m[VALUES], mean[VALUES], scale[VALUES];
   float p[VALUES], q[VALUES];                            // each divided by that number
   float dm[VALUES], dv[VALUES], inverse[VALUES], offset[VALUES];  // what pull() needs
 
-  __device__ NormBack(const Site& site, const Member& member, const float* external)
-      : Base(site, member), external(external) {}
+  float parameters = 0;  // the gradient of β, or of γ, that a lane has
+
+  __device__ NormBack(float* memory, const Site& site, const Member& member, const float* external)
+      : Base(memory, site, member), external(external) {}
 
   // Statistics of a step, each with one lane.
   __device__ void take(float statistic) {
@@ -37,46 +39,41 @@ struct NormBack : Parameters<VALUES> {
   __device__ float normal(int i, float a, int t, int T, int row) const {
     float own = mean[i], factor = scale[i];
     if constexpr (GIVEN) Base::read(i, t, T, row, own, factor);
-    return (a - Base::reference[i] - own) * factor;
+    return (a - Base::reference(i) - own) * factor;
   }
 
-  // G from the gradient of γ z + β.
-  __device__ float scaled(int i, float d, int t, int T, int row) const {
-    float mean, factor = scale[i];
-    if constexpr (GIVEN) Base::read(i, t, T, row, mean, factor);
-    return d * Base::gamma[i] * factor;
-  }
-
-  // From G and z of all rows at step t, with 1/n for the number n of values in its window.
+  // From the gradients d of γ z + β and from z, of all rows at step t, with 1/n for the number n of
+  // values in its window.
   __device__ void finish(RowSums& sums, const Window& window, const Member& member,
-                         const float (&gradients)[ITEMS][VALUES],
-                         const float (&z)[ITEMS][VALUES], int rows, float share, int t, int T) {
+                         const float (&d)[ITEMS][VALUES], const float (&z)[ITEMS][VALUES],
+                         int rows, float share, int t, int T) {
     float total[2 * VALUES] = {};
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows))
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
-          total[i] += gradients[item][i];
-          total[VALUES + i] = fmaf(gradients[item][i], z[item][i], total[VALUES + i]);
+          total[i] += d[item][i];
+          total[VALUES + i] = fmaf(d[item][i], z[item][i], total[VALUES + i]);
         }
-    sums.sum(member, total);
-    if (!member.here) return;
+    parameters += sums.sum(member, total);
+    if (GIVEN || !member.here) return;
     const float part = __fdividef(1, rows);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
-      dm[i] = -part * total[i];
-      dv[i] = -0.5f * part * scale[i] * total[VALUES + i];
+      const float factor = Base::gamma(i) * scale[i];
+      const float S1 = factor * total[i], S2 = factor * total[VALUES + i];
+      dm[i] = -part * S1;
+      dv[i] = -0.5f * part * scale[i] * S2;
       inverse[i] = __fdividef(1, scale[i]);
-      offset[i] = mean[i] - m[i];
+      offset[i] = 0;
       if constexpr (WINDOWED) {
         const float* const after = window.total(FIRST + i);
-        p[i] = -share * total[i];
-        q[i] = -0.5f * share * scale[i] * total[VALUES + i];
+        p[i] = -share * S1;
+        q[i] = -0.5f * share * scale[i] * S2;
         dv[i] = after[1] + q[i];
         dm[i] = after[0] + p[i] + 2 * (dv[i] * m[i] - fmaf(q[i], mean[i], after[2]));
-      } else {
-        offset[i] = 0;
+        offset[i] = mean[i] - m[i];
       }
       if (external) {
         const float* const own = external + (long long)t * Base::WIDTH + Base::at(i);
@@ -86,8 +83,12 @@ struct NormBack : Parameters<VALUES> {
     }
   }
 
-  // The gradient of a value, from G and z.
-  __device__ float pull(int i, float G, float z) const {
+  // The gradient of the value of a row at step t, from d and z.
+  __device__ float pull(int i, float d, float z, int t, int T, int row) const {
+    float mean, factor = scale[i];
+    if constexpr (GIVEN) Base::read(i, t, T, row, mean, factor);
+    const float G = d * Base::gamma(i) * factor;
+    if constexpr (GIVEN) return G;
     // z / scale + mean - m is what is left after the mean of the step is taken away
     return G + fmaf(2 * dv[i], fmaf(z, inverse[i], offset[i]), dm[i]);
   }
@@ -124,7 +125,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     const float* __restrict__ given_h, const float* __restrict__ gamma_c,
     const float* __restrict__ beta_c, const float* __restrict__ reference_c,
     const float* __restrict__ given_c, float* __restrict__ dx, float* da,
-    float* __restrict__ grad_h0, float* __restrict__ grad_c0, float* __restrict__ parameters,
+    float* __restrict__ grad_h0, float* __restrict__ grad_c0, float* __restrict__ grad_parameters,
     const long long* __restrict__ table, int T, int B, int K, int rows_x, int rows_h, int rows_c) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
@@ -137,11 +138,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
   });
   float* const products = memory += Back::FLOATS;
   RowSums sums = {memory += UNITS * STRIDE};
-  Window window(memory + RowSums::FLOATS, member, K);
+  float* const parameters = memory += RowSums::FLOATS;
+  Window window(memory + PARAMETERS, member, K);
 
-  NormBack<OF_X, GATES> N_x({gamma_x, beta_x, reference_x, given_x, rows_x}, member, external_x);
-  NormBack<OF_H, GATES> N_h({gamma_h, beta_h, reference_h, given_h, rows_h}, member, external_h);
-  NormBack<OF_C, 1> N_c({gamma_c, beta_c, reference_c, given_c, rows_c}, member, external_c);
+  NormBack<OF_X, GATES> N_x(parameters, {gamma_x, beta_x, reference_x, given_x, rows_x}, member,
+                            external_x);
+  NormBack<OF_H, GATES> N_h(parameters, {gamma_h, beta_h, reference_h, given_h, rows_h}, member,
+                            external_h);
+  NormBack<OF_C, 1> N_c(parameters, {gamma_c, beta_c, reference_c, given_c, rows_c}, member,
+                        external_c);
+  __syncthreads();
 
   // the statistic of this lane
   const int feature = member.lane / 3, kind = member.lane % 3 + (member.lane % 3 > 0);
@@ -206,12 +212,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
           float input = next[item][GATES + i];
           if constexpr (NORM_X) {
             z_x[item][i] = N_x.normal(i, input, t, T, row);
-            input = fmaf(N_x.gamma[i], z_x[item][i], N_x.beta[i]);
+            input = N_x.apply(i, z_x[item][i]);
           }
           if constexpr (NORM_H) {
             z_h[item][i] = gates[item][i];
             gates[item][i] =
-                activate_gate(i, fmaf(N_h.gamma[i], z_h[item][i], N_h.beta[i]) + input);
+                activate_gate(i, N_h.apply(i, z_h[item][i]) + input);
           }
         }
         from_h[item] = next[item][2 * GATES];
@@ -219,12 +225,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         tanh_c[item] = cell_before[item];  // of the step after it
         if constexpr (NORM_C) {
           z_c[item][0] = N_c.normal(0, cell_before[item], t, T, row);
-          tanh_c[item] = fmaf(N_c.gamma[0], z_c[item][0], N_c.beta[0]);
+          tanh_c[item] = N_c.apply(0, z_c[item][0]);
         }
         tanh_c[item] = tanhf(tanh_c[item]);
         cell_before[item] = next[item][2 * GATES + 2];
       }
-    if (t > 0) read();
   };
 
   // Cells after the last step of each row, of which longer rows have the later ones.
@@ -242,14 +247,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 
   read();
   prepare(T - 1, steps.rows);
-  float grad_gamma_x[GATES] = {}, grad_gamma_h[GATES] = {}, grad_beta[GATES] = {};
-  float grad_bias[GATES] = {}, grad_cell[2] = {};
+  float grad_bias = 0;  // that a lane has
   int rows_after = 0;
   __syncthreads();  // the weights and the window are there
   for (int t = T - 1; t >= 0; --t) {
     const int rows = steps.rows;
     const float share = WINDOWED ? __fdividef(1, n) : 0.0f;
-    float dh[ITEMS] = {}, dc[ITEMS][1] = {}, pulled[ITEMS][GATES] = {};
+    if (t > 0) read();
+    float dh[ITEMS] = {}, dc[ITEMS][1] = {};
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
@@ -257,61 +262,37 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         dh[item] = from_h[item];
         if (row < rows_after) dh[item] += products[member.slot * STRIDE + row];
         dc[item][0] = dh[item] * gates[item][O] * (1 - tanh_c[item] * tanh_c[item]);
-        if constexpr (NORM_C) {
-          grad_cell[0] = fmaf(dc[item][0], z_c[item][0], grad_cell[0]);
-          grad_cell[1] += dc[item][0];
-          dc[item][0] = N_c.scaled(0, dc[item][0], t, T, row);
-        }
       }
-    if constexpr (NORM_C && !GIVEN)
-      N_c.finish(sums, window, member, dc, z_c, rows, share, t, T);
+    if constexpr (NORM_C) N_c.finish(sums, window, member, dc, z_c, rows, share, t, T);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
         float own = dc[item][0];
-        if constexpr (NORM_C && !GIVEN) own = N_c.pull(0, own, z_c[item][0]);
+        if constexpr (NORM_C) own = N_c.pull(0, own, z_c[item][0], t, T, member.row(item));
         own += from_c[item] + carry[item];
-        const float *gate = gates[item];
+        const float* gate = gates[item];
         carry[item] = own * gate[F];
         d[item][I] = gate[G] * own * (gate[I] * (1 - gate[I]));
         d[item][F] = cell_before[item] * own * (gate[F] * (1 - gate[F]));
         d[item][G] = gate[I] * own * (1 - gate[G] * gate[G]);
         d[item][O] = tanh_c[item] * dh[item] * (gate[O] * (1 - gate[O]));
-#pragma unroll
-        for (int i = 0; i < GATES; ++i) {
-          pulled[item][i] = d[item][i];
-          if constexpr (NORM_H)
-            pulled[item][i] = N_h.scaled(i, d[item][i], t, T, member.row(item));
-        }
       }
-    if constexpr (NORM_H && !GIVEN)
-      N_h.finish(sums, window, member, pulled, z_h, rows, share, t, T);
+    if constexpr (NORM_H) N_h.finish(sums, window, member, d, z_h, rows, share, t, T);
+    float bias[GATES] = {};
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows))
 #pragma unroll
         for (int i = 0; i < GATES; ++i) {
-          if constexpr (NORM_H && !GIVEN)
-            pulled[item][i] = N_h.pull(i, pulled[item][i], z_h[item][i]);
+          float own = d[item][i];
+          if constexpr (NORM_H) own = N_h.pull(i, own, z_h[item][i], t, T, member.row(item));
           const long long row = at + member.row(item);
-          machine::publish(da + (row * GATES + i) * H + member.unit, pulled[item][i]);
+          machine::publish(da + (row * GATES + i) * H + member.unit, own);
+          bias[i] += own;
         }
     // while it is on its way
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows))
-#pragma unroll
-        for (int i = 0; i < GATES; ++i) {
-          grad_bias[i] += pulled[item][i];
-          grad_beta[i] += d[item][i];
-          if constexpr (NORM_H) grad_gamma_h[i] = fmaf(d[item][i], z_h[item][i], grad_gamma_h[i]);
-          if constexpr (NORM_X) {
-            grad_gamma_x[i] = fmaf(d[item][i], z_x[item][i], grad_gamma_x[i]);
-            d[item][i] = N_x.scaled(i, d[item][i], t, T, member.row(item));
-          }
-        }
-    if constexpr (NORM_X && !GIVEN)
-      N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
+    grad_bias += sums.sum(member, bias);
+    if constexpr (NORM_X) N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
     if constexpr (NORM_X || NORM_H) {
 #pragma unroll
       for (int item = 0; item < ITEMS; ++item)
@@ -319,7 +300,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 #pragma unroll
           for (int i = 0; i < GATES; ++i) {
             float own = d[item][i];
-            if constexpr (NORM_X && !GIVEN) own = N_x.pull(i, own, z_x[item][i]);
+            if constexpr (NORM_X) own = N_x.pull(i, own, z_x[item][i], t, T, member.row(item));
             dx[((at + member.row(item)) * GATES + i) * H + member.unit] = own;
           }
     }
@@ -346,23 +327,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
       grad_h0[row * (long long)H + member.unit] = products[member.slot * STRIDE + row];
       grad_c0[row * (long long)H + member.unit] = carry[item];
     }
-  sums.sum(member, grad_cell);
-  sums.sum(member, grad_gamma_x);
-  sums.sum(member, grad_gamma_h);
-  sums.sum(member, grad_beta);
-  sums.sum(member, grad_bias);
-  if (member.here && member.part == 0 && member.lane == 0) {
-    parameters[member.unit] = grad_cell[0];
-    parameters[H + member.unit] = grad_cell[1];
-    // γ and β of N_x, those of N_h, and b
-    float* const own = parameters + 2 * H + member.unit;
-#pragma unroll
-    for (int i = 0; i < GATES; ++i) {
-      own[i * H] = grad_gamma_x[i];
-      own[(GATES + i) * H] = grad_beta[i];
-      own[(2 * GATES + i) * H] = grad_gamma_h[i];
-      own[(3 * GATES + i) * H] = grad_beta[i];
-      own[(4 * GATES + i) * H] = grad_bias[i];
-    }
+  if (!member.here || member.part > 0) return;
+  // β and γ of N_c, N_x and N_h, with every 16th or 4th lane, and b, with every 8th
+  float* out = grad_parameters + member.unit;
+  if (member.lane % 16 == 0) out[member.lane / 16 * H] = N_c.parameters;
+  out += 2 * H;
+  if (member.lane % 4 == 0) {
+    out[member.lane / 4 * H] = N_x.parameters;
+    out[(2 * GATES + member.lane / 4) * H] = N_h.parameters;
   }
+  if (member.lane % 8 == 0) out[(4 * GATES + member.lane / 8) * H] = grad_bias;
 }

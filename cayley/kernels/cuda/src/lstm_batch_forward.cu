@@ -6,14 +6,14 @@ using Recurrent = Product<H, GATES * UNITS, VECTOR>;
 
 // N of VALUES features of a unit, of which those in the window begin with FIRST.
 template <int FIRST, int VALUES>
-struct Norm : Parameters<VALUES> {
-  using Base = Parameters<VALUES>;
+struct Norm : Parameters<FIRST, VALUES> {
+  using Base = Parameters<FIRST, VALUES>;
 
   float* out;  // (4, T, WIDTH)
   float m[VALUES], v[VALUES], mean[VALUES], scale[VALUES];
 
-  __device__ Norm(const Site& site, const Member& member, float* statistics)
-      : Base(site, member), out(statistics) {}
+  __device__ Norm(float* memory, const Site& site, const Member& member, float* statistics)
+      : Base(memory, site, member), out(statistics) {}
 
   // The statistics of step t, from the values less the reference.
   __device__ void observe(RowSums& sums, const Window& window, const Member& member,
@@ -48,10 +48,6 @@ struct Norm : Parameters<VALUES> {
     float own = mean[i], factor = scale[i];
     if constexpr (GIVEN) Base::read(i, t, T, row, own, factor);
     return (a - own) * factor;
-  }
-
-  __device__ float apply(int i, float z) const {
-    return fmaf(Base::gamma[i], z, Base::beta[i]);
   }
 
   // Lets the window end with step t, by the first warp alone.
@@ -109,17 +105,20 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   });
   float* const products = memory += Recurrent::FLOATS;
   RowSums sums = {memory += GATES * UNITS * STRIDE};
-  Window window(memory + RowSums::FLOATS, member, K);
+  float* const parameters = memory += RowSums::FLOATS;
+  Window window(memory + PARAMETERS, member, K);
 
-  Norm<OF_X, GATES> N_x({gamma_x, beta_x, reference_x, given_x, rows_x}, member, statistics_x);
-  Norm<OF_H, GATES> N_h({gamma_h, beta_h, reference_h, given_h, rows_h}, member, statistics_h);
-  Norm<OF_C, 1> N_c({gamma_c, beta_c, reference_c, given_c, rows_c}, member, statistics_c);
+  Norm<OF_X, GATES> N_x(parameters, {gamma_x, beta_x, reference_x, given_x, rows_x}, member,
+                        statistics_x);
+  Norm<OF_H, GATES> N_h(parameters, {gamma_h, beta_h, reference_h, given_h, rows_h}, member,
+                        statistics_h);
+  Norm<OF_C, 1> N_c(parameters, {gamma_c, beta_c, reference_c, given_c, rows_c}, member,
+                    statistics_c);
   float bias[GATES];
 #pragma unroll
-  for (int i = 0; i < GATES; ++i)
-    bias[i] = b && member.here ? b[i * H + member.unit] - N_h.reference[i] : -N_h.reference[i];
+  for (int i = 0; i < GATES; ++i) bias[i] = b && member.here ? b[i * H + member.unit] : 0.0f;
 
-  // x is read a step before it is normalised, which in turn is a step before it is used
+  // x is normalised a step before it is used
   Steps steps(table, 0, T, B, false), steps_ahead = steps, steps_read = steps;
   long long at = 0, before = 0, at_read = 0;
   float cell[ITEMS] = {}, input[ITEMS][GATES] = {}, next[ITEMS][GATES] = {};
@@ -136,8 +135,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
 #pragma unroll
-      for (int i = 0; i < GATES; ++i) input[item][i] = next[item][i] - N_x.reference[i];
-    if (t + 1 < T) read();
+      for (int i = 0; i < GATES; ++i) input[item][i] = next[item][i] - N_x.reference(i);
     if constexpr (NORM_X) {
       if constexpr (!GIVEN) N_x.observe(sums, window, member, input, steps_ahead.rows, t, T);
 #pragma unroll
@@ -162,6 +160,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   for (int t = 0; t < T; ++t) {
     const int rows = steps.rows;
     recurrent.multiply(t > 0 ? h + before * H : h0, rows, t > 0, products);
+    const bool more = t + 1 < T;
+    if (more) read();
     float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, state[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -169,7 +169,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
           a[item][i] =
-              bias[i] + products[(i * UNITS + member.slot) * STRIDE + member.row(item)];
+              products[(i * UNITS + member.slot) * STRIDE + member.row(item)] +
+              (bias[i] - N_h.reference(i));
     if constexpr (NORM_H && !GIVEN) N_h.observe(sums, window, member, a, rows, t, T);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -185,7 +186,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
           if (!NORM_H) z[item][i] = a[item][i];
         }
         cell[item] = fmaf(a[item][I], a[item][G], a[item][F] * cell[item]);
-        y[item][0] = cell[item] - N_c.reference[0];
+        y[item][0] = cell[item] - N_c.reference(0);
       }
     if constexpr (NORM_C && !GIVEN) N_c.observe(sums, window, member, y, rows, t, T);
 #pragma unroll
@@ -208,7 +209,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
       }
     before = at;
     at += steps.advance();
-    const bool more = t + 1 < T;
     if (more) {
       steps_ahead.advance();
       normalize_input(t + 1);
