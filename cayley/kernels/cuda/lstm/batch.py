@@ -57,7 +57,7 @@ def batch_lstm(call: LstmCall, contribution: Tensor) -> LstmStates:
         call: The call, whose x and U are not read.
         contribution: What the input contributes, (T, B, 4H) or (N, 4H).
     """
-    x, h0, c0, W, b = (readable(v) for v in (contribution, call.h0, call.c0, call.W, call.b))
+    x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
     B, H = call.h0.shape
     table, T = step_table(call.batch_sizes, x, B)
     h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
@@ -70,7 +70,7 @@ def batch_lstm(call: LstmCall, contribution: Tensor) -> LstmStates:
         for site in call.sites()
     ]
     tensors, rows = _read(call)
-    arrays = (x, h0, c0, W, b, *tensors, h, c, kept, *statistics, table)
+    arrays = (x, h0, c0, W, readable(call.b), *tensors, h, c, kept, *statistics, table)
     _kernel(call, "lstm_batch_forward")(1, *arrays, T, B, _window_steps(call), *rows)
     return LstmStates(h, c, kept, *statistics)
 
@@ -151,7 +151,9 @@ def _kernel(call: LstmCall, source: str) -> Kernel:
     if layout is None:
         raise NotImplementedError(f"expected a size that refusal() lets pass, for {source}")
     flags = {
-        **{f"NORM_{name}": site is not None for name, site in zip("XHC", call.sites(), strict=True)},
+        **{
+            f"NORM_{name}": site is not None for name, site in zip("XHC", call.sites(), strict=True)
+        },
         "GIVEN": any(site is not None and site.given is not None for site in call.sites()),
         "WINDOWED": K > 1,
         "PACKED": call.batch_sizes is not None,

@@ -21,6 +21,7 @@ struct NormBack : Parameters<FIRST, VALUES> {
   float dm[VALUES], dv[VALUES], inverse[VALUES], offset[VALUES];  // what pull() needs
 
   float parameters = 0;  // the gradient of β, or of γ, that a lane has
+  float common = 0;      // that of what is added to all values, of every 8th lane
 
   __device__ NormBack(float* memory, const Site& site, const Member& member, const float* external)
       : Base(memory, site, member), external(external) {}
@@ -80,6 +81,8 @@ struct NormBack : Parameters<FIRST, VALUES> {
         dm[i] = fmaf(part, own[0], dm[i]);
         dv[i] = fmaf(part, own[(long long)T * Base::WIDTH], dv[i]);
       }
+      // the sum of all that pull() gives, since the values less their mean have none
+      if (member.lane / 8 == i) common += fmaf(rows, dm[i], S1);
     }
   }
 
@@ -291,7 +294,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
           bias[i] += own;
         }
     // while it is on its way
-    grad_bias += sums.sum(member, bias);
+    if constexpr (!NORM_H || GIVEN) grad_bias += sums.sum(member, bias);
     if constexpr (NORM_X) N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
     if constexpr (NORM_X || NORM_H) {
 #pragma unroll
@@ -336,5 +339,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     out[member.lane / 4 * H] = N_x.parameters;
     out[(2 * GATES + member.lane / 4) * H] = N_h.parameters;
   }
-  if (member.lane % 8 == 0) out[(4 * GATES + member.lane / 8) * H] = grad_bias;
+  if (member.lane % 8 == 0)
+    out[(4 * GATES + member.lane / 8) * H] = NORM_H && !GIVEN ? N_h.common : grad_bias;
 }

@@ -1,4 +1,7 @@
-"""Statistics over the batch: the kernels, emulated on the CPU, against the loop in float64."""
+"""Statistics over the batch, and given ones: the kernels against the loop in double precision.
+
+Small sizes are emulated on the CPU too, with layouts of every kind.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -8,22 +11,22 @@ import torch
 from emulator import COMPILER, H200, emulated
 from torch import Tensor
 
-from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates
+import cayley
+from cayley.kernels.calls import LstmCall, LstmGradients, Site
 from cayley.kernels.cuda.lstm import batch, recurrence
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout
-from cayley.recurrences import NormSite, lstm_loop
+from cayley.recurrences import NormSite, lstm, lstm_loop
 from cayley.recurrences.lstm_call import LstmArguments, lstm_call
 
-pytestmark = [
-    pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
-    pytest.mark.slow,
-]
-
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 NAMES = ("input", "recurrent", "cell")
+Layout = tuple[int, int, int, int, int]
 
 
 class Case(NamedTuple):
     """Sizes, the layout's units, threads, rows, parts and items, and what is normalised how.
+
+    Without a layout it is the one that is best.
 
     Packed, the sequences end one after another from the second step on.
     """
@@ -31,7 +34,7 @@ class Case(NamedTuple):
     T: int
     B: int
     H: int
-    layout: tuple[int, int, int, int, int]
+    layout: Layout | None = None
     norms: str = "xhc"
     window: int = 1
     bias: bool = True
@@ -67,10 +70,21 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def on_the_cpu() -> Iterator[None]:
     with emulated():
         yield
+
+
+def on_cpu(function: Callable) -> Callable:
+    """A test with emulated kernels."""
+    for mark in (
+        pytest.mark.usefixtures("on_the_cpu"),
+        pytest.mark.slow,
+        pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
+    ):
+        function = mark(function)
+    return function
 
 
 def tensors_of(case: Case) -> dict[str, Tensor]:
@@ -98,7 +112,7 @@ def arguments_of(case: Case, tensors: dict[str, Tensor]) -> dict[str, Any]:
             if case.given:
                 shape = (case.T, case.B if case.given == "row" else 1, len(gamma))
                 table = torch.linspace(-1, 1, shape[0] * shape[1] * shape[2]).view(shape)
-                table = table.float().to(gamma.dtype)
+                table = table.float().to(gamma)
                 given = table, table.square()
             sites[argument] = NormSite(gamma, beta, given=given)
     plain = {name: tensors.get(name) for name in ("x", "h0", "c0", "W", "b")}
@@ -107,60 +121,162 @@ def arguments_of(case: Case, tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def call_of(arguments: dict[str, Any]) -> LstmCall:
-    others = {name: arguments.get(name) for name in LstmArguments._fields}
-    return lstm_call(LstmArguments(**others))
+    values: Any = [arguments.get(name) for name in LstmArguments._fields]
+    return lstm_call(LstmArguments(*values))
 
 
-def compare(ours: Any, theirs: Any, what: str) -> None:
-    error = (ours.double() - theirs).norm() / theirs.norm().clamp(min=1)
-    assert error <= 4e-6, f"{what} is off by {error:.1g}"
+def results(
+    case: Case, run: Callable, tensors: dict[str, Tensor], device: str = "cpu"
+) -> dict[str, Tensor]:
+    """h, c, statistics, and the gradients of all tensors from those of these."""
+    leaves = {name: v.detach().to(device).requires_grad_() for name, v in tensors.items()}
+    states = run(**arguments_of(case, leaves))
+    outputs = {"h": states.h, "c": states.c}
+    for name in NAMES:
+        if getattr(states, name) is not None:
+            outputs[f"statistics of {name}"] = getattr(states, name)[1]
+    gradients = gradients_of(outputs)
+    found = torch.autograd.grad(list(outputs.values()), list(leaves.values()), gradients)
+    outputs = {name: output.detach() for name, output in outputs.items()}
+    return outputs | {f"∂{name}": v for name, v in zip(leaves, found, strict=True)}
 
 
-def gradients_of(case: Case, states: Any) -> list[Tensor]:
-    """Those of h, c, and mean and variance of every step."""
-    generator = torch.Generator().manual_seed(case.T)
-    values = [states.h, states.c, *(site[1] for site in states[2:] if site is not None)]
-    found = [torch.randn(v.shape, generator=generator).float().double() for v in values]
-    for gradient in found[2:]:
-        gradient[2:] = 0
+def gradients_of(outputs: dict[str, Tensor]) -> list[Tensor]:
+    """Those of h, c, and mean and variance of every step: the others are for reading."""
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for name, output in outputs.items():
+        gradient = torch.randn(output.shape, generator=generator).float().to(output)
+        if "statistics" in name:
+            gradient[2:] = 0
+        found.append(gradient)
     return found
 
 
-def check(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = BatchLayout(case.H, *case.layout)
-    monkeypatch.setattr(batch, "best_batch_layout", lambda *_: layout)
-    tensors = tensors_of(case)
-    leaves = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
-    exact = lstm_loop(**arguments_of(case, leaves))
-    gradients = gradients_of(case, exact)
-    outputs = [exact.h, exact.c, *(site[1] for site in exact[2:] if site is not None)]
-    theirs = torch.autograd.grad(outputs, list(leaves.values()), gradients)
-    single = {name: tensor.detach().float() for name, tensor in tensors.items()}
-    call = call_of(arguments_of(case, single))
+def by_kernels(case: Case, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same, by the functions that launch the kernels."""
+    call = call_of(arguments_of(case, tensors))
     assert batch.joins_rows(call)
     states = recurrence.lstm(call)
-    compare(states.h, exact.h.detach(), "h")
-    compare(states.c, exact.c.detach(), "c")
+    outputs = {"h": states.h, "c": states.c}
     for name, own in zip(NAMES, states.statistics(), strict=True):
-        site = getattr(exact, name)
-        assert (own.numel() == 0) == (site is None)
-        if site is not None:
-            compare(own, site[1].detach(), f"statistics of {name}")
-    names = [name for name in NAMES if getattr(exact, name) is not None]
-    grad_h, grad_c, *external = (v.float() for v in gradients)
-    of_states = LstmGradients(grad_h, grad_c, None, **dict(zip(names, external, strict=True)))
-    needed = [gradient_name(name) for name in tensors]
-    found = recurrence.lstm_backward(of_states, states, call, needed)
-    for name, gradient in zip(tensors, theirs, strict=True):
-        compare(found[gradient_name(name)], gradient, f"the gradient of {name}")
+        if own.numel() > 0:
+            outputs[f"statistics of {name}"] = own
+    grad_h, grad_c, *external = gradients_of(outputs)
+    sites = [name.removeprefix("statistics of ") for name in outputs][2:]
+    of_states = LstmGradients(grad_h, grad_c, None, **dict(zip(sites, external, strict=True)))
+    needed = {name: gradient_name(name) for name in tensors}
+    found: dict[str, Any] = recurrence.lstm_backward(of_states, states, call, needed.values())
+    return outputs | {f"∂{name}": found[own] for name, own in needed.items()}
 
 
 def gradient_name(name: str) -> str:
     """That of a tensor of a case among those that an operator gives."""
     kind, _, site = name.partition(" ")
-    return f"{dict(zip('xhc', NAMES, strict=True))[site]}_{kind}" if site else kind
+    return f"{NAMES['xhc'.index(site)]}_{kind}" if site else kind
 
 
+def compare(ours: dict[str, Tensor], theirs: dict[str, Tensor], most: float) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, exact in theirs.items():
+        error = (ours[name].double() - exact).norm() / exact.norm().clamp(min=1)
+        assert error <= most, f"{name} is off by {error:.1g}"
+
+
+def use_layout(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case.layout is not None:
+        layout = BatchLayout(case.H, *case.layout)
+        monkeypatch.setattr(batch, "best_batch_layout", lambda *_: layout)
+
+
+@on_cpu
 @pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_loop_emulated(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_layout(case, monkeypatch)
+    tensors = tensors_of(case)
+    exact = results(case, lstm_loop, tensors)
+    compare(by_kernels(case, {name: v.float() for name, v in tensors.items()}), exact, 4e-6)
+
+
+# sizes of experiments, rows in several turns, several units a block, several rows a lane
+LARGE = [Case(9, 128, 60), Case(9, 50, 60), Case(5, 20, 61), Case(4, 512, 200), Case(3, 7, 512)]
+LARGE += [Case(30, 33, 128, window=10), Case(3, 300, 350, packed=True), Case(3, 512, 512)]
+LARGE += [Case(7, 130, 90, given="row"), Case(150, 65, 60, window=100, packed=True)]
+
+
+@gpu
+@pytest.mark.parametrize("case", CASES + LARGE, ids=str)
 def test_the_loop(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(case, monkeypatch)
+    use_layout(case, monkeypatch)
+    tensors = tensors_of(case)
+    exact = results(case, lstm_loop, tensors, "cuda")
+    with cayley.backend("cuda"):
+        ours = results(case, lstm, {name: v.float() for name, v in tensors.items()}, "cuda")
+    compare(ours, exact, 1e-5)
+
+
+@on_cpu
+@pytest.mark.parametrize("layout", [ONE, MANY])
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_large_mean_or_step_takes_no_digits(
+    window: int, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(6, 5, 4, layout, window=window)
+    use_layout(case, monkeypatch)
+    tensors = tensors_of(case)
+    tensors["x"] = (tensors["x"] + 1000).float().double()
+    tensors["x"][0] *= 1e3
+    exact = lstm_loop(**arguments_of(case, tensors)).h
+    call = call_of(arguments_of(case, {name: v.float() for name, v in tensors.items()}))
+    error = recurrence.lstm(call).h[window:].double() - exact[window:]
+    assert error.norm() <= 1e-4 * exact[window:].norm()
+
+
+@on_cpu
+def test_a_nan_of_any_bits_is_no_number_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a block waits for comes, whatever it is."""
+    case = Case(3, 4, 5, TWO)
+    use_layout(case, monkeypatch)
+    tensors = {name: v.float() for name, v in tensors_of(case).items()}
+    tensors["x"].view(torch.int32)[1, 2] = -1
+    ours = by_kernels(case, tensors)
+    assert not ours["h"][0].isnan().any()
+    assert ours["h"][1:].isnan().all()
+    assert ours["∂x"].isnan().any()
+
+
+@on_cpu
+def test_rows_that_lie_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not ours need not begin where a vector does."""
+    case = Case(3, 5, 4, ONE)
+    use_layout(case, monkeypatch)
+    tensors = {name: v.float() for name, v in tensors_of(case).items()}
+    expected = by_kernels(case, tensors)
+    for name, tensor in tensors.items():
+        room = torch.empty(tensor.numel() + 1, dtype=torch.float32)
+        tensors[name] = room[1:].view(tensor.shape).copy_(tensor)
+    ours = by_kernels(case, tensors)
+    assert all(torch.equal(ours[name], value) for name, value in expected.items())
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "chip", lambda _: H200)
+    monkeypatch.setattr(batch, "no_room", lambda what, _: f"{what} do not fit")
+    h0, x, gamma = torch.zeros(2, 5), torch.zeros(3, 2, 20), torch.zeros(20)
+    site = Site(gamma, gamma)
+    call = LstmCall(x, h0, h0, torch.zeros(20, 5), recurrent=site, over_batch=True)
+    assert batch.joins_rows(call)
+    assert batch.refusal(call) is None
+    assert not batch.joins_rows(call._replace(recurrent=None))
+    assert not batch.joins_rows(call._replace(over_batch=False))
+    given = call._replace(over_batch=False, recurrent=site._replace(given=torch.zeros(2, 3, 1, 20)))
+    assert batch.joins_rows(given)
+    assert batch.refusal(given) is None
+    assert "or of none" in (batch.refusal(given._replace(input=site)) or "")
+    going_on = call._replace(recurrent=site._replace(past=torch.zeros(2, 1, 1, 20)), window=2)
+    assert "no past" in (batch.refusal(going_on) or "")
+    assert "empty batch" in (batch.refusal(call._replace(h0=h0[:0])) or "")
+    many = call._replace(h0=torch.zeros(2000, 5))
+    assert batch.refusal(many) == "20 × 5 weights, 2000 rows do not fit"
+    long = call._replace(x=torch.zeros(9000, 2, 20), window=9000)
+    assert "and windows of 9000 steps" in (batch.refusal(long) or "")
