@@ -217,6 +217,11 @@ inline void publish(float* place, float value) {
   ++emulator::events;
 }
 
+inline void publish(float* place, const float (&values)[4]) {
+  emulator::outside = emulator::outside || (unsigned long)place % 16 != 0;
+  for (int i = 0; i < 4; ++i) publish(place + i, values[i]);
+}
+
 template <int COUNT>
 inline void look(const float* place, float (&seen)[COUNT]) {
   static unsigned count = 0;

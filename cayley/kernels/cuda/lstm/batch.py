@@ -99,10 +99,8 @@ def batch_lstm_backward(
     h, c, kept, *statistics = (v.contiguous() for v in states)
     B, H = call.h0.shape
     table, T = step_table(call.batch_sizes, x, B)
-    da = torch.empty_like(x)
+    dx, da = torch.empty_like(x), torch.empty_like(x)
     _expect(da)
-    apart = call.input is not None or call.recurrent is not None
-    dx = torch.empty_like(x) if apart else da
     grad_h0, grad_c0 = torch.empty_like(h0), torch.empty_like(c0)
     parameters = x.new_empty(22 * H)
     tensors, rows = _read(call)
@@ -114,7 +112,11 @@ def batch_lstm_backward(
     names = ("cell_beta", "cell_gamma", "input_beta", "input_gamma")
     names += ("recurrent_beta", "recurrent_gamma", "b")
     found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 5)), strict=True))
-    grad_W = outer_products(da, h, h0, call.batch_sizes, False) if "W" in needed else None
+    grad_W = None
+    if "W" in needed:
+        # rows in the order of the kernel, which has the gates of a unit side by side
+        grad_W = outer_products(da, h, h0, call.batch_sizes, False)
+        grad_W = grad_W.view(H, 4, H).transpose(0, 1).reshape(4 * H, H)
     return {
         **found,
         **{"h0": grad_h0, "c0": grad_c0, "W": grad_W},

@@ -1,5 +1,6 @@
 // The gradient of lstm_batch_forward.cu, from the last step to the first. `da`, the gradient of
-// W h + b, has machine::MISSING everywhere.
+// W h + b, has machine::MISSING everywhere; unlike all else it has the gates of a unit side by side,
+// so that they travel together.
 #include "lstm_batch.cuh"
 
 using Back = Product<GATES * H, UNITS, 4>;
@@ -137,7 +138,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
   Back back;
   back.init(memory, [&](int output, int k) {
     const int unit = blockIdx.x * UNITS + output;
-    return unit < H ? W[k * (long long)H + unit] : 0.0f;
+    return unit < H ? W[(k % GATES * H + k / GATES) * (long long)H + unit] : 0.0f;
   });
   float* const products = memory += Back::FLOATS;
   RowSums sums = {memory += UNITS * STRIDE};
@@ -284,29 +285,29 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     float bias[GATES] = {};
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
+      if (member.has(item, rows)) {
+        const int row = member.row(item);
+        float own[GATES];
+#pragma unroll
+        for (int i = 0; i < GATES; ++i) {
+          own[i] = d[item][i];
+          if constexpr (NORM_H) own[i] = N_h.pull(i, own[i], z_h[item][i], t, T, row);
+          bias[i] += own[i];
+        }
+        machine::publish(da + ((at + row) * H + member.unit) * GATES, own);
+      }
+    // while it is on its way
+    if constexpr (!NORM_H || GIVEN) grad_bias += sums.sum(member, bias);
+    if constexpr (NORM_X) N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows))
 #pragma unroll
         for (int i = 0; i < GATES; ++i) {
           float own = d[item][i];
-          if constexpr (NORM_H) own = N_h.pull(i, own, z_h[item][i], t, T, member.row(item));
-          const long long row = at + member.row(item);
-          machine::publish(da + (row * GATES + i) * H + member.unit, own);
-          bias[i] += own;
+          if constexpr (NORM_X) own = N_x.pull(i, own, z_x[item][i], t, T, member.row(item));
+          dx[((at + member.row(item)) * GATES + i) * H + member.unit] = own;
         }
-    // while it is on its way
-    if constexpr (!NORM_H || GIVEN) grad_bias += sums.sum(member, bias);
-    if constexpr (NORM_X) N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
-    if constexpr (NORM_X || NORM_H) {
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item)
-        if (member.has(item, rows))
-#pragma unroll
-          for (int i = 0; i < GATES; ++i) {
-            float own = d[item][i];
-            if constexpr (NORM_X) own = N_x.pull(i, own, z_x[item][i], t, T, member.row(item));
-            dx[((at + member.row(item)) * GATES + i) * H + member.unit] = own;
-          }
-    }
     const long long now = at;
     at += steps.advance();
     if constexpr (WINDOWED) {

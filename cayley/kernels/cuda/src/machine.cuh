@@ -47,10 +47,21 @@ constexpr unsigned MISSING = 0xffffffffu;
 
 __device__ inline bool is_missing(float value) { return __float_as_uint(value) == MISSING; }
 
+// The bits of a number, of the many that a NaN can have others.
+__device__ inline unsigned published(float value) {
+  return is_missing(value) ? 0x7fffffffu : __float_as_uint(value);
+}
+
 __device__ inline void publish(float* place, float value) {
-  // of the many bits that a NaN can have
-  const unsigned bits = is_missing(value) ? 0x7fffffffu : __float_as_uint(value);
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(place), "r"(bits) : "memory");
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(place), "r"(published(value))
+               : "memory");
+}
+
+__device__ inline void publish(float* place, const float (&values)[4]) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(place),
+               "r"(published(values[0])), "r"(published(values[1])), "r"(published(values[2])),
+               "r"(published(values[3]))
+               : "memory");
 }
 
 // COUNT of them, one beside another, each of which may be missing. They come from the cache that all
