@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, best_batch_layout
+from cayley.kernels.cuda.lstm.kernels import window_room
 from cayley.kernels.cuda.runtime.blocks import Options
 from cayley.kernels.cuda.runtime.chip import chip, no_room
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
@@ -44,7 +45,7 @@ def refusal(call: LstmCall) -> str | None:
         return "the CUDA kernels have no past of statistics over the batch"
     if B == 0:
         return "the CUDA kernels have no statistics of an empty batch"
-    if best_batch_layout(H, B, K, chip(call.h0.device.index)) is None:
+    if best_batch_layout(H, B, window_room(K), chip(call.h0.device.index)) is None:
         also = f" and windows of {K} steps" if K > 1 else ""
         return no_room(f"{4 * H} × {H} weights, {B} rows{also}", call.h0.device)
     return None
@@ -148,7 +149,7 @@ def _read(call: LstmCall) -> tuple[list[Tensor | None], list[int]]:
 
 
 def _kernel(call: LstmCall, source: str) -> Kernel:
-    (B, H), K, device = call.h0.shape, _window_steps(call), call.h0.device.index
+    (B, H), K, device = call.h0.shape, window_room(_window_steps(call)), call.h0.device.index
     layout = best_batch_layout(H, B, K, chip(device))
     if layout is None:
         raise NotImplementedError(f"expected a size that refusal() lets pass, for {source}")
@@ -162,7 +163,6 @@ def _kernel(call: LstmCall, source: str) -> Kernel:
     }
     options = [(f"bool {name}", str(flag).lower()) for name, flag in flags.items()]
     options.append(("float EPS", f"{float(call.eps)!r}f"))
-    # the room for windows is no part of the compiled code
     return _compiled(source, layout, layout.memory(K), (*options,), device)
 
 

@@ -3,18 +3,33 @@
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cayley.kernels.cuda.runtime.blocks import Options, option_lines
 from cayley.kernels.cuda.runtime.chip import RESERVED, Chip
 from cayley.kernels.cuda.runtime.nvrtc import constants
 
-__all__ = ["BatchLayout", "best_batch_layout"]
+__all__ = ["BatchLayout", "Share", "best_batch_layout"]
 
 LANES, GATES = 32, 4
 FEATURES = 2 * GATES + 1  # of a unit that are normalised
-SPLITS = 8  # lanes that share a row of a product
+THREADS = 512
+KEPT = 32  # weights that a lane has in registers, at most
+MOST_SUMS = 32  # of a lane
 MOST_PARTS = 4  # warps of a unit: each reads the sums of all
 MOST_ITEMS = 8  # rows of a lane
+
+
+class Share(NamedTuple):
+    """How the threads of a block share a product.
+
+    Attributes:
+        splits: The lanes of a row.
+        rows: Of the batch, for which a lane multiplies at a time. Both are powers of 2.
+    """
+
+    splits: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -25,17 +40,19 @@ class BatchLayout:
         H: The number of units.
         units: Of a block: a power of 2.
         threads: Of a block.
-        rows: Of the batch, for which a lane multiplies at a time: a power of 2.
         parts: The warps of a unit.
         items: The rows of a lane of them.
+        forward: How the product with the states is shared.
+        backward: How that with the gradients of the gates is.
     """
 
     H: int
     units: int
     threads: int
-    rows: int
     parts: int
     items: int
+    forward: Share
+    backward: Share
 
     @property
     def blocks(self) -> int:
@@ -49,23 +66,27 @@ class BatchLayout:
 
     def memory(self, K: int) -> int:
         """Bytes of shared memory for windows of K steps, enough for both directions."""
-        forward = self._product(self.H, GATES * self.units, self.vector)
-        backward = self._product(GATES * self.H, self.units, 4)
+        forward = self._product(self.H, GATES * self.units, self.forward.splits * self.vector)
+        backward = self._product(GATES * self.H, self.units, self.backward.splits * 4)
         sums = 2 * (self.threads // LANES) * 3 * GATES
-        windows = self.units * FEATURES * (3 * (K - 1) + 4)
         parameters = 3 * FEATURES * self.units
+        windows = self.units * FEATURES * (3 * (K - 1) + 4)
         return 4 * (max(forward, backward) + sums + parameters + windows)
 
-    def _product(self, inputs: int, outputs: int, vector: int) -> int:
+    def _product(self, inputs: int, outputs: int, step: int) -> int:
         """Floats of a product: its weights, and what it gives for all rows."""
-        step = SPLITS * vector
         return outputs * (-(-inputs // step) * step + LANES * self.parts * self.items + 4)
 
     def sizes(self, options: Options) -> str:
         """The header ``sizes.cuh``."""
-        names = ("units", "threads", "rows", "parts", "items", "vector")
+        names = ("units", "threads", "parts", "items", "vector")
         numbers = {name.upper(): getattr(self, name) for name in names}
-        return constants(H=self.H, SPLITS=SPLITS, **numbers) + option_lines(options)
+        tables = "".join(
+            f"constexpr int {name.upper()}[] = "
+            f"{{{getattr(self.forward, name)}, {getattr(self.backward, name)}}};\n"
+            for name in Share._fields
+        )
+        return constants(H=self.H, **numbers) + tables + option_lines(options)
 
 
 @functools.cache
@@ -79,21 +100,35 @@ def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
         chip: The device.
 
     Example:
-        >>> H200 = Chip(132, 232448, 16)
-        >>> best_batch_layout(60, 128, 1, H200)
-        BatchLayout(H=60, units=1, threads=512, rows=2, parts=4, items=1)
-        >>> best_batch_layout(5000, 128, 1, H200) is None
-        True
+        >>> layout = best_batch_layout(60, 128, 1, Chip(132, 232448, 16))
+        >>> layout.blocks, layout.parts, layout.items
+        (60, 4, 1)
     """
-    threads = 512
     for units in (1, 2, 4, 8) if chip.together else ():
         parts = 1
-        while parts < MOST_PARTS and LANES * parts < B and 2 * parts * units * LANES <= threads:
+        while parts < MOST_PARTS and LANES * parts < B and 2 * parts * units * LANES <= THREADS:
             parts *= 2
-        rows = 1 if threads // SPLITS >= B else 2
         items = -(-B // (LANES * parts))
-        layout = BatchLayout(H, units, threads, rows, parts, items)
+        shares = _forward_share(H, B, units), Share(32, _rows(B, 32, units))
+        layout = BatchLayout(H, units, THREADS, parts, items, *shares)
         fits = layout.memory(K) <= chip.memory - RESERVED
         if layout.blocks <= chip.processors and items <= MOST_ITEMS and fits:
             return layout
     return None
+
+
+def _forward_share(H: int, B: int, units: int) -> Share:
+    """With as few lanes a row as have registers for their weights: sums over lanes take time."""
+    outputs, vector = GATES * units, math.gcd(H, 4)
+    splits = 8
+    while splits < LANES and -(-H // (splits * vector)) * vector * outputs > KEPT:
+        splits *= 2
+    return Share(splits, _rows(B, splits, outputs))
+
+
+def _rows(B: int, splits: int, outputs: int) -> int:
+    """Enough for all rows at once, up to four."""
+    rows = 1
+    while rows < 4 and THREADS // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
+        rows *= 2
+    return rows

@@ -5,11 +5,11 @@
 // time.
 //
 // A step has two parts. In the first, SPLITS lanes share the product of a row with the weights of
-// the block, which are in shared memory, and THREADS / SPLITS such groups take ROWS rows each at a
-// time. In the second, PARTS warps share a unit, and every lane has ITEMS rows of it.
+// the block, and THREADS / SPLITS such groups take ROWS rows each at a time. In the second, PARTS
+// warps share a unit, and every lane has ITEMS rows of it.
 //
-// sizes.cuh, which batch_layout.py writes, defines these, H, the number of all units, and VECTOR,
-// the states that a lane reads at a time; NORM_X, NORM_H and NORM_C, which of the normalisations
+// sizes.cuh, which batch_layout.py writes, defines these, SPLITS and ROWS of either direction; H, the
+// number of all units, and VECTOR, the states that a lane reads at a time; NORM_X, NORM_H and NORM_C, which of the normalisations
 // there are; GIVEN, whether their statistics are given; WINDOWED, whether they are those of K > 1
 // steps; EPS; and PACKED, which steps.cuh explains.
 #pragma once
@@ -25,7 +25,6 @@ constexpr int FEATURES = 2 * GATES + 1;  // of a unit: those of N_x, N_h and N_c
 enum First { OF_X = 0, OF_H = GATES, OF_C = 2 * GATES };
 
 constexpr int WARPS = THREADS / 32;
-constexpr int GROUPS = THREADS / SPLITS;
 constexpr int STRIDE = 32 * PARTS * ITEMS + 4;  // from a product to the next one of a row
 
 static_assert(THREADS % (32 * PARTS) == 0 && UNITS * PARTS * 32 <= THREADS);
@@ -83,24 +82,29 @@ __device__ inline int scatter_sums(float (&values)[COUNT]) {
   }
 }
 
-// The product of weights in shared memory with numbers of all blocks.
-template <int INPUTS, int OUTPUTS, int WIDTH>
+// The product of weights with numbers of all blocks. The weights are in shared memory, or if a lane
+// has at most REGISTERS of them there. DIRECTION is 0 for the way forward and 1 for that back.
+template <int DIRECTION, int INPUTS, int OUTPUTS, int WIDTH, int REGISTERS>
 struct Product {
-  static constexpr int STEP = SPLITS * WIDTH;
+  static constexpr int LANES = SPLITS[DIRECTION], TURN = ROWS[DIRECTION];
+  static constexpr int GROUPS = THREADS / LANES;
+  static constexpr int STEP = LANES * WIDTH;
   static constexpr int CHUNKS = (INPUTS + STEP - 1) / STEP;
   static constexpr int FLOATS = CHUNKS * OUTPUTS * STEP;
-  static constexpr int SUMS = ROWS * OUTPUTS;
-  static constexpr int VALUES = SUMS > SPLITS ? SUMS / SPLITS : 1;  // that a lane ends with
-  static constexpr int REPLICAS = SUMS < SPLITS ? SPLITS / SUMS : 1;
+  static constexpr int SUMS = TURN * OUTPUTS;
+  static constexpr int VALUES = SUMS > LANES ? SUMS / LANES : 1;  // that a lane ends with
+  static constexpr int REPLICAS = SUMS < LANES ? LANES / SUMS : 1;
   // chunks that are on their way at a time
-  static constexpr int ROOM = 32 / (ROWS * WIDTH) < 1 ? 1 : 32 / (ROWS * WIDTH);
+  static constexpr int ROOM = 32 / (TURN * WIDTH) < 1 ? 1 : 32 / (TURN * WIDTH);
   static constexpr int AHEAD = ROOM < CHUNKS ? ROOM : CHUNKS;
+  static constexpr bool KEPT = AHEAD == CHUNKS && CHUNKS * OUTPUTS * WIDTH <= REGISTERS;
 
   struct alignas(4 * WIDTH) Vector {
     float at[WIDTH];
   };
 
-  const Vector* weights;  // (CHUNKS, OUTPUTS, SPLITS)
+  const Vector* weights;  // (CHUNKS, OUTPUTS, LANES)
+  Vector kept[KEPT ? CHUNKS : 1][KEPT ? OUTPUTS : 1];
 
   // entry(output, input) gives the matrix.
   template <class Entry>
@@ -111,29 +115,35 @@ struct Product {
       const int input = i / (OUTPUTS * STEP) * STEP + i % STEP;
       memory[i] = input < INPUTS ? entry(i / STEP % OUTPUTS, input) : 0.0f;
     }
+    if constexpr (KEPT) {
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < CHUNKS * OUTPUTS; ++i)
+        kept[i / OUTPUTS][i % OUTPUTS] = weights[i * LANES + threadIdx.x % LANES];
+    }
   }
 
   // Of the rows of an array (rows, INPUTS), into (OUTPUTS, STRIDE); what is missing is waited for,
   // if any can be.
   __device__ void multiply(const float* array, int rows, bool waits, float* products) const {
-    const int split = threadIdx.x % SPLITS, group = threadIdx.x / SPLITS;
+    const int split = threadIdx.x % LANES, group = threadIdx.x / LANES;
 #pragma unroll 1
-    for (int base = group; base - group < rows; base += GROUPS * ROWS) {
+    for (int base = group; base - group < rows; base += GROUPS * TURN) {
       float sums[SUMS] = {};
 #pragma unroll 1
       for (int first = 0; first < CHUNKS; first += AHEAD) {
-        Vector seen[AHEAD][ROWS] = {};
+        Vector seen[AHEAD][TURN] = {};
         const auto place = [&](int i, int r) {
           return array + (long long)(base + r * GROUPS) * INPUTS +
-                 ((first + i) * SPLITS + split) * WIDTH;
+                 ((first + i) * LANES + split) * WIDTH;
         };
         const auto wanted = [&](int i, int r) {
-          return base + r * GROUPS < rows && ((first + i) * SPLITS + split) * WIDTH < INPUTS;
+          return base + r * GROUPS < rows && ((first + i) * LANES + split) * WIDTH < INPUTS;
         };
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i)
 #pragma unroll
-          for (int r = 0; r < ROWS; ++r)
+          for (int r = 0; r < TURN; ++r)
             if (wanted(i, r)) {
               if (waits)
                 machine::look(place(i, r), seen[i][r].at);
@@ -148,7 +158,7 @@ struct Product {
 #pragma unroll
           for (int i = 0; i < AHEAD; ++i)
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
+            for (int r = 0; r < TURN; ++r) {
               bool any = false;
 #pragma unroll
               for (int e = 0; e < WIDTH; ++e)
@@ -164,16 +174,18 @@ struct Product {
           if (first + i < CHUNKS)
 #pragma unroll
             for (int o = 0; o < OUTPUTS; ++o) {
-              const Vector weight = weights[((first + i) * OUTPUTS + o) * SPLITS + split];
+              const Vector weight =
+                  KEPT ? kept[KEPT ? i : 0][KEPT ? o : 0]
+                       : weights[((first + i) * OUTPUTS + o) * LANES + split];
 #pragma unroll
-              for (int r = 0; r < ROWS; ++r)
+              for (int r = 0; r < TURN; ++r)
 #pragma unroll
                 for (int e = 0; e < WIDTH; ++e)
                   sums[r * OUTPUTS + o] =
                       fmaf(weight.at[e], seen[i][r].at[e], sums[r * OUTPUTS + o]);
             }
       }
-      const int own = scatter_sums<SPLITS, SUMS>(sums);
+      const int own = scatter_sums<LANES, SUMS>(sums);
       if (split % REPLICAS == 0)
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {

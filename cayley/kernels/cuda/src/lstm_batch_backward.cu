@@ -3,7 +3,7 @@
 // so that they travel together.
 #include "lstm_batch.cuh"
 
-using Back = Product<GATES * H, UNITS, 4>;
+using Back = Product<1, GATES * H, UNITS, 4, 16>;
 
 // The statistics of the unit that a step reads: m, mean and scale of every feature.
 constexpr int STATISTICS = 3 * FEATURES;

@@ -14,19 +14,16 @@ from torch import Tensor
 import cayley
 from cayley.kernels.calls import LstmCall, LstmGradients, Site
 from cayley.kernels.cuda.lstm import batch, recurrence
-from cayley.kernels.cuda.lstm.batch_layout import BatchLayout
+from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
 from cayley.recurrences import NormSite, lstm, lstm_loop
 from cayley.recurrences.lstm_call import LstmArguments, lstm_call
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 NAMES = ("input", "recurrent", "cell")
-Layout = tuple[int, int, int, int, int]
 
 
 class Case(NamedTuple):
-    """Sizes, the layout's units, threads, rows, parts and items, and what is normalised how.
-
-    Without a layout it is the one that is best.
+    """Sizes, one of LAYOUTS or none for the best, and what is normalised how.
 
     Packed, the sequences end one after another from the second step on.
     """
@@ -34,7 +31,7 @@ class Case(NamedTuple):
     T: int
     B: int
     H: int
-    layout: Layout | None = None
+    layout: str = ""
     norms: str = "xhc"
     window: int = 1
     bias: bool = True
@@ -46,27 +43,32 @@ class Case(NamedTuple):
         return (self.B - torch.arange(self.T)).clamp(min=1) if self.packed else None
 
 
-# one warp a unit or several, of which some have no rows; one row a lane or several; rows of a
-# product in one turn or several; blocks with a unit less than the others; inputs that a lane reads
-# by one, two and four
-ONE, TWO, FOUR, MANY = (1, 64, 1, 1, 1), (2, 128, 2, 2, 1), (4, 128, 1, 1, 2), (2, 256, 2, 4, 1)
+# units, threads, parts and items, and lanes and rows of both products: one warp a unit or several,
+# of which some have no rows; one row a lane or several; rows of a product in one turn or several;
+# blocks with a unit less than the others; weights in registers and in shared memory
+LAYOUTS = {
+    "one": (1, 64, 1, 1, Share(8, 1), Share(8, 1)),
+    "two": (2, 128, 2, 1, Share(8, 2), Share(32, 4)),
+    "four": (4, 128, 1, 2, Share(8, 1), Share(16, 1)),
+    "many": (2, 256, 4, 1, Share(32, 4), Share(32, 2)),
+}
 CASES = [
-    Case(4, 5, 8, ONE),
-    Case(4, 5, 7, TWO),
-    Case(3, 40, 6, FOUR),
-    Case(3, 70, 5, MANY, packed=True),
-    Case(1, 2, 3, TWO),
-    Case(1, 1, 1, ONE),
-    Case(3, 1, 2, TWO, "hc"),
-    Case(5, 4, 6, TWO, packed=True),
-    *(Case(4, 3, 6, ONE, norms, bias=False) for norms in ("x", "h", "c", "xh")),
-    Case(6, 5, 6, TWO, window=3),
-    Case(6, 5, 6, ONE, window=99, packed=True),
-    Case(9, 4, 5, TWO, "hc", window=2, packed=True),
-    Case(38, 3, 2, ONE, "xc", window=36),
-    Case(4, 5, 6, TWO, given="step"),
-    Case(4, 5, 6, TWO, "xh", given="row", packed=True),
-    Case(4, 3, 6, ONE, "c", given="step"),
+    Case(4, 5, 8, "one"),
+    Case(4, 5, 7, "two"),
+    Case(3, 40, 6, "four"),
+    Case(3, 70, 5, "many", packed=True),
+    Case(1, 2, 3, "two"),
+    Case(1, 1, 1, "one"),
+    Case(3, 1, 2, "two", "hc"),
+    Case(5, 4, 6, "two", packed=True),
+    *(Case(4, 3, 6, "one", norms, bias=False) for norms in ("x", "h", "c", "xh")),
+    Case(6, 5, 6, "two", window=3),
+    Case(6, 5, 6, "one", window=99, packed=True),
+    Case(9, 4, 5, "two", "hc", window=2, packed=True),
+    Case(38, 3, 2, "one", "xc", window=36),
+    Case(4, 5, 6, "two", given="step"),
+    Case(4, 5, 6, "two", "xh", given="row", packed=True),
+    Case(4, 3, 6, "one", "c", given="step"),
 ]
 
 
@@ -184,8 +186,8 @@ def compare(ours: dict[str, Tensor], theirs: dict[str, Tensor], most: float) -> 
 
 
 def use_layout(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    if case.layout is not None:
-        layout = BatchLayout(case.H, *case.layout)
+    if case.layout:
+        layout = BatchLayout(case.H, *LAYOUTS[case.layout])
         monkeypatch.setattr(batch, "best_batch_layout", lambda *_: layout)
 
 
@@ -216,10 +218,9 @@ def test_the_loop(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_cpu
-@pytest.mark.parametrize("layout", [ONE, MANY])
-@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize(("window", "layout"), [(1, "one"), (3, "many")])
 def test_a_large_mean_or_step_takes_no_digits(
-    window: int, layout: Layout, monkeypatch: pytest.MonkeyPatch
+    window: int, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(6, 5, 4, layout, window=window)
     use_layout(case, monkeypatch)
@@ -235,7 +236,7 @@ def test_a_large_mean_or_step_takes_no_digits(
 @on_cpu
 def test_a_nan_of_any_bits_is_no_number_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a block waits for comes, whatever it is."""
-    case = Case(3, 4, 5, TWO)
+    case = Case(3, 4, 5, "two")
     use_layout(case, monkeypatch)
     tensors = {name: v.float() for name, v in tensors_of(case).items()}
     tensors["x"].view(torch.int32)[1, 2] = -1
@@ -248,7 +249,7 @@ def test_a_nan_of_any_bits_is_no_number_that_is_missing(monkeypatch: pytest.Monk
 @on_cpu
 def test_rows_that_lie_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not ours need not begin where a vector does."""
-    case = Case(3, 5, 4, ONE)
+    case = Case(3, 5, 4, "one")
     use_layout(case, monkeypatch)
     tensors = {name: v.float() for name, v in tensors_of(case).items()}
     expected = by_kernels(case, tensors)
