@@ -217,6 +217,32 @@ def test_the_loop(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     compare(ours, exact, 1e-5)
 
 
+@gpu
+@pytest.mark.parametrize("norm", [{"norm": "batch"}, {"norm": "atn", "window": 3, "over": "batch"}])
+def test_a_layer_finds_the_population_of_the_loop(norm: dict[str, Any]) -> None:
+    layers = [cayley.LSTM(3, 20, **norm, device="cuda", dtype=torch.float32) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(3, 9, 6, 3, device="cuda", dtype=torch.float32)
+    for sequences in x:
+        outputs = []
+        for layer, backend in zip(layers, ("cuda", "reference"), strict=True):
+            with cayley.backend(backend):
+                outputs.append(layer(sequences)[0])
+        torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+    ours, theirs = (layer.state_dict() for layer in layers)
+    for name, expected in theirs.items():
+        torch.testing.assert_close(ours[name], expected, rtol=1e-4, atol=1e-5)
+    found = []
+    for layer, backend in zip(layers, ("cuda", "reference"), strict=True):
+        layer.load_state_dict(ours)
+        with cayley.backend(backend):
+            output = layer.eval()(x[0, :, :1])[0]
+        gradients = torch.autograd.grad(output.square().sum(), [*layer.parameters()])
+        found.append((output, *gradients))
+    for own, expected in zip(*found, strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-3, atol=1e-5)
+
+
 @on_cpu
 @pytest.mark.parametrize(("window", "layout"), [(1, "one"), (3, "many")])
 def test_a_large_mean_or_step_takes_no_digits(
