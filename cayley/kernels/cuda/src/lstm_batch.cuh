@@ -1,17 +1,18 @@
 // What the two LSTM kernels share whose statistics join the rows of the batch. A block has UNITS
 // units of all rows, so that sums over the rows stay in the block. What all blocks need of each
 // other is one array a step: the states, or on the way back the gradients of the gates. It lies in
-// global memory, where machine::MISSING stands until a number is written. All blocks run at the same
-// time.
+// global memory, where machine::MISSING stands until a number is written. All blocks run at the
+// same time.
 //
 // A step has two parts. In the first, SPLITS lanes share the product of a row with the weights of
 // the block, and THREADS / SPLITS such groups take ROWS rows each at a time. In the second, PARTS
 // warps share a unit, and every lane has ITEMS rows of it.
 //
-// sizes.cuh, which batch_layout.py writes, defines these, SPLITS and ROWS of either direction; H, the
-// number of all units, and VECTOR, the states that a lane reads at a time; NORM_X, NORM_H and NORM_C, which of the normalisations
-// there are; GIVEN, whether their statistics are given; WINDOWED, whether they are those of K > 1
-// steps; EPS; and PACKED, which steps.cuh explains.
+// sizes.cuh, which batch_layout.py writes, defines these, of which SPLITS and ROWS are those of the
+// two directions; H, the number of all units, and VECTOR, the states that a lane reads at a time;
+// NORM_X, NORM_H and NORM_C, which of the normalisations there are; GIVEN, whether their statistics
+// are given; WINDOWED, whether they are those of K > 1 steps; EPS; and PACKED, which steps.cuh
+// explains.
 #pragma once
 
 #include "lstm_gates.cuh"
@@ -206,8 +207,24 @@ struct RowSums {
   int turn = 0;
 
   __device__ float* now() const { return memory + turn * WARPS * WIDTH; }
-  __device__ const float* of_part(const Member& member, int part) const {
-    return now() + (member.slot * PARTS + part) * WIDTH;
+
+  // The numbers of a part of the unit; four at a time are read as fast as one.
+  template <int COUNT>
+  __device__ void read(const Member& member, int part, float (&numbers)[COUNT]) const {
+    const float* const other = now() + (member.slot * PARTS + part) * WIDTH;
+    if constexpr (COUNT % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < COUNT; i += 4) {
+        const float4 four = reinterpret_cast<const float4*>(other)[i / 4];
+        numbers[i] = four.x;
+        numbers[i + 1] = four.y;
+        numbers[i + 2] = four.z;
+        numbers[i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i) numbers[i] = other[i];
+    }
   }
 
   // Returns that of the values which belongs to a lane: 32 / COUNT lanes have the same.
@@ -230,8 +247,9 @@ struct RowSums {
         for (int i = 0; i < COUNT; ++i) values[i] = 0;
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-          const float* const other = of_part(member, part);
-          own += other[member.lane / EACH];
+          float other[COUNT];
+          read(member, part, other);
+          own += now()[(member.slot * PARTS + part) * WIDTH + member.lane / EACH];
 #pragma unroll
           for (int i = 0; i < COUNT; ++i) values[i] += other[i];
         }
@@ -284,9 +302,10 @@ struct RowSums {
         float base[VALUES], first[VALUES] = {}, second[VALUES] = {};
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-          const float* const other = of_part(member, part);
           const int count = rows_of_part(part, rows);
           if (count > 0) {
+            float other[COUNT + VALUES];
+            read(member, part, other);
             const float n = count, inverse = __fdividef(1, n);
 #pragma unroll
             for (int i = 0; i < VALUES; ++i) {

@@ -1,6 +1,6 @@
 // The gradient of lstm_batch_forward.cu, from the last step to the first. `da`, the gradient of
-// W h + b, has machine::MISSING everywhere; unlike all else it has the gates of a unit side by side,
-// so that they travel together.
+// W h + b, has machine::MISSING everywhere; unlike all else it has the gates of a unit side by
+// side, so that they travel together.
 #include "lstm_batch.cuh"
 
 using Back = Product<1, GATES * H, UNITS, 4, 16>;
@@ -11,15 +11,17 @@ static_assert(STATISTICS <= 32, "each has a lane");
 
 // The gradient of N. With S1 and S2 the sums over the rows of G and G z, where G is the gradient of
 // z times the scale, those of mean and variance of the window of step t are p = -S1 and
-// q = -scale S2 / 2. Each is divided by the number of values in the window and given to all of them.
+// q = -scale S2 / 2. Each is divided by the number of values in the window and given to all of
+// them.
 template <int FIRST, int VALUES>
 struct NormBack : Parameters<FIRST, VALUES> {
   using Base = Parameters<FIRST, VALUES>;
 
   const float* external;  // (4, T, WIDTH)
   float m[VALUES], mean[VALUES], scale[VALUES];
-  float p[VALUES], q[VALUES];                            // each divided by that number
-  float dm[VALUES], dv[VALUES], inverse[VALUES], offset[VALUES];  // what pull() needs
+  float p[VALUES], q[VALUES];  // each divided by that number
+  // what pull() needs
+  float dm[VALUES], dv[VALUES], inverse[VALUES], offset[VALUES];
 
   float parameters = 0;  // the gradient of β, or of γ, that a lane has
   float common = 0;      // that of what is added to all values, of every 8th lane

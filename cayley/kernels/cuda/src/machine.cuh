@@ -47,7 +47,7 @@ constexpr unsigned MISSING = 0xffffffffu;
 
 __device__ inline bool is_missing(float value) { return __float_as_uint(value) == MISSING; }
 
-// The bits of a number, of the many that a NaN can have others.
+// The bits of a number. A NaN can have many, and gets others where it has those of MISSING.
 __device__ inline unsigned published(float value) {
   return is_missing(value) ? 0x7fffffffu : __float_as_uint(value);
 }
@@ -64,8 +64,8 @@ __device__ inline void publish(float* place, const float (&values)[4]) {
                : "memory");
 }
 
-// COUNT of them, one beside another, each of which may be missing. They come from the cache that all
-// blocks share, not from that of the multiprocessor, which may have older ones.
+// COUNT of them, one beside another, each of which may be missing. They come from the cache that
+// all blocks share, not from that of the multiprocessor, which may have older ones.
 template <int COUNT>
 __device__ inline void look(const float* place, float (&seen)[COUNT]) {
   static_assert(COUNT == 1 || COUNT == 2 || COUNT == 4);
