@@ -212,8 +212,6 @@ def cases() -> Iterator[tuple[str, Case]]:
                 partial(lstm_run, lstm_loop, norm),
                 partial(lstm_run, lstm, norm),
                 reversible=False,
-                # on a GPU no statistics over the batch and no given ones
-                kernels=("cpu",) if norm.over == "batch" or norm.given else ("cpu", "cuda"),
             ),
         )
 

@@ -207,6 +207,29 @@ inline Word peek(const Word* word) {
   return *word;
 }
 
+constexpr unsigned MISSING = 0xffffffffu;
+
+inline bool is_missing(float value) { return __float_as_uint(value) == MISSING; }
+
+inline void publish(float* place, float value) {
+  const unsigned bits = is_missing(value) ? 0x7fffffffu : __float_as_uint(value);
+  if (emulator::inside(place, 4)) memcpy(place, &bits, 4);
+  ++emulator::events;
+}
+
+inline void publish(float* place, const float (&values)[4]) {
+  emulator::outside = emulator::outside || (unsigned long)place % 16 != 0;
+  for (int i = 0; i < 4; ++i) publish(place + i, values[i]);
+}
+
+template <int COUNT>
+inline void look(const float* place, float (&seen)[COUNT]) {
+  static unsigned count = 0;
+  if (++count % 8 == 0) emulator::yield();  // others have to come to what is waited for
+  emulator::outside = emulator::outside || (unsigned long)place % (4 * COUNT) != 0;
+  if (emulator::inside(place, 4 * COUNT)) memcpy(seen, place, 4 * COUNT);
+}
+
 inline unsigned rank_in_cluster() { return emulator::block->rank; }
 
 inline unsigned address(const void* place) {

@@ -39,6 +39,8 @@ layers = [
     cayley.LSTM(2, 21, norm="atn", window=40),
     cayley.LSTM(2, 170),
     cayley.LSTM(2, 170, norm="atn", window=3),
+    cayley.LSTM(2, 21, norm="batch"),
+    cayley.LSTM(2, 170, norm="atn", window=3, over="batch"),
 ]
 in_turns = [
     cayley.RNN(2, 170, nonlinearity="modrelu"),

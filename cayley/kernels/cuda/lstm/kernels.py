@@ -19,7 +19,7 @@ from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
-__all__ = ["LstmKernels", "has_room", "lstm_kernels", "team_kind"]
+__all__ = ["LstmKernels", "has_room", "lstm_kernels", "team_kind", "window_room"]
 
 ROLES = 2  # the lanes that a unit has, each with two gates
 THREADS = 256  # of the kernels that take all steps at once
@@ -27,7 +27,7 @@ WARP_UNITS = 200  # up to which a warp has registers for a step of theirs
 STEPS = 64  # that a block of theirs has at least
 
 
-def _room(K: int) -> int:
+def window_room(K: int) -> int:
     """The steps that there is room for, so that not every length has kernels of its own."""
     return 1 if K == 1 else -(-K // STEPS) * STEPS
 
@@ -108,7 +108,7 @@ def lstm_kernels(
         eps: The ε of the normalisations.
         device: The number of the device.
     """
-    return _kernels(H, _room(K), normed, packed, eps, device)
+    return _kernels(H, window_room(K), normed, packed, eps, device)
 
 
 @functools.cache
@@ -121,7 +121,7 @@ def _kernels(
 @functools.cache
 def has_room(H: int, K: int, normed: bool, device: int) -> bool:
     """Whether the chip has room for H units, and windows of K steps of what is normed."""
-    K = _room(K)
+    K = window_room(K)
     return all(
         layout(H, K, normed, device)
         or best_team(H, 1, team_kind(K, normed, gradient), chip(device))

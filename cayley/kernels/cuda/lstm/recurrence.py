@@ -7,6 +7,8 @@ constants of the compiled code. Packed sequences are read as they are.
 
 What does not wait for the recurrence has kernels of its own, which take all steps at once: before
 it the statistics of the input, and after the gradient the input's own and those of the parameters.
+
+Statistics over the batch, and given ones, are in :mod:`~cayley.kernels.cuda.lstm.batch`.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cuda.lstm import batch
 from cayley.kernels.cuda.lstm.kernels import has_room, lstm_kernels
 from cayley.kernels.cuda.lstm.references import references
 from cayley.kernels.cuda.runtime.chip import no_room
@@ -41,10 +44,8 @@ def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | Non
     of_sites = (tensor for site in sites for tensor in site)
     if reason := tensor_refusal(call.h0, *tensors, *of_sites, *(gradients or ())):
         return reason
-    if call.over_batch and sites:
-        return "the CUDA kernels normalise over the layer, not over the batch"
-    if any(site.given is not None for site in sites):
-        return "the CUDA kernels normalise by statistics of the sequence, not by given ones"
+    if batch.joins_rows(call):
+        return batch.refusal(call)
     H, K = call.h0.shape[-1], _window_steps(call)
     if not has_room(H, K, bool(sites), call.h0.device.index):
         also = f" and windows of {K} steps" if K > 1 else ""
@@ -54,7 +55,10 @@ def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | Non
 
 def lstm(call: LstmCall) -> LstmStates:
     """The states, cells and statistics of a call."""
-    return contributed_lstm(call, project_on_cuda(call.x, call.U, None))[0]
+    contribution = project_on_cuda(call.x, call.U, None)
+    if batch.joins_rows(call):
+        return batch.batch_lstm(call, contribution)
+    return contributed_lstm(call, contribution)[0]
 
 
 def contributed_lstm(
@@ -133,6 +137,8 @@ def lstm_backward(
     if contribution is None:
         # with U, what the input contributed has the shape of what is kept
         contribution = call.x if call.U is None else states.kept
+    if batch.joins_rows(call):
+        return batch.batch_lstm_backward(gradients, states, call, needed, contribution)
     K = _window_steps(call)
     input, U = call.x, call.U
     x, h0, c0, W, weights = _contiguous(contribution, call.h0, call.c0, call.W, call.weights)

@@ -6,13 +6,12 @@
 // K > 1; and EPS.
 #pragma once
 
+#include "lstm_gates.cuh"
 #include "sums.cuh"
-
-enum Gate { I, F, G, O };
 
 // The activation of the i-th gate of a thread: role 0 has the first ones.
 __device__ inline float activate_gate(int i, int role, float z) {
-  return GATES * role + i == G ? tanhf(z) : sigmoid(z);
+  return activate_gate(GATES * role + i, z);
 }
 
 struct Pair {

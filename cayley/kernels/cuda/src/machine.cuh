@@ -41,6 +41,48 @@ __device__ inline Word peek(const Word* word) {
   return seen;
 }
 
+// A number in global memory that one block writes once and others wait for. Until it is there, the
+// place has the bits MISSING, which no number has that is written.
+constexpr unsigned MISSING = 0xffffffffu;
+
+__device__ inline bool is_missing(float value) { return __float_as_uint(value) == MISSING; }
+
+// The bits of a number. A NaN can have many, and gets others where it has those of MISSING.
+__device__ inline unsigned published(float value) {
+  return is_missing(value) ? 0x7fffffffu : __float_as_uint(value);
+}
+
+__device__ inline void publish(float* place, float value) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(place), "r"(published(value))
+               : "memory");
+}
+
+__device__ inline void publish(float* place, const float (&values)[4]) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(place),
+               "r"(published(values[0])), "r"(published(values[1])), "r"(published(values[2])),
+               "r"(published(values[3]))
+               : "memory");
+}
+
+// COUNT of them, one beside another, each of which may be missing. They come from the cache that
+// all blocks share, not from that of the multiprocessor, which may have older ones.
+template <int COUNT>
+__device__ inline void look(const float* place, float (&seen)[COUNT]) {
+  static_assert(COUNT == 1 || COUNT == 2 || COUNT == 4);
+  if constexpr (COUNT == 4)
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(seen[0]), "=f"(seen[1]), "=f"(seen[2]), "=f"(seen[3])
+                 : "l"(place)
+                 : "memory");
+  else if constexpr (COUNT == 2)
+    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(seen[0]), "=f"(seen[1])
+                 : "l"(place)
+                 : "memory");
+  else
+    asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(seen[0]) : "l"(place) : "memory");
+}
+
 __device__ inline unsigned rank_in_cluster() {
   unsigned rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

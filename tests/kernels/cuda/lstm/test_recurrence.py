@@ -484,9 +484,16 @@ def test_refusals() -> None:
     assert "float64" in (cuda.refusal(call, LstmGradients(x.double())) or "")
     assert cuda.refusal(call._replace(batch_sizes=torch.tensor([2, 1]))) is None
     over_batch = call._replace(input=site, over_batch=True)
-    assert "over the layer" in (cuda.refusal(over_batch) or "")
-    given = call._replace(input=site._replace(given=x))
-    assert "given ones" in (cuda.refusal(given) or "")
+    assert cuda.refusal(over_batch) is None
+    past = site._replace(past=h0.new_zeros(2, 1, 1, 20))
+    assert "no past" in (cuda.refusal(over_batch._replace(recurrent=past, window=2)) or "")
+    given = call._replace(input=site._replace(given=h0.new_zeros(2, 3, 1, 20)))
+    assert cuda.refusal(given) is None
+    assert "or of none" in (cuda.refusal(given._replace(recurrent=site)) or "")
+    empty = over_batch._replace(x=x[:, :0], h0=h0[:0], c0=h0[:0])
+    assert "empty batch" in (cuda.refusal(empty) or "")
+    many = over_batch._replace(x=x[:, :1].expand(3, 2000, 20), h0=h0[:1].expand(2000, 5))
+    assert "2000 rows do not fit" in (cuda.refusal(many) or "")
     long = call._replace(x=h0.new_zeros(20000, 1, 20), h0=h0[:1], c0=h0[:1], window=10**6)
     assert "windows of 20000 steps" in (cuda.refusal(long._replace(input=site)) or "")
     for H in (300, 4000):

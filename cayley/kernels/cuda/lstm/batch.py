@@ -1,0 +1,175 @@
+"""The LSTM whose statistics are those of each unit over the batch, or given, as CUDA kernels.
+
+A block computes some units for all rows, so that statistics, windows and their gradients stay in
+it; what the blocks tell each other at every step is the states, and on the way back the gradients
+of the gates. All steps and all three normalisations are one kernel, and their gradient another.
+"""
+
+import functools
+from collections.abc import Collection
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, best_batch_layout
+from cayley.kernels.cuda.lstm.kernels import window_room
+from cayley.kernels.cuda.runtime.blocks import Options
+from cayley.kernels.cuda.runtime.chip import chip, no_room
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
+from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.memory import readable
+from cayley.kernels.projection import projection_gradients
+from cayley.kernels.steps import outer_products
+
+__all__ = ["batch_lstm", "batch_lstm_backward", "joins_rows", "refusal"]
+
+NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
+
+
+def joins_rows(call: LstmCall) -> bool:
+    """Whether a call is one for these kernels: over the batch, or with given statistics."""
+    sites = [site for site in call.sites() if site is not None]
+    return bool(sites) and (call.over_batch or any(site.given is not None for site in sites))
+
+
+def refusal(call: LstmCall) -> str | None:
+    """Why the kernels cannot compute a call that joins rows; None if they can."""
+    sites = [site for site in call.sites() if site is not None]
+    given = [site.given is not None for site in sites]
+    (B, H), K = call.h0.shape, _window_steps(call)
+    if any(given) and not all(given):
+        return "the CUDA kernels take given statistics of all normalisations, or of none"
+    if not all(given) and any(site.past is not None for site in sites):
+        return "the CUDA kernels have no past of statistics over the batch"
+    if B == 0:
+        return "the CUDA kernels have no statistics of an empty batch"
+    if best_batch_layout(H, B, window_room(K), chip(call.h0.device.index)) is None:
+        also = f" and windows of {K} steps" if K > 1 else ""
+        return no_room(f"{4 * H} × {H} weights, {B} rows{also}", call.h0.device)
+    return None
+
+
+def batch_lstm(call: LstmCall, contribution: Tensor) -> LstmStates:
+    """The states, cells and statistics of a call.
+
+    Arguments:
+        call: The call, whose x and U are not read.
+        contribution: What the input contributes, (T, B, 4H) or (N, 4H).
+    """
+    x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
+    B, H = call.h0.shape
+    table, T = step_table(call.batch_sizes, x, B)
+    h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
+    _expect(h)
+    kept = torch.empty_like(x)
+    statistics = [
+        x.new_empty(0)
+        if site is None or site.given is not None
+        else x.new_empty(4, T, 1, len(site.gamma))
+        for site in call.sites()
+    ]
+    tensors, rows = _read(call)
+    arrays = (x, h0, c0, W, readable(call.b), *tensors, h, c, kept, *statistics, table)
+    _kernel(call, "lstm_batch_forward")(1, *arrays, T, B, _window_steps(call), *rows)
+    return LstmStates(h, c, kept, *statistics)
+
+
+def batch_lstm_backward(
+    gradients: LstmGradients,
+    states: LstmStates,
+    call: LstmCall,
+    needed: Collection[str],
+    contribution: Tensor,
+) -> dict[str, Tensor | None]:
+    """Gradients of a call; of x, W and U those that are needed.
+
+    Arguments:
+        gradients: Those of the states.
+        states: What the call gave.
+        call: The call.
+        needed: The names of what needs a gradient.
+        contribution: What the input contributed, which is not read where nothing is normalised but
+            the cell.
+    """
+    x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
+    grad_h, grad_c, *external = (
+        readable(v) for v in (gradients.h, gradients.c, *gradients.statistics())
+    )
+    h, c, kept, *statistics = (v.contiguous() for v in states)
+    B, H = call.h0.shape
+    table, T = step_table(call.batch_sizes, x, B)
+    dx, da = torch.empty_like(x), torch.empty_like(x)
+    _expect(da)
+    grad_h0, grad_c0 = torch.empty_like(h0), torch.empty_like(c0)
+    parameters = x.new_empty(22 * H)
+    tensors, rows = _read(call)
+    arrays = (
+        *(x, grad_h, grad_c, *external, c, kept, *statistics, c0, W, *tensors),
+        *(dx, da, grad_h0, grad_c0, parameters, table),
+    )
+    _kernel(call, "lstm_batch_backward")(1, *arrays, T, B, _window_steps(call), *rows)
+    names = ("cell_beta", "cell_gamma", "input_beta", "input_gamma")
+    names += ("recurrent_beta", "recurrent_gamma", "b")
+    found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 5)), strict=True))
+    grad_W = None
+    if "W" in needed:
+        # rows in the order of the kernel, which has the gates of a unit side by side
+        grad_W = outer_products(da, h, h0, call.batch_sizes, False)
+        grad_W = grad_W.view(H, 4, H).transpose(0, 1).reshape(4 * H, H)
+    return {
+        **found,
+        **{"h0": grad_h0, "c0": grad_c0, "W": grad_W},
+        **projection_gradients(dx, call.x, call.U, needed),
+    }
+
+
+def _window_steps(call: LstmCall) -> int:
+    """The number of steps that a window can have; 1 where statistics are given."""
+    if any(site is not None and site.given is not None for site in call.sites()):
+        return 1
+    return max(1, min(call.window, len(call.x if call.batch_sizes is None else call.batch_sizes)))
+
+
+def _expect(array: Tensor) -> None:
+    """Write what stands for a number that is missing, machine::MISSING, everywhere."""
+    array.view(torch.int32).fill_(-1)
+
+
+def _read(call: LstmCall) -> tuple[list[Tensor | None], list[int]]:
+    """γ, β, reference and given statistics of each normalisation, and the rows of the last."""
+    tensors: list[Tensor | None] = []
+    rows = []
+    for site in call.sites():
+        gamma, beta, reference, _, given = NOTHING if site is None else site
+        tensors += [readable(v) for v in (gamma, beta, reference, given)]
+        rows.append(1 if given is None else given.shape[2])
+    return tensors, rows
+
+
+def _kernel(call: LstmCall, source: str) -> Kernel:
+    (B, H), K, device = call.h0.shape, window_room(_window_steps(call)), call.h0.device.index
+    layout = best_batch_layout(H, B, K, chip(device))
+    if layout is None:
+        raise NotImplementedError(f"expected a size that refusal() lets pass, for {source}")
+    flags = {
+        **{
+            f"NORM_{name}": site is not None for name, site in zip("XHC", call.sites(), strict=True)
+        },
+        "GIVEN": any(site is not None and site.given is not None for site in call.sites()),
+        "WINDOWED": K > 1,
+        "PACKED": call.batch_sizes is not None,
+    }
+    options = [(f"bool {name}", str(flag).lower()) for name, flag in flags.items()]
+    options.append(("float EPS", f"{float(call.eps)!r}f"))
+    return _compiled(source, layout, layout.memory(K), (*options,), device)
+
+
+@functools.cache
+def _compiled(
+    source: str, layout: BatchLayout, memory: int, options: Options, device: int
+) -> Kernel:
+    with on(device):
+        sizes = layout.sizes(options)
+        return Kernel(source, sizes, layout.threads, layout.blocks, memory, together=True)

@@ -1,0 +1,134 @@
+"""How an LSTM whose statistics join the rows of the batch is laid out over blocks."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cayley.kernels.cuda.runtime.blocks import Options, option_lines
+from cayley.kernels.cuda.runtime.chip import RESERVED, Chip
+from cayley.kernels.cuda.runtime.nvrtc import constants
+
+__all__ = ["BatchLayout", "Share", "best_batch_layout"]
+
+LANES, GATES = 32, 4
+FEATURES = 2 * GATES + 1  # of a unit that are normalised
+THREADS = 512
+KEPT = 32  # weights that a lane has in registers, at most
+MOST_SUMS = 32  # of a lane
+MOST_PARTS = 4  # warps of a unit: each reads the sums of all
+MOST_ITEMS = 8  # rows of a lane
+
+
+class Share(NamedTuple):
+    """How the threads of a block share a product.
+
+    Attributes:
+        splits: The lanes of a row.
+        rows: Of the batch, for which a lane multiplies at a time. Both are powers of 2.
+    """
+
+    splits: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """That of H units over blocks that have all rows of theirs; see ``src/lstm_batch.cuh``.
+
+    Attributes:
+        H: The number of units.
+        units: Of a block: a power of 2.
+        threads: Of a block.
+        parts: The warps of a unit.
+        items: The rows of a lane of them.
+        forward: How the product with the states is shared.
+        backward: How that with the gradients of the gates is.
+    """
+
+    H: int
+    units: int
+    threads: int
+    parts: int
+    items: int
+    forward: Share
+    backward: Share
+
+    @property
+    def blocks(self) -> int:
+        """All of them."""
+        return -(-self.H // self.units)
+
+    @property
+    def vector(self) -> int:
+        """The states that a lane reads at a time: rows of states lie one after another."""
+        return math.gcd(self.H, 4)
+
+    def memory(self, K: int) -> int:
+        """Bytes of shared memory for windows of K steps, enough for both directions."""
+        forward = self._product(self.H, GATES * self.units, self.forward.splits * self.vector)
+        backward = self._product(GATES * self.H, self.units, self.backward.splits * 4)
+        sums = 2 * (self.threads // LANES) * 3 * GATES
+        parameters = 3 * FEATURES * self.units
+        windows = self.units * FEATURES * (3 * (K - 1) + 4)
+        return 4 * (max(forward, backward) + sums + parameters + windows)
+
+    def _product(self, inputs: int, outputs: int, step: int) -> int:
+        """Floats of a product: its weights, and what it gives for all rows."""
+        return outputs * (-(-inputs // step) * step + LANES * self.parts * self.items + 4)
+
+    def sizes(self, options: Options) -> str:
+        """The header ``sizes.cuh``."""
+        names = ("units", "threads", "parts", "items", "vector")
+        numbers = {name.upper(): getattr(self, name) for name in names}
+        tables = "".join(
+            f"constexpr int {name.upper()}[] = "
+            f"{{{getattr(self.forward, name)}, {getattr(self.backward, name)}}};\n"
+            for name in Share._fields
+        )
+        return constants(H=self.H, **numbers) + tables + option_lines(options)
+
+
+@functools.cache
+def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
+    """The layout with the fewest units a block, None where there is no room.
+
+    Arguments:
+        H: The number of units.
+        B: The number of rows.
+        K: The steps of a window.
+        chip: The device.
+
+    Example:
+        >>> layout = best_batch_layout(60, 128, 1, Chip(132, 232448, 16))
+        >>> layout.blocks, layout.parts, layout.items
+        (60, 4, 1)
+    """
+    for units in (1, 2, 4, 8) if chip.together else ():
+        parts = 1
+        while parts < MOST_PARTS and LANES * parts < B and 2 * parts * units * LANES <= THREADS:
+            parts *= 2
+        items = -(-B // (LANES * parts))
+        shares = _forward_share(H, B, units), Share(32, _rows(B, 32, units))
+        layout = BatchLayout(H, units, THREADS, parts, items, *shares)
+        fits = layout.memory(K) <= chip.memory - RESERVED
+        if layout.blocks <= chip.processors and items <= MOST_ITEMS and fits:
+            return layout
+    return None
+
+
+def _forward_share(H: int, B: int, units: int) -> Share:
+    """With as few lanes a row as have registers for their weights: sums over lanes take time."""
+    outputs, vector = GATES * units, math.gcd(H, 4)
+    splits = 8
+    while splits < LANES and -(-H // (splits * vector)) * vector * outputs > KEPT:
+        splits *= 2
+    return Share(splits, _rows(B, splits, outputs))
+
+
+def _rows(B: int, splits: int, outputs: int) -> int:
+    """Enough for all rows at once, up to four."""
+    rows = 1
+    while rows < 4 and THREADS // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
+        rows *= 2
+    return rows

@@ -1,0 +1,408 @@
+// What the two LSTM kernels share whose statistics join the rows of the batch. A block has UNITS
+// units of all rows, so that sums over the rows stay in the block. What all blocks need of each
+// other is one array a step: the states, or on the way back the gradients of the gates. It lies in
+// global memory, where machine::MISSING stands until a number is written. All blocks run at the
+// same time.
+//
+// A step has two parts. In the first, SPLITS lanes share the product of a row with the weights of
+// the block, and THREADS / SPLITS such groups take ROWS rows each at a time. In the second, PARTS
+// warps share a unit, and every lane has ITEMS rows of it.
+//
+// sizes.cuh, which batch_layout.py writes, defines these, of which SPLITS and ROWS are those of the
+// two directions; H, the number of all units, and VECTOR, the states that a lane reads at a time;
+// NORM_X, NORM_H and NORM_C, which of the normalisations there are; GIVEN, whether their statistics
+// are given; WINDOWED, whether they are those of K > 1 steps; EPS; and PACKED, which steps.cuh
+// explains.
+#pragma once
+
+#include "lstm_gates.cuh"
+#include "sizes.cuh"
+
+#include "machine.cuh"
+#include "steps.cuh"
+
+constexpr int GATES = 4;
+constexpr int FEATURES = 2 * GATES + 1;  // of a unit: those of N_x, N_h and N_c
+enum First { OF_X = 0, OF_H = GATES, OF_C = 2 * GATES };
+
+constexpr int WARPS = THREADS / 32;
+constexpr int STRIDE = 32 * PARTS * ITEMS + 4;  // from a product to the next one of a row
+
+static_assert(THREADS % (32 * PARTS) == 0 && UNITS * PARTS * 32 <= THREADS);
+
+// What a thread is for in the second part of a step.
+struct Member {
+  int lane, warp, part;
+  int slot, unit;  // among the units of the block, and among all
+  bool here;       // there is such a unit: all lanes of a warp agree
+
+  __device__ Member() {
+    lane = threadIdx.x % 32;
+    warp = threadIdx.x / 32;
+    part = warp % PARTS;
+    slot = warp / PARTS;
+    unit = blockIdx.x * UNITS + slot;
+    here = slot < UNITS && unit < H;
+  }
+
+  __device__ int row(int item) const { return (item * PARTS + part) * 32 + lane; }
+  __device__ bool has(int item, int rows) const { return here && row(item) < rows; }
+};
+
+// The number of rows that a part has, of so many.
+__device__ inline int rows_of_part(int part, int rows) {
+  int count = 0;
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const int left = rows - (item * PARTS + part) * 32;
+    count += left < 0 ? 0 : left < 32 ? left : 32;
+  }
+  return count;
+}
+
+// Adds up the first LEFT values over LANES neighbouring lanes. At every level a lane hands half of
+// them over, until it has one, whose sum then is with several lanes. Returns the first that a lane
+// ends with; the upper bits of its number tell.
+template <int LANES, int LEFT, int COUNT>
+__device__ inline int scatter_sums(float (&values)[COUNT]) {
+  if constexpr (LANES == 1) {
+    return 0;
+  } else if constexpr (LEFT == 1) {
+    values[0] += __shfl_xor_sync(~0u, values[0], LANES / 2);
+    return scatter_sums<LANES / 2, 1>(values);
+  } else {
+    constexpr int HALF = LEFT / 2;
+    const bool upper = threadIdx.x & LANES / 2;
+#pragma unroll
+    for (int i = 0; i < HALF; ++i) {
+      const float kept = upper ? values[i + HALF] : values[i];
+      const float sent = upper ? values[i] : values[i + HALF];
+      values[i] = kept + __shfl_xor_sync(~0u, sent, LANES / 2);
+    }
+    return (upper ? HALF : 0) + scatter_sums<LANES / 2, HALF>(values);
+  }
+}
+
+// The product of weights with numbers of all blocks. The weights are in shared memory, or if a lane
+// has at most REGISTERS of them there. DIRECTION is 0 for the way forward and 1 for that back.
+template <int DIRECTION, int INPUTS, int OUTPUTS, int WIDTH, int REGISTERS>
+struct Product {
+  static constexpr int LANES = SPLITS[DIRECTION], TURN = ROWS[DIRECTION];
+  static constexpr int GROUPS = THREADS / LANES;
+  static constexpr int STEP = LANES * WIDTH;
+  static constexpr int CHUNKS = (INPUTS + STEP - 1) / STEP;
+  static constexpr int FLOATS = CHUNKS * OUTPUTS * STEP;
+  static constexpr int SUMS = TURN * OUTPUTS;
+  static constexpr int VALUES = SUMS > LANES ? SUMS / LANES : 1;  // that a lane ends with
+  static constexpr int REPLICAS = SUMS < LANES ? LANES / SUMS : 1;
+  // chunks that are on their way at a time
+  static constexpr int ROOM = 32 / (TURN * WIDTH) < 1 ? 1 : 32 / (TURN * WIDTH);
+  static constexpr int AHEAD = ROOM < CHUNKS ? ROOM : CHUNKS;
+  static constexpr bool KEPT = AHEAD == CHUNKS && CHUNKS * OUTPUTS * WIDTH <= REGISTERS;
+
+  struct alignas(4 * WIDTH) Vector {
+    float at[WIDTH];
+  };
+
+  const Vector* weights;  // (CHUNKS, OUTPUTS, LANES)
+  Vector kept[KEPT ? CHUNKS : 1][KEPT ? OUTPUTS : 1];
+
+  // entry(output, input) gives the matrix.
+  template <class Entry>
+  __device__ void init(float* memory, Entry entry) {
+    weights = reinterpret_cast<const Vector*>(memory);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < FLOATS; i += THREADS) {
+      const int input = i / (OUTPUTS * STEP) * STEP + i % STEP;
+      memory[i] = input < INPUTS ? entry(i / STEP % OUTPUTS, input) : 0.0f;
+    }
+    if constexpr (KEPT) {
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < CHUNKS * OUTPUTS; ++i)
+        kept[i / OUTPUTS][i % OUTPUTS] = weights[i * LANES + threadIdx.x % LANES];
+    }
+  }
+
+  // Of the rows of an array (rows, INPUTS), into (OUTPUTS, STRIDE); what is missing is waited for,
+  // if any can be.
+  __device__ void multiply(const float* array, int rows, bool waits, float* products) const {
+    const int split = threadIdx.x % LANES, group = threadIdx.x / LANES;
+#pragma unroll 1
+    for (int base = group; base - group < rows; base += GROUPS * TURN) {
+      float sums[SUMS] = {};
+#pragma unroll 1
+      for (int first = 0; first < CHUNKS; first += AHEAD) {
+        Vector seen[AHEAD][TURN] = {};
+        const auto place = [&](int i, int r) {
+          return array + (long long)(base + r * GROUPS) * INPUTS +
+                 ((first + i) * LANES + split) * WIDTH;
+        };
+        const auto wanted = [&](int i, int r) {
+          return base + r * GROUPS < rows && ((first + i) * LANES + split) * WIDTH < INPUTS;
+        };
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i)
+#pragma unroll
+          for (int r = 0; r < TURN; ++r)
+            if (wanted(i, r)) {
+              if (waits)
+                machine::look(place(i, r), seen[i][r].at);
+              else
+                // which may begin anywhere
+#pragma unroll
+                for (int e = 0; e < WIDTH; ++e) seen[i][r].at[e] = place(i, r)[e];
+            }
+        bool missing = waits;
+        while (missing) {
+          missing = false;
+#pragma unroll
+          for (int i = 0; i < AHEAD; ++i)
+#pragma unroll
+            for (int r = 0; r < TURN; ++r) {
+              bool any = false;
+#pragma unroll
+              for (int e = 0; e < WIDTH; ++e)
+                any = any || machine::is_missing(seen[i][r].at[e]);
+              if (any) {
+                machine::look(place(i, r), seen[i][r].at);
+                missing = true;
+              }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i)
+          if (first + i < CHUNKS)
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; ++o) {
+              const Vector weight =
+                  KEPT ? kept[KEPT ? i : 0][KEPT ? o : 0]
+                       : weights[((first + i) * OUTPUTS + o) * LANES + split];
+#pragma unroll
+              for (int r = 0; r < TURN; ++r)
+#pragma unroll
+                for (int e = 0; e < WIDTH; ++e)
+                  sums[r * OUTPUTS + o] =
+                      fmaf(weight.at[e], seen[i][r].at[e], sums[r * OUTPUTS + o]);
+            }
+      }
+      const int own = scatter_sums<LANES, SUMS>(sums);
+      if (split % REPLICAS == 0)
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+          const int row = base + (own + i) / OUTPUTS * GROUPS;
+          if (row < rows) products[(own + i) % OUTPUTS * STRIDE + row] = sums[i];
+        }
+    }
+    __syncthreads();
+  }
+};
+
+// Sums over the rows of a unit, to all its threads. All threads of the block take part.
+struct RowSums {
+  static constexpr int WIDTH = 3 * GATES;
+  static constexpr int FLOATS = 2 * WARPS * WIDTH;
+
+  float* memory;  // (2, WARPS, WIDTH), in turns: a barrier lies between two of them
+  int turn = 0;
+
+  __device__ float* now() const { return memory + turn * WARPS * WIDTH; }
+
+  // The numbers of a part of the unit; four at a time are read as fast as one.
+  template <int COUNT>
+  __device__ void read(const Member& member, int part, float (&numbers)[COUNT]) const {
+    const float* const other = now() + (member.slot * PARTS + part) * WIDTH;
+    if constexpr (COUNT % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < COUNT; i += 4) {
+        const float4 four = reinterpret_cast<const float4*>(other)[i / 4];
+        numbers[i] = four.x;
+        numbers[i + 1] = four.y;
+        numbers[i + 2] = four.z;
+        numbers[i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i) numbers[i] = other[i];
+    }
+  }
+
+  // Returns that of the values which belongs to a lane: 32 / COUNT lanes have the same.
+  template <int COUNT>
+  __device__ float sum(const Member& member, float (&values)[COUNT]) {
+    constexpr int EACH = 32 / COUNT;
+    if (member.here) scatter_sums<32, COUNT>(values);
+    float own = values[0];
+    if constexpr (PARTS == 1) {
+      if (member.here)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) values[i] = __shfl_sync(~0u, own, i * EACH);
+    } else {
+      if (member.here && member.lane % EACH == 0)
+        now()[member.warp * WIDTH + member.lane / EACH] = own;
+      __syncthreads();
+      if (member.here) {
+        own = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) values[i] = 0;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+          float other[COUNT];
+          read(member, part, other);
+          own += now()[(member.slot * PARTS + part) * WIDTH + member.lane / EACH];
+#pragma unroll
+          for (int i = 0; i < COUNT; ++i) values[i] += other[i];
+        }
+      }
+      turn ^= 1;
+    }
+    return own;
+  }
+
+  // Mean and variance of each of VALUES features, of the first rows.
+  template <int VALUES>
+  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
+                          float (&m)[VALUES], float (&v)[VALUES]) {
+    // by a shift to one of the values of the warp: a large mean does not hide a small variance
+    constexpr int COUNT = 2 * VALUES, EACH = 32 / COUNT;
+    float shift[VALUES], sums[COUNT] = {};
+    if (member.here) {
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) {
+        shift[i] = __shfl_sync(~0u, a[0][i], 0);
+#pragma unroll
+        for (int item = 0; item < ITEMS; ++item) {
+          const float d = member.has(item, rows) ? a[item][i] - shift[i] : 0.0f;
+          sums[i] += d;
+          sums[VALUES + i] = fmaf(d, d, sums[VALUES + i]);
+        }
+      }
+      scatter_sums<32, COUNT>(sums);
+    }
+    const float share = __fdividef(1, rows);
+    if constexpr (PARTS == 1) {
+      const float own = sums[0];
+      if (member.here)
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+          const float offset = share * __shfl_sync(~0u, own, i * EACH);
+          m[i] = shift[i] + offset;
+          v[i] = fmaf(share, __shfl_sync(~0u, own, (VALUES + i) * EACH), -offset * offset);
+        }
+    } else {
+      float* const mine = now() + member.warp * WIDTH;
+      if (member.here) {
+        if (member.lane % EACH == 0) mine[member.lane / EACH] = sums[0];
+        if (member.lane == 0)
+#pragma unroll
+          for (int i = 0; i < VALUES; ++i) mine[COUNT + i] = shift[i];
+      }
+      __syncthreads();
+      if (member.here) {
+        float base[VALUES], first[VALUES] = {}, second[VALUES] = {};
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part) {
+          const int count = rows_of_part(part, rows);
+          if (count > 0) {
+            float other[COUNT + VALUES];
+            read(member, part, other);
+            const float n = count, inverse = __fdividef(1, n);
+#pragma unroll
+            for (int i = 0; i < VALUES; ++i) {
+              const float offset = inverse * other[i], mean = other[COUNT + i] + offset;
+              if (part == 0) base[i] = mean;
+              const float d = mean - base[i];
+              first[i] = fmaf(n, d, first[i]);
+              second[i] += fmaf(-offset, other[i], other[VALUES + i]) + n * d * d;
+            }
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+          const float offset = share * first[i];
+          m[i] = base[i] + offset;
+          v[i] = fmaf(share, second[i], -offset * offset);
+        }
+      }
+      turn ^= 1;
+    }
+  }
+};
+
+// What a normalisation got; null what it did not. Given are a mean and a variance of every step and
+// feature, for each of so many rows.
+struct Site {
+  const float *gamma, *beta, *reference, *given;
+  int rows;
+};
+
+// The parameters of the normalisations, in shared memory: registers are for other things.
+constexpr int PARAMETERS = 3 * FEATURES * UNITS;
+
+// Those of VALUES features of a unit, of which the first of all is FIRST.
+template <int FIRST, int VALUES>
+struct Parameters {
+  static constexpr int WIDTH = VALUES * H;  // the features of all units
+
+  const float* own;  // (FEATURES, 3)
+  const float* given;
+  int unit, rows;
+
+  __device__ Parameters(float* memory, const Site& site, const Member& member)
+      : own(memory + (member.here ? 3 * FEATURES * member.slot : 0)),
+        given(site.given),
+        unit(member.unit),
+        rows(site.rows) {
+    if (member.here && member.part == 0 && member.lane < VALUES) {
+      float* const mine = memory + 3 * (FEATURES * member.slot + FIRST + member.lane);
+      mine[0] = site.gamma ? site.gamma[at(member.lane)] : 0.0f;
+      mine[1] = site.beta ? site.beta[at(member.lane)] : 0.0f;
+      mine[2] = site.reference ? site.reference[at(member.lane)] : 0.0f;
+    }
+  }
+
+  __device__ int at(int i) const { return i * H + unit; }
+  __device__ float gamma(int i) const { return own[3 * (FIRST + i)]; }
+  __device__ float beta(int i) const { return own[3 * (FIRST + i) + 1]; }
+  __device__ float reference(int i) const { return own[3 * (FIRST + i) + 2]; }
+  __device__ float apply(int i, float z) const { return fmaf(gamma(i), z, beta(i)); }
+
+  // Mean and scale that are given to a row at step t of T.
+  __device__ void read(int i, int t, int T, int row, float& mean, float& scale) const {
+    const long long place = ((long long)t * rows + (rows > 1 ? row : 0)) * WIDTH + at(i);
+    mean = given[place];
+    scale = rsqrtf(given[(long long)T * rows * WIDTH + place] + EPS);
+  }
+};
+
+// Three numbers of every feature of a unit for each of the K - 1 steps before or after one, which
+// the first warp of the unit keeps and adds up.
+struct Window {
+  float* steps;   // (FEATURES, length, 3)
+  float* totals;  // (FEATURES, 4)
+  int length;
+
+  __device__ Window(float* memory, const Member& member, int K) {
+    length = K - 1;
+    steps = memory + (member.here ? member.slot : 0) * FEATURES * (3 * length + 4);
+    totals = steps + FEATURES * 3 * length;
+    if (WINDOWED && member.here && member.part == 0)
+#pragma unroll 1
+      for (int i = member.lane; i < FEATURES * (3 * length + 4); i += 32) steps[i] = 0;
+    __syncwarp();
+  }
+
+  __device__ static bool mine(const Member& member) { return member.here && member.part == 0; }
+
+  __device__ const float* total(int feature) const { return totals + 4 * feature; }
+
+  // To be called by the first warp alone, after a barrier since the last use of the totals.
+  __device__ void put(int feature, int t, float first, float second, float third) {
+    if (threadIdx.x % 32 == 0) {
+      float* const entry = steps + 3 * (feature * length + t % length);
+      entry[0] = first;
+      entry[1] = second;
+      entry[2] = third;
+    }
+  }
+};

@@ -1,0 +1,223 @@
+// All steps of an LSTM whose statistics are those of each unit over the rows, or given. `h` has
+// machine::MISSING everywhere.
+#include "lstm_batch.cuh"
+
+using Recurrent = Product<0, H, GATES * UNITS, VECTOR, 32>;
+
+// N of VALUES features of a unit, of which those in the window begin with FIRST.
+template <int FIRST, int VALUES>
+struct Norm : Parameters<FIRST, VALUES> {
+  using Base = Parameters<FIRST, VALUES>;
+
+  float* out;  // (4, T, WIDTH)
+  float m[VALUES], v[VALUES], mean[VALUES], scale[VALUES];
+
+  __device__ Norm(float* memory, const Site& site, const Member& member, float* statistics)
+      : Base(memory, site, member), out(statistics) {}
+
+  // The statistics of step t, from the values less the reference.
+  __device__ void observe(RowSums& sums, const Window& window, const Member& member,
+                          const float (&a)[ITEMS][VALUES], int rows, int t, int T) {
+    sums.moments(member, a, rows, m, v);
+    if (!member.here) return;
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      float variance = v[i];
+      mean[i] = m[i];
+      if constexpr (WINDOWED) {
+        const float* const past = window.total(FIRST + i);
+        const float inverse = __fdividef(1, past[0] + rows), share = rows * inverse;
+        const float d = m[i] - past[1];
+        mean[i] = fmaf(d, share, past[1]);
+        variance = inverse * (past[2] + rows * v[i] + d * d * share * past[0]);
+      }
+      scale[i] = rsqrtf(variance + EPS);
+      if (member.part == 0 && member.lane == i) {
+        const long long step = (long long)T * Base::WIDTH, place = t * (long long)Base::WIDTH;
+        float* const own = out + place + Base::at(i);
+        own[0] = m[i];
+        own[step] = v[i];
+        own[2 * step] = mean[i];
+        own[3 * step] = scale[i];
+      }
+    }
+  }
+
+  // z of a less the reference, by the statistics of step t.
+  __device__ float normal(int i, float a, int t, int T, int row) const {
+    float own = mean[i], factor = scale[i];
+    if constexpr (GIVEN) Base::read(i, t, T, row, own, factor);
+    return (a - own) * factor;
+  }
+
+  // Lets the window end with step t, by the first warp alone.
+  __device__ void remember(Window& window, int rows, int t) const {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) window.put(FIRST + i, t, rows, m[i], v[i]);
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < VALUES; ++i) {
+      // by a shift to the mean of one of the steps
+      const float* const entries = window.steps + 3 * (FIRST + i) * window.length;
+      const float shift = entries[3 * (t % window.length) + 1];
+      float sums[4] = {};
+#pragma unroll 1
+      for (int k = threadIdx.x % 32; k < window.length; k += 32) {
+        const float w = entries[3 * k], d = entries[3 * k + 1] - shift;
+        sums[0] += w;
+        sums[1] += w * d;
+        sums[2] += w * fmaf(d, d, entries[3 * k + 2]);
+      }
+      scatter_sums<32, 4>(sums);
+      const float own = sums[0], n = __shfl_sync(~0u, own, 0);
+      const float first = __shfl_sync(~0u, own, 8), second = __shfl_sync(~0u, own, 16);
+      if (threadIdx.x % 32 == 0) {
+        const float offset = __fdividef(first, n);
+        float* const total = window.totals + 4 * (FIRST + i);
+        total[0] = n;
+        total[1] = shift + offset;
+        total[2] = second - first * offset;
+      }
+    }
+  }
+};
+
+extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
+    const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ c0,
+    const float* __restrict__ W, const float* __restrict__ b, const float* __restrict__ gamma_x,
+    const float* __restrict__ beta_x, const float* __restrict__ reference_x,
+    const float* __restrict__ given_x, const float* __restrict__ gamma_h,
+    const float* __restrict__ beta_h, const float* __restrict__ reference_h,
+    const float* __restrict__ given_h, const float* __restrict__ gamma_c,
+    const float* __restrict__ beta_c, const float* __restrict__ reference_c,
+    const float* __restrict__ given_c, float* h, float* __restrict__ c, float* __restrict__ kept,
+    float* __restrict__ statistics_x, float* __restrict__ statistics_h,
+    float* __restrict__ statistics_c, const long long* __restrict__ table, int T, int B, int K,
+    int rows_x, int rows_h, int rows_c) {
+  extern __shared__ float4 shared[];
+  float* memory = reinterpret_cast<float*>(shared);
+  const Member member;
+
+  Recurrent recurrent;
+  recurrent.init(memory, [&](int output, int k) {
+    const int unit = blockIdx.x * UNITS + output % UNITS;
+    return unit < H ? W[(output / UNITS * H + unit) * H + k] : 0.0f;
+  });
+  float* const products = memory += Recurrent::FLOATS;
+  RowSums sums = {memory += GATES * UNITS * STRIDE};
+  float* const parameters = memory += RowSums::FLOATS;
+  Window window(memory + PARAMETERS, member, K);
+
+  Norm<OF_X, GATES> N_x(parameters, {gamma_x, beta_x, reference_x, given_x, rows_x}, member,
+                        statistics_x);
+  Norm<OF_H, GATES> N_h(parameters, {gamma_h, beta_h, reference_h, given_h, rows_h}, member,
+                        statistics_h);
+  Norm<OF_C, 1> N_c(parameters, {gamma_c, beta_c, reference_c, given_c, rows_c}, member,
+                    statistics_c);
+  float bias[GATES];
+#pragma unroll
+  for (int i = 0; i < GATES; ++i) bias[i] = b && member.here ? b[i * H + member.unit] : 0.0f;
+
+  // x is normalised a step before it is used
+  Steps steps(table, 0, T, B, false), steps_ahead = steps, steps_read = steps;
+  long long at = 0, before = 0, at_read = 0;
+  float cell[ITEMS] = {}, input[ITEMS][GATES] = {}, next[ITEMS][GATES] = {};
+  const auto read = [&] {
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+      if (member.has(item, steps_read.rows))
+#pragma unroll
+        for (int i = 0; i < GATES; ++i)
+          next[item][i] = x[((at_read + member.row(item)) * GATES + i) * H + member.unit];
+    at_read += steps_read.advance();
+  };
+  const auto normalize_input = [&](int t) {
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+#pragma unroll
+      for (int i = 0; i < GATES; ++i) input[item][i] = next[item][i] - N_x.reference(i);
+    if constexpr (NORM_X) {
+      if constexpr (!GIVEN) N_x.observe(sums, window, member, input, steps_ahead.rows, t, T);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item)
+        if (member.has(item, steps_ahead.rows))
+#pragma unroll
+          for (int i = 0; i < GATES; ++i) {
+            const float z = N_x.normal(i, input[item][i], t, T, member.row(item));
+            input[item][i] = N_x.apply(i, z);
+          }
+    }
+  };
+
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item)
+    if (member.has(item, B)) cell[item] = c0[member.row(item) * (long long)H + member.unit];
+  read();
+  __syncthreads();  // the weights and the window are there
+  normalize_input(0);
+  __syncthreads();
+  if (WINDOWED && NORM_X && Window::mine(member)) N_x.remember(window, steps_ahead.rows, 0);
+  for (int t = 0; t < T; ++t) {
+    const int rows = steps.rows;
+    recurrent.multiply(t > 0 ? h + before * H : h0, rows, t > 0, products);
+    const bool more = t + 1 < T;
+    if (more) read();
+    float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, state[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+      if (member.has(item, rows))
+#pragma unroll
+        for (int i = 0; i < GATES; ++i)
+          a[item][i] =
+              products[(i * UNITS + member.slot) * STRIDE + member.row(item)] +
+              (bias[i] - N_h.reference(i));
+    if constexpr (NORM_H && !GIVEN) N_h.observe(sums, window, member, a, rows, t, T);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+      if (member.has(item, rows)) {
+#pragma unroll
+        for (int i = 0; i < GATES; ++i) {
+          z[item][i] = a[item][i];
+          if constexpr (NORM_H) {
+            z[item][i] = N_h.normal(i, a[item][i], t, T, member.row(item));
+            a[item][i] = N_h.apply(i, z[item][i]);
+          }
+          a[item][i] = activate_gate(i, a[item][i] + input[item][i]);
+          if (!NORM_H) z[item][i] = a[item][i];
+        }
+        cell[item] = fmaf(a[item][I], a[item][G], a[item][F] * cell[item]);
+        y[item][0] = cell[item] - N_c.reference(0);
+      }
+    if constexpr (NORM_C && !GIVEN) N_c.observe(sums, window, member, y, rows, t, T);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+      if (member.has(item, rows)) {
+        float own = y[item][0];
+        if constexpr (NORM_C) own = N_c.apply(0, N_c.normal(0, own, t, T, member.row(item)));
+        state[item] = a[item][O] * tanhf(own);
+        machine::publish(h + (at + member.row(item)) * H + member.unit, state[item]);
+      }
+    // while it is on its way
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+      if (member.has(item, rows)) {
+        const long long row = at + member.row(item);
+        c[row * H + member.unit] = cell[item];
+#pragma unroll
+        for (int i = 0; i < GATES; ++i)
+          kept[(row * GATES + i) * H + member.unit] = z[item][i];
+      }
+    before = at;
+    at += steps.advance();
+    if (more) {
+      steps_ahead.advance();
+      normalize_input(t + 1);
+    }
+    __syncthreads();  // all have read the products, and the window
+    if (WINDOWED && more && Window::mine(member)) {
+      if constexpr (NORM_X) N_x.remember(window, steps_ahead.rows, t + 1);
+      if constexpr (NORM_H) N_h.remember(window, rows, t);
+      if constexpr (NORM_C) N_c.remember(window, rows, t);
+    }
+  }
+}
