@@ -401,8 +401,8 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--graph",
-        action="store_true",
-        help="take steps as CUDA graphs, which need not wait for Python",
+        action=argparse.BooleanOptionalAction,
+        help="take steps as CUDA graphs, which need not wait for Python (where they can be)",
     )
     _add_threads(sub)
     _add_place(sub, "auto")

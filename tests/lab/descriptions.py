@@ -32,6 +32,7 @@ CONTENT: dict[str, Any] = {
         "precision": "32-true",
         "threads": 2,
         "graph": False,
+        "no_graph": "",
         "host": "here",
         "platform": "Linux",
         "cpu": "a fast one",

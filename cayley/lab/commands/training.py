@@ -404,7 +404,9 @@ def _shared_arguments(options: Namespace) -> list[str]:
     arguments += ["--checkpoint-every", str(options.checkpoint_every)]
     if options.data is not None:
         arguments += ["--data", str(options.data)]
-    switches = ("download", "unchecked", "tiny", "graph", "tensorboard")
+    if options.graph is not None:
+        arguments.append("--graph" if options.graph else "--no-graph")
+    switches = ("download", "unchecked", "tiny", "tensorboard")
     return arguments + [f"--{name}" for name in switches if getattr(options, name)]
 
 

@@ -44,13 +44,13 @@ class Machine:
         precision: Of parameters and computation; ``bf16-mixed`` is torch's autocast.
         threads: Of torch; 0 leaves them as they are. More than a machine can start would kill the
             process.
-        graph: Whether to take training steps as CUDA graphs.
+        graph: Whether to take training steps as CUDA graphs; None where they can be.
     """
 
     device: str = "auto"
     precision: Precision = "32-true"
     threads: int = 0
-    graph: bool = False
+    graph: bool | None = False
 
     def __post_init__(self) -> None:
         cores = os.cpu_count() or 1
@@ -99,13 +99,18 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """What a machine is, as ``run.json`` has it."""
+    """What a machine is, as ``run.json`` has it.
+
+    ``graph`` is whether training steps are CUDA graphs, and ``no_graph`` why they are not where
+    they could have been.
+    """
 
     accelerator: str
     device: str = ""
     precision: Precision
     threads: int
     graph: bool = False
+    no_graph: str = ""
     host: str = ""
     platform: str = ""
     cpu: str = ""
@@ -120,8 +125,17 @@ class GitState:
     modified: bool = False
 
 
-def describe_machine(machine: Machine, device: "torch.device") -> MachineFacts:
-    """What a reader of numbers may ask about the machine that they are from."""
+def describe_machine(
+    machine: Machine, device: "torch.device", *, graph: bool = False, no_graph: str = ""
+) -> MachineFacts:
+    """What a reader of numbers may ask about the machine that they are from.
+
+    Arguments:
+        machine: What was asked for.
+        device: What was chosen.
+        graph: Whether training steps are CUDA graphs.
+        no_graph: Why they are not, if that is of interest.
+    """
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
@@ -130,7 +144,8 @@ def describe_machine(machine: Machine, device: "torch.device") -> MachineFacts:
         device=name,
         precision=machine.precision,
         threads=torch.get_num_threads(),
-        graph=machine.graph,
+        graph=graph,
+        no_graph=no_graph,
         host=platform.node(),
         platform=platform.platform(),
         cpu=find_cpu(),

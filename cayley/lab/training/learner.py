@@ -41,6 +41,9 @@ class Learner:
         task: Says what is wrong with an answer.
         model: Takes the input of a batch and a state, returns an output and a state.
         machine: Device and precision, and whether to take steps as CUDA graphs.
+
+    Attributes:
+        no_graph: Why steps on a GPU are no CUDA graphs, where they were not forbidden; else empty.
     """
 
     def __init__(self, recipe: Recipe, task: Task, model: nn.Module, machine: Machine) -> None:
@@ -57,25 +60,29 @@ class Learner:
         self.schedule = build_schedule(recipe.optim.schedule, self.optimizer, steps)
         self.bnp = build_bnp(recipe.bnp, model)
         self.state: Any = None
+        self.no_graph = self._graph_refusal(recipe, machine)
         self.graphs = None
-        if machine.graph:
-            self._check_graphs(recipe, machine)
+        if machine.graph is not False and self.fabric.device.type == "cuda" and not self.no_graph:
             self.graphs = StepGraphs(self.update, self.fabric.device, self.memory)
             make_capturable(self.optimizer)
 
-    def _check_graphs(self, recipe: Recipe, machine: Machine) -> None:
-        """Raise unless steps can be CUDA graphs."""
-        if self.fabric.device.type != "cuda":
+    def _graph_refusal(self, recipe: Recipe, machine: Machine) -> str:
+        """Why steps cannot be CUDA graphs, empty if they can or need not; raise if they must."""
+        on_gpu = self.fabric.device.type == "cuda"
+        if machine.graph is False or (machine.graph is None and not on_gpu):
+            return ""
+        if not on_gpu:
             reason = "the device is no GPU"
         elif machine.precision == "bf16-mixed":
             reason = "autocast makes copies of the weights"
         else:
             reason = graph_refusal(recipe, self.model, self.optimizer)
-        if reason:
+        if machine.graph and reason:
             raise RecipeError(
                 f"--graph: expected steps that can be recorded, got {recipe.name}, where {reason}: "
                 "leave it out"
             )
+        return reason or ""
 
     def learn(self, batch: Batch) -> Tensor:
         """Take one step, by a batch; the recurrent state goes on from the batch before.

@@ -104,7 +104,7 @@ def initial_model(recipe: Recipe, task: Task, seed: int, machine: Machine) -> nn
 
 def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescription:
     """What ``run.json`` says of a run that begins."""
-    task, model = loop.task, loop.learner.model
+    task, learner = loop.task, loop.learner
     splits = [split for split in SPLITS if task.size(split)]
     place = None if settings.data is None else str(settings.data.resolve())
     return RunDescription(
@@ -116,8 +116,8 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
         seed=loop.seed,
         overrides=settings.overrides,
         tiny=settings.tiny,
-        parameters=count_parameters(model),
-        parameters_stored=sum(p.numel() for p in model.parameters()),
+        parameters=count_parameters(learner.model),
+        parameters_stored=sum(p.numel() for p in learner.model.parameters()),
         metric=MetricInfo(loop.selection.metric, loop.selection.better),
         metrics=tuple(MetricInfo(metric.name, metric.better) for metric in task.metrics),
         baseline={split: task.baseline(split) for split in splits},
@@ -128,7 +128,12 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
         data=DataPlace(place, settings.download, settings.check),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(sys.argv),
-        machine=describe_machine(settings.machine, loop.device),
+        machine=describe_machine(
+            settings.machine,
+            loop.device,
+            graph=learner.graphs is not None,
+            no_graph=learner.no_graph,
+        ),
         versions=find_versions(),
         git=find_git_state(),
         settings=write_recipe(recipe),

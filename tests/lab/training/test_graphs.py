@@ -8,10 +8,11 @@ from torch import nn
 import cayley
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import find_recipe
-from cayley.lab.runs import Machine, RunResult, read_run
+from cayley.lab.runs import Machine, RunResult, read_metrics, read_run
 from cayley.lab.training import RunSettings, build_task, initial_model, resume, train
 from cayley.lab.training.graphs import graph_refusal, make_capturable, unchanged
 from cayley.lab.training.learner import Learner
+from cayley.lab.training.reporters import headlines
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 # one of each recurrence and of each optimizer, with states that are carried on or not
@@ -129,6 +130,27 @@ def test_a_graph_without_a_gpu_is_refused_before_there_is_a_folder(tmp_path: Pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("graph", [None, False])
+def test_without_a_gpu_nothing_is_said_of_graphs(graph: bool | None, tmp_path: Path) -> None:
+    recipe = find_recipe("quickstart").recipe(tiny=True)
+    settings = RunSettings(Machine("cpu", graph=graph), tiny=True)
+    train(recipe, tmp_path / "run", settings=settings)
+    machine = read_run(tmp_path / "run")[0].machine
+    assert (machine.graph, machine.no_graph) == (False, "")
+
+
+@on_gpu
+def test_graphs_are_taken_where_they_can_be(tmp_path: Path) -> None:
+    for name, reason in (("scornn/adding-200", ""), ("enrnn/adding-750", "eigenvalues")):
+        recipe = find_recipe(name).recipe(tiny=True)
+        settings = RunSettings(Machine("cuda", graph=None), tiny=True)
+        train(recipe, tmp_path / recipe.model.name, settings=settings)
+        description, _ = read_run(tmp_path / recipe.model.name)
+        assert description.machine.graph is not bool(reason)
+        assert reason in description.machine.no_graph
+        assert ("not as CUDA graphs" in headlines(description, 0)[0]) is bool(reason)
+
+
 def learner(name: str, graph: bool, *changes: str) -> tuple[Learner, Any]:
     recipe = find_recipe(name).recipe(overrides=[*SMALL.get(name, ()), *changes], tiny=True)
     settings = RunSettings(Machine("cuda", graph=graph), tiny=True)
@@ -187,4 +209,15 @@ def test_a_run_with_graphs_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     whole = run("whole", 20)
     assert read_run(tmp_path / "whole")[0].machine.graph
     run("parts", 10)
-    assert resume(tmp_path / "parts", extend=10).last == whole.last
+    parts = resume(tmp_path / "parts", extend=10)
+    # where they begin to differ, if they do
+    losses = [
+        {
+            record["step"]: record["loss"]
+            for record in read_metrics(tmp_path / name)
+            if "loss" in record
+        }
+        for name in ("whole", "parts")
+    ]
+    assert losses[0] == losses[1]
+    assert parts.last == whole.last
