@@ -225,6 +225,37 @@ def make_parser() -> argparse.ArgumentParser:
     _add_place(sub, "auto")
     _add_json(sub)
 
+    sub = add("sweep", commands.sweep, "cayley sweep scornn-mnist --data DIR --jobs 4")
+    sub.add_argument(
+        "space",
+        nargs="?",
+        metavar="SPACE",
+        help="a name from --list, or a TOML file of your own; or best, or status",
+    )
+    sub.add_argument("name", nargs="?", metavar="STUDY", help="after best and status: which study")
+    sub.add_argument("--list", action="store_true", help="list the spaces of the package")
+    sub.add_argument(
+        "--trials", type=_positive, metavar="N", help="how many in all; else as the space says"
+    )
+    sub.add_argument(
+        "--storage",
+        metavar="URL",
+        help="where the study is: journal:///path, sqlite:///path, postgresql+psycopg://… or "
+        "mysql…; else a journal beside the runs",
+    )
+    sub.add_argument("--study", metavar="NAME", help="of the study; else that of the space")
+    settings = sub.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change settings in all trials, such as training.epochs=2",
+    )
+    complete(settings, SETTINGS)
+    _add_jobs(sub)
+    _add_work(sub)
+
     sub = add("verdicts", commands.verdicts, "cayley verdicts runs --outcome holds")
     folders = sub.add_argument(
         "folders",

@@ -3,7 +3,7 @@
 Imports run along these arrows only, from a room to those on its right::
 
     cli → commands ┬→ studies → training ┬→ models → tasks ┬→ errors, importing, settings, wording
-                   │                     │    └──→ recipes ┤
+                   ├→ sweeps → training  │    └──→ recipes ┤
                    │                     └→ runs → recipes ┘
                    ├→ report → runs
                    └→ verdicts → report
@@ -15,6 +15,7 @@ Imports run along these arrows only, from a room to those on its right::
 ``runs``      run folders, machines, interrupts
 ``training``  from a recipe to a finished run
 ``studies``   what goes on inside of networks: numbers and pictures
+``sweeps``    searches over the settings of recipes, by many workers
 ``report``    runs beside the published numbers
 ``verdicts``  what runs and studies say about every claim
 ``commands``  what :mod:`cayley.cli` calls

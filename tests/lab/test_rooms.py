@@ -22,8 +22,12 @@ ROOMS: dict[str, set[str]] = {
     "training": {"recipes", "tasks", "models", "runs", *SHARED},
     "report": {"recipes", "runs", *SHARED},
     "studies": {"recipes", "tasks", "models", "runs", "training", *SHARED},
+    "sweeps": {"recipes", "tasks", "models", "runs", "training", *SHARED},
     "verdicts": {"recipes", "runs", "report", *SHARED},
-    "commands": {"recipes", "runs", "training", "report", "studies", "verdicts", *SHARED},
+    "commands": {
+        *("recipes", "runs", "training", "report", "studies", "sweeps", "verdicts"),
+        *SHARED,
+    },
 }
 # the rooms that compute import the core too
 COMPUTING = {"models", "runs", "training", "studies"}

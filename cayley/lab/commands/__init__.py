@@ -7,6 +7,7 @@
 ``training``    train, reproduce, resume, evaluate
 ``report``      report
 ``studies``     study; ``diagnosis`` diagnose
+``sweep``       sweep
 ``verdicts``    verdicts
 ``archive``     archive
 ``status``      status
@@ -29,6 +30,7 @@ from cayley.lab.commands.new import new
 from cayley.lab.commands.report import report
 from cayley.lab.commands.status import status
 from cayley.lab.commands.studies import study
+from cayley.lab.commands.sweep import sweep
 from cayley.lab.commands.training import evaluate, reproduce, resume, train
 from cayley.lab.commands.verdicts import verdicts
 from cayley.lab.commands.views import list_views
@@ -49,6 +51,7 @@ __all__ = [
     "show",
     "status",
     "study",
+    "sweep",
     "train",
     "verdicts",
 ]

@@ -38,7 +38,7 @@ class Work:
     Attributes:
         name: Recipe and seed, for people.
         recipe: Its recipe: runs of one take equally long.
-        folder: Where the run goes.
+        folder: Where the run goes; None for a process that makes several.
         command: What makes it, or goes on with it.
         code: The exit code; None while there is none.
         tries: How often it was started.
@@ -47,7 +47,7 @@ class Work:
 
     name: str
     recipe: str
-    folder: Path
+    folder: Path | None
     command: tuple[str, ...]
     code: int | None = None
     tries: int = 0
@@ -83,7 +83,7 @@ class Queue:
         minutes = self.expected_seconds(work.recipe)
         return {
             "run": work.name,
-            "folder": str(work.folder),
+            "folder": None if work.folder is None else str(work.folder),
             "state": self.state(work),
             "minutes": None if minutes is None else round(minutes / 60, 1),
         }
@@ -99,8 +99,9 @@ class Queue:
     def expected_seconds(self, recipe: str) -> float | None:
         """How long a run of a recipe takes, by one that is done; None if there is none."""
         for work in self.works:
-            if work.recipe == recipe and (work.folder / "result.json").exists():
-                result = read_result(work.folder)
+            folder = work.folder
+            if work.recipe == recipe and folder and (folder / "result.json").exists():
+                result = read_result(folder)
                 return result.seconds + result.evaluation_seconds
         return None
 
@@ -112,6 +113,7 @@ def run_side_by_side(
     *,
     seconds: float | None = None,
     tell: Callable[[str], None] = print,
+    progress: Callable[[Queue], str] | None = None,
 ) -> int:
     """Do everything in a queue, several at a time.
 
@@ -125,6 +127,7 @@ def run_side_by_side(
         interrupts: Signals that ask to stop.
         seconds: When to stop; None for no limit.
         tell: Takes words on how it goes.
+        progress: What is told now and then; None for the steps of the runs.
 
     Returns:
         The exit code: that of the first failure; what the time did not suffice for is none.
@@ -139,7 +142,7 @@ def run_side_by_side(
             _collect(queue, tell)
             if time.monotonic() - told > TELL_SECONDS:
                 told = time.monotonic()
-                tell(_progress(queue))
+                tell((progress or _progress)(queue))
             time.sleep(LOOK_SECONDS)
     finally:
         _stop(queue, tell)
@@ -172,7 +175,7 @@ def _collect(queue: Queue, tell: Callable[[str], None]) -> None:
         if running is None or running.process.poll() is None:
             continue
         code, words = _end(queue, work)
-        began = (work.folder / "run.json").exists()
+        began = work.folder is not None and (work.folder / "run.json").exists()
         if (code < 0 or (code == CRASH and began)) and work.tries < MOST_TRIES:
             tell(f"{work.name}: died ({_death(code)}), goes on from its checkpoint. {words}")
             queue.waiting.appendleft(work)
@@ -219,7 +222,7 @@ def _progress(queue: Queue) -> str:
     lines = []
     for work in queue.works:
         if work.name in queue.running:
-            if (work.folder / "run.json").exists():
+            if work.folder is not None and (work.folder / "run.json").exists():
                 state = find_state(work.folder)
                 lines.append(f"{work.name}: step {state.step} of {state.steps}")
             else:

@@ -11,6 +11,7 @@
 ``archive``     runs as they are kept for good
 ``weights``     trained weights, and ``weights.safetensors`` of an archive
 ``studies``     ``study.json``: the numbers of a study
+``sweeps``      ``sweep.json``: what a sweep searches
 ``interrupts``  Ctrl-C, SIGTERM and SIGHUP, noted until a loop can stop
 =============== ============================================================
 """
@@ -22,6 +23,7 @@ from cayley.lab.runs.description import (
     MetricInfo,
     RecipeChange,
     RunDescription,
+    TrialInfo,
 )
 from cayley.lab.runs.folders import Mark, Record, RunFolder
 from cayley.lab.runs.interrupts import Interrupts
@@ -60,6 +62,7 @@ from cayley.lab.runs.studies import (
     find_studies,
     read_study,
 )
+from cayley.lab.runs.sweeps import SWEEP_FILE, SearchedKey, SweepRecord, find_sweeps, read_sweep
 from cayley.lab.runs.weights import WEIGHTS_FILE, Weights, pack_weights, read_weights, write_card
 
 __all__ = [
@@ -68,6 +71,7 @@ __all__ = [
     "STUDY_FILE",
     "STUDY_FORMAT",
     "STUDY_PICTURE",
+    "SWEEP_FILE",
     "WEIGHTS_FILE",
     "BestValue",
     "DataPlace",
@@ -85,10 +89,13 @@ __all__ = [
     "RunResult",
     "RunState",
     "Seal",
+    "SearchedKey",
     "SeedRecord",
     "SelectedScores",
     "State",
     "StudyRecord",
+    "SweepRecord",
+    "TrialInfo",
     "Weights",
     "archive_run",
     "check_format",
@@ -99,6 +106,7 @@ __all__ = [
     "find_runs",
     "find_state",
     "find_studies",
+    "find_sweeps",
     "find_versions",
     "is_diverged",
     "load_tensors",
@@ -109,6 +117,7 @@ __all__ = [
     "read_result",
     "read_run",
     "read_study",
+    "read_sweep",
     "read_weights",
     "thin",
     "write_card",

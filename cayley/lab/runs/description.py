@@ -8,7 +8,7 @@ from cayley.lab.recipes import Variant, from_table
 from cayley.lab.runs.machine import GitState, MachineFacts
 from cayley.lab.runs.seals import Seal, digest
 
-__all__ = ["FORMAT", "DataPlace", "MetricInfo", "RecipeChange", "RunDescription"]
+__all__ = ["FORMAT", "DataPlace", "MetricInfo", "RecipeChange", "RunDescription", "TrialInfo"]
 
 # 2: files have checksums and say which run they are of
 FORMAT = 2
@@ -29,6 +29,21 @@ class DataPlace:
     folder: str | None = None
     download: bool = False
     check: bool = True
+
+
+@dataclass(frozen=True)
+class TrialInfo:
+    """Which trial of a sweep a run is.
+
+    Attributes:
+        study: The name of the sweep.
+        number: Of the trial, from 0.
+        params: What the sweep chose, by key of the recipe.
+    """
+
+    study: str
+    number: int
+    params: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +97,7 @@ class RunDescription:
         settings: The recipe as ``recipe.toml`` has it, with which that file is compared; empty in
             format 1.
         changes: Of the recipe after the start.
+        trial: Of a sweep; None for a run of its own.
     """
 
     format: int
@@ -109,6 +125,7 @@ class RunDescription:
     git: GitState | None = None
     settings: str = ""
     changes: tuple[RecipeChange, ...] = ()
+    trial: TrialInfo | None = None
 
     @property
     def seal(self) -> Seal:

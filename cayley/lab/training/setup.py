@@ -19,6 +19,7 @@ from cayley.lab.runs import (
     Machine,
     MetricInfo,
     RunDescription,
+    TrialInfo,
     describe_machine,
     find_git_state,
     find_versions,
@@ -48,6 +49,7 @@ class RunSettings:
         tiny: Whether a few made-up examples stand for the data.
         overrides: What was changed in the recipe, for the record.
         checkpoint_seconds: Between two checkpoints.
+        trial: Of a sweep, for the record.
     """
 
     machine: Machine = field(default_factory=Machine)
@@ -57,6 +59,7 @@ class RunSettings:
     tiny: bool = False
     overrides: tuple[str, ...] = ()
     checkpoint_seconds: float = 60.0
+    trial: TrialInfo | None = None
 
 
 def reads_files(task: TaskSettings) -> bool:
@@ -137,6 +140,7 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
         versions=find_versions(),
         git=find_git_state(),
         settings=write_recipe(recipe),
+        trial=settings.trial,
     )
 
 

@@ -1,0 +1,261 @@
+"""The command ``cayley sweep``: search settings, by as many workers as there are."""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cayley.lab.commands.planning import missing_data
+from cayley.lab.errors import DataError, RecipeError, RunError
+from cayley.lab.wording import counted, duration, short_number
+
+if TYPE_CHECKING:
+    from cayley.lab.sweeps import FinishedTrial, Space, Storage, Sweep
+    from cayley.lab.training import Reporter, RunSettings
+
+__all__ = ["sweep"]
+
+
+def sweep(options: Namespace) -> int:
+    """Search settings of a recipe: by a space, a TOML file or a name from --list.
+
+    Every trial is an ordinary run, below --output. The same command on any number of machines adds
+    workers to the study: it has --trials trials in all. A worker that is killed loses nothing: its
+    trial goes on from its checkpoint with the next worker that is free.
+
+    cayley sweep best STUDY prints the best settings as a recipe, cayley sweep status what is done.
+    """
+    if options.list:
+        return _list(options)
+    if options.space is None:
+        raise RecipeError(
+            "expected a space, or best or status and the name of a study, got none: see cayley "
+            "sweep --list"
+        )
+    actions = {"best": _best, "status": _status}
+    if options.space in actions:
+        return actions[options.space](options)
+    if options.name is not None:
+        raise RecipeError(
+            f"expected one space, got {options.name!r}, too: --study names the study"
+        )
+    return _search(options)
+
+
+def _list(options: Namespace) -> int:
+    from cayley.lab.sweeps import spaces
+
+    for one in spaces().values():
+        keys = [parameter.key for parameter in one.parameters]
+        if options.json:
+            known = {"space": one.name, "title": one.title, "source": one.source, "keys": keys}
+            print(json.dumps(known | {"recipe": one.recipe, "metric": one.metric}))
+        else:
+            print(f"{one.name}: {one.title}\n  {one.recipe}, {one.metric}, over {', '.join(keys)}")
+    return 0
+
+
+def _best(options: Namespace) -> int:
+    from cayley.lab.recipes import write_recipe
+    from cayley.lab.sweeps import best_recipe
+
+    if options.name is None:
+        raise RecipeError("expected the name of a study: cayley sweep best STUDY")
+    recipe, words = best_recipe(_storage(options, new=False), options.name)
+    print(f"# {words}\n{write_recipe(recipe)}", end="")
+    return 0
+
+
+def _status(options: Namespace) -> int:
+    from cayley.lab.sweeps import describe_studies
+
+    for one in describe_studies(_storage(options, new=False), options.name or ""):
+        if options.json:
+            print(json.dumps(one))
+            continue
+        states = ", ".join(f"{count} {state}" for state, count in one["states"].items())
+        print(f"{one['study']}: {counted(one['trials'], 'trial')}" + (f", {states}" * bool(states)))
+        if one["best"] is not None:
+            value, settings = short_number(one["best"]), _settings_words(one["best_settings"])
+            print(f"  best {one['metric']} {value}, trial {one['best_trial']}: {settings}")
+        for running in one["running"]:
+            place = running["worker"] or "nobody"
+            step = "" if running["step"] is None else f", step {running['step']}"
+            of = "" if running["steps"] is None else f" of {running['steps']}"
+            print(f"  trial {running['trial']}: {place}{step}{of}")
+    return 0
+
+
+def _search(options: Namespace) -> int:
+    from cayley.lab.sweeps import find_space
+
+    space = find_space(options.space).choose(options.set)
+    if options.jobs > 1:
+        return _search_side_by_side(options, space)
+    if not (options.quiet or options.json):
+        print(f"{space.name}: checking the space", file=sys.stderr, flush=True)
+    from cayley.lab.runs import Interrupts
+    from cayley.lab.sweeps import work
+
+    found = _join(options, space)
+
+    def tell(trial: "FinishedTrial") -> None:
+        _tell(trial, found, options)
+
+    with Interrupts() as interrupts:
+        work(
+            found,
+            _settings(options),
+            interrupts=interrupts,
+            tell=tell,
+            reporter=lambda folder: _reporter(options, folder),
+        )
+    _conclude(found, options)
+    return 0
+
+
+def _join(options: Namespace, space: "Space") -> "Sweep":
+    """The study of a space, after all that can be known to be wrong has been looked for."""
+    from cayley.lab.sweeps import join
+    from cayley.lab.sweeps.checking import check_space, find_direction
+    from cayley.lab.training import RunSettings, build_task
+
+    base = space.base(tiny=options.tiny)
+    check_space(space, tiny=options.tiny)
+    missing = missing_data([base], options)
+    if missing:
+        raise DataError(" ".join(missing.values()))
+    return join(
+        space,
+        _storage(options, new=True),
+        options.output,
+        name=options.study or "",
+        trials=options.trials or 0,
+        direction=find_direction(space, base, build_task(base.task, RunSettings(tiny=True))),
+        tiny=options.tiny,
+        precision=options.precision,
+    )
+
+
+def _search_side_by_side(options: Namespace, space: "Space") -> int:
+    """Have several workers here, each in a process of its own."""
+    from cayley.lab.commands.side_by_side import Queue, Work, child_command, run_side_by_side
+    from cayley.lab.runs import Interrupts
+
+    # before any process starts: what is wrong is said once
+    found = _join(options, space)
+    arguments = ("sweep", *_shared_arguments(options))
+    works = [
+        Work(f"worker {number}", space.name, None, child_command(arguments))
+        for number in range(1, options.jobs + 1)
+    ]
+
+    def say(words: str) -> None:
+        if not (options.quiet or options.json):
+            print(words, file=sys.stderr, flush=True)
+
+    with Interrupts() as interrupts:
+        queue = Queue(works, found.folder / "queue.json")
+        code = run_side_by_side(
+            queue, options.jobs, interrupts, tell=say, progress=lambda queue: _progress(found)
+        )
+    _conclude(found, options)
+    return code
+
+
+def _shared_arguments(options: Namespace) -> list[str]:
+    """The options of this command that are those of each of its workers."""
+    arguments = [options.space, "--quiet", "--output", str(options.output)]
+    arguments += ["--device", options.device, "--precision", options.precision]
+    arguments += ["--threads", str(options.threads)]
+    arguments += ["--checkpoint-every", str(options.checkpoint_every)]
+    for name in ("data", "storage", "study", "trials"):
+        if getattr(options, name) is not None:
+            arguments += [f"--{name}", str(getattr(options, name))]
+    if options.set:
+        arguments += ["--set", *options.set]
+    switches = ("download", "unchecked", "tiny", "graph", "tensorboard")
+    return arguments + [f"--{name}" for name in switches if getattr(options, name)]
+
+
+def _settings(options: Namespace) -> "RunSettings":
+    from cayley.lab.runs import Machine
+    from cayley.lab.training import RunSettings
+
+    return RunSettings(
+        Machine(options.device, options.precision, options.threads, options.graph),
+        data=options.data,
+        download=options.download,
+        check=not options.unchecked,
+        tiny=options.tiny,
+        checkpoint_seconds=options.checkpoint_every,
+    )
+
+
+def _reporter(options: Namespace, folder: Path) -> "Reporter | None":
+    from cayley.lab import training
+
+    if not options.tensorboard:
+        return None
+    training.check_tensorboard()
+    return training.TensorBoard(training.Quiet(), folder)
+
+
+def _storage(options: Namespace, *, new: bool) -> "Storage":
+    """The storage that is asked for, or the journal beside the runs."""
+    from cayley.lab.sweeps import default_url, open_storage
+
+    url = options.storage or default_url(options.output)
+    if not new and url.startswith("journal://") and not Path(url[len("journal://") :]).exists():
+        raise RunError(
+            f"expected sweeps in {url}, got none: give the --output or the --storage of cayley sweep"
+        )
+    return open_storage(url)
+
+
+def _settings_words(choice: dict[str, Any]) -> str:
+    from cayley.lab.sweeps import write_setting
+
+    return " ".join(
+        write_setting(key, float(short_number(value)) if isinstance(value, float) else value)
+        for key, value in choice.items()
+    )
+
+
+def _tell(trial: "FinishedTrial", found: "Sweep", options: Namespace) -> None:
+    """Say what a trial came to."""
+    outcome = trial.outcome
+    if options.json:
+        known = {"trial": trial.number, "state": outcome.state, "value": outcome.value}
+        more = {"settings": trial.choice, "reason": outcome.reason, "folder": str(trial.folder)}
+        print(json.dumps(known | more | {"seconds": round(trial.seconds, 3)}), flush=True)
+    elif not options.quiet:
+        value = "" if outcome.value is None else f"{found.space.metric} {short_number(outcome.value)}"
+        words = ", ".join(filter(None, (value, outcome.reason, _settings_words(trial.choice))))
+        print(f"trial {trial.number}: {words}, {duration(trial.seconds)}", flush=True)
+
+
+def _progress(found: "Sweep") -> str:
+    """How far a study is."""
+    from cayley.lab.sweeps import describe_studies
+
+    (one,) = describe_studies(found.storage, found.name)
+    done = one["trials"] - one["states"].get("running", 0) - one["states"].get("waiting", 0)
+    best = "" if one["best"] is None else f", best {one['metric']} {short_number(one['best'])}"
+    return f"{done} of {found.trials} trials done{best}"
+
+
+def _conclude(found: "Sweep", options: Namespace) -> None:
+    """Say what is best, and where it is."""
+    best = found.best()
+    if options.quiet or options.json:
+        return
+    if best is None or best.value is None:
+        print(f"{found.name}: no trial came to its end; cayley sweep status {found.name} has them")
+        return
+    print(
+        f"{found.name}: best {found.space.metric} {short_number(best.value)} of "
+        f"{counted(found.trials, 'trial')}, trial {best.number} below {found.folder}; as a recipe: "
+        f"cayley sweep best {found.name}"
+    )

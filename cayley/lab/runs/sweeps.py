@@ -1,0 +1,85 @@
+"""What ``sweep.json`` says: what a sweep searches, and for what."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cayley.lab.errors import RecipeError, RunError
+from cayley.lab.recipes import from_table
+from cayley.lab.runs.reading import parse_json
+
+__all__ = ["SWEEP_FILE", "SearchedKey", "SweepRecord", "find_sweeps", "read_sweep"]
+
+SWEEP_FILE = "sweep.json"
+
+
+@dataclass(frozen=True)
+class SearchedKey:
+    """A key of a recipe that is searched: a list of values, or a range.
+
+    Attributes:
+        key: Such as ``optim.lr``.
+        values: All of them; none for a range.
+        low, high: Of the range, both among its values.
+        log: Whether the range is logarithmic.
+        step: Between its values; None for all of them.
+        conditional: Whether only some trials have it.
+    """
+
+    key: str
+    values: tuple[Any, ...] = ()
+    low: int | float | None = None
+    high: int | float | None = None
+    log: bool = False
+    step: int | float | None = None
+    conditional: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRecord:
+    """What ``sweep.json`` says, in the folder above the runs of a sweep.
+
+    Attributes:
+        study: Its name.
+        title: In a few words.
+        recipe: The name of the recipe.
+        metric: Split and metric, such as ``valid_mse``.
+        direction: Which values are better.
+        keys: What is searched.
+    """
+
+    study: str
+    title: str = ""
+    recipe: str
+    metric: str
+    direction: Literal["minimize", "maximize"]
+    keys: tuple[SearchedKey, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What :func:`read_sweep` reads."""
+        return asdict(self)
+
+
+def read_sweep(folder: Path) -> SweepRecord:
+    """What a sweep searches.
+
+    Arguments:
+        folder: Of the sweep.
+    """
+    path = folder / SWEEP_FILE
+    try:
+        return from_table(SweepRecord, parse_json(path.read_bytes()), strict=False)
+    except (OSError, ValueError, RecipeError) as error:
+        raise RunError(
+            f"could not use {path}, which is damaged or of another version of cayley ({error}): "
+            "delete it, and the same cayley sweep writes it once more"
+        ) from error
+
+
+def find_sweeps(folders: Iterable[Path]) -> list[Path]:
+    """The folders of all sweeps below some folders, in order, each once."""
+    found = {
+        path.parent.resolve(): path.parent for top in folders for path in top.rglob(SWEEP_FILE)
+    }
+    return sorted(found.values())

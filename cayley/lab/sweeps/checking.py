@@ -1,0 +1,73 @@
+"""A space checked before any work: each value of a list, and both ends of each range."""
+
+from typing import Literal
+
+import torch
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.models import build_model
+from cayley.lab.recipes import Recipe, write_recipe
+from cayley.lab.sweeps.choices import make_recipe, probes
+from cayley.lab.sweeps.space import Space
+from cayley.lab.tasks import Task
+from cayley.lab.training import RunSettings, build_task
+from cayley.lab.training.optimizers import build_bnp, build_optimizer
+
+__all__ = ["check_space", "find_direction"]
+
+Direction = Literal["minimize", "maximize"]
+
+
+def check_space(space: Space, *, tiny: bool = False) -> None:
+    """Raise unless there is a task, a network and an optimizer for every end of a space.
+
+    No data are read, and networks are built on no device.
+
+    Arguments:
+        space: What is to be searched.
+        tiny: Whether a few made-up examples stand for the data.
+    """
+    base = write_recipe(space.base(tiny=tiny))
+    for key, choice in probes(space):
+        try:
+            _build(make_recipe(base, choice), space)
+        except RecipeError as error:
+            raise RecipeError(f"{space.name}: parameters.{key}: {error}") from None
+
+
+def _build(recipe: Recipe, space: Space) -> None:
+    task = build_task(recipe.task, RunSettings(tiny=True))
+    find_direction(space, recipe, task)
+    try:
+        # a class of the user's own may not be built on no device
+        place = "cpu" if ":" in recipe.model.name else "meta"
+        with torch.device(place), torch.random.fork_rng([]):
+            model = build_model(recipe.model, task)
+        build_optimizer(recipe.optim, model)
+        build_bnp(recipe.bnp, model)
+    except RecipeError:
+        # it names the setting
+        raise
+    except (TypeError, ValueError) as error:
+        raise RecipeError(str(error)) from error
+
+
+def find_direction(space: Space, recipe: Recipe, task: Task) -> Direction:
+    """Whether the metric of a space is to be small or large; raise if a run will not have it.
+
+    Arguments:
+        space: What is searched.
+        recipe: Of a trial.
+        task: Of that recipe.
+    """
+    if space.split not in recipe.evaluation.splits:
+        splits = ", ".join(recipe.evaluation.splits)
+        raise RecipeError(
+            f"metric: expected a split that is evaluated, {splits}, got {space.metric!r}: choose "
+            "another, or add the split to evaluation.splits by set"
+        )
+    better = {metric.name: metric.better for metric in task.metrics}
+    if space.score not in better:
+        valid = ", ".join(f"{space.split}_{name}" for name in better)
+        raise RecipeError(f"metric: expected one of {valid}, got {space.metric!r}")
+    return space.direction or ("minimize" if better[space.score] == "lower" else "maximize")

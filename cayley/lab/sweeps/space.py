@@ -1,0 +1,298 @@
+"""What a sweep searches: keys of a recipe with their values, read strictly from TOML."""
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cayley.lab.errors import RecipeError
+from cayley.lab.recipes import Recipe, Variant, find_recipe, from_table
+from cayley.lab.recipes.reading import FURTHER
+from cayley.lab.settings import Range
+
+__all__ = ["Parameter", "PrunerSettings", "SamplerSettings", "Space", "read_space"]
+
+Number = int | float
+# names of studies are names of folders, too
+NAME = r"[a-z0-9]+([.-][a-z0-9]+)*"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A key of the recipe that is searched: a list of values, or a range.
+
+    Attributes:
+        key: Such as ``optim.lr``.
+        values: The list; empty for a range.
+        low, high: The ends of the range, which belong to it.
+        log: Whether it is searched by orders of magnitude.
+        step: Between its values; None for every number, or every integer between integers.
+        when: Values of other parameters: where they have others, the recipe's own setting stays.
+    """
+
+    key: str
+    values: tuple[Any, ...] = ()
+    low: Number | None = None
+    high: Number | None = None
+    log: bool = False
+    step: Number | None = None
+    when: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a range is one of integers."""
+        ends = (self.low, self.high, 1 if self.step is None else self.step)
+        return all(isinstance(end, int) for end in ends)
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """The values that are tried out before any work: all of a list, both ends of a range."""
+        return self.values or (self.low, self.high)
+
+    @property
+    def all_values(self) -> tuple[Any, ...]:
+        """Every value, as a grid has them; none where there is no end of them."""
+        if self.values:
+            return self.values
+        if self.log or (self.step is None and not self.is_whole):
+            return ()
+        assert self.low is not None
+        assert self.high is not None
+        step = 1 if self.step is None else self.step
+        count = math.floor((self.high - self.low) / step * (1 + 1e-9) + 1e-9)
+        return tuple(self.low + k * step for k in range(count + 1))
+
+    def is_present(self, chosen: Mapping[str, Any]) -> bool:
+        """Whether a choice of the other parameters has this one."""
+        return all(key in chosen and chosen[key] in few for key, few in self.when.items())
+
+
+@dataclass(frozen=True)
+class SamplerSettings:
+    """What chooses the next settings; keys that are no field are options of its Optuna class."""
+
+    name: Literal["tpe", "random", "grid", "gp", "qmc", "cmaes"] = "tpe"
+    options: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
+
+
+@dataclass(frozen=True)
+class PrunerSettings:
+    """What ends trials early; keys that are no field are options of its Optuna class."""
+
+    name: Literal["none", "median", "percentile", "halving", "hyperband", "threshold"] = "none"
+    options: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A search over settings of a recipe.
+
+    Attributes:
+        recipe: A name from ``cayley list``, or a file, seen from that of the space.
+        metric: What is searched for: a split and a metric, such as ``valid_mse``; its value is
+            that of the finished run, from the evaluation that the recipe selects.
+        parameters: What is searched.
+        name: Of the space; that of its file.
+        direction: Whether the metric is to be small or large; empty for what is better.
+        trials: How many in all; 0 for every choice of a grid.
+        variant: Of the recipe.
+        set: Settings that differ from the recipe in all trials, such as ``training.epochs=5``.
+        sampler: What chooses settings.
+        pruner: What ends trials early.
+        title: In a few words.
+        source: Where a document describes the search.
+        note: What a reader must know.
+        folder: Where the file is.
+    """
+
+    recipe: str
+    metric: str
+    parameters: tuple[Parameter, ...] = ()
+    name: str = ""
+    direction: Literal["", "minimize", "maximize"] = ""
+    trials: Annotated[int, Range(0, 10**6)] = 0
+    variant: Variant = "paper"
+    set: tuple[str, ...] = ()
+    sampler: SamplerSettings = field(default_factory=SamplerSettings)
+    pruner: PrunerSettings = field(default_factory=PrunerSettings)
+    title: str = ""
+    source: str = ""
+    note: str = ""
+    folder: str = ""
+
+    @property
+    def split(self) -> str:
+        """That of the metric."""
+        return self.metric.partition("_")[0]
+
+    @property
+    def score(self) -> str:
+        """The metric without its split."""
+        return self.metric.partition("_")[2]
+
+    def base(self, *, tiny: bool = False) -> Recipe:
+        """The recipe without what is searched.
+
+        Arguments:
+            tiny: Whether to be done in seconds.
+        """
+        name = self.recipe
+        if re.search(r"\.toml(:.*)?$", name):
+            name = str(Path(self.folder, name))
+        return find_recipe(name).recipe(self.variant, self.set, tiny=tiny)
+
+    def choose(self, changes: Sequence[str]) -> "Space":
+        """The same search with further settings that all trials have."""
+        return replace(self, set=(*self.set, *changes))
+
+
+def read_space(text: str, name: str, folder: Path = Path()) -> Space:
+    """Read and check a space, written as TOML.
+
+    Arguments:
+        text: With ``recipe``, ``metric`` and ``[parameters]``.
+        name: Of the space.
+        folder: Where its recipe is, if that is a file.
+
+    Example:
+        >>> space = read_space('''
+        ... recipe = "quickstart"
+        ... metric = "valid_mse"
+        ... trials = 20
+        ... [parameters]
+        ... optim.lr = { low = 1e-4, high = 1e-1, log = true }
+        ... model.negative_ones = [0, 20, 40]
+        ... ''', "mine")
+        >>> [one.key for one in space.parameters]
+        ['optim.lr', 'model.negative_ones']
+        >>> read_space('recipe = "quickstart"\\nmetrik = "valid_mse"', "mine")
+        Traceback (most recent call last):
+        ...
+        cayley.lab.errors.RecipeError: mine: unknown key metrik: did you mean metric?
+    """
+    try:
+        return _read(tomllib.loads(text), name, folder)
+    # what is no TOML is a ValueError, as a RecipeError is
+    except ValueError as error:
+        raise RecipeError(f"{name}: {error}") from None
+
+
+def _read(content: dict[str, Any], name: str, folder: Path) -> Space:
+    own = {key: value for key, value in content.items() if key != "parameters"}
+    for key in ("name", "folder"):
+        if key in own:
+            raise RecipeError(f"{key}: expected none: it is that of the file")
+    if not re.fullmatch(NAME, name):
+        raise RecipeError(
+            f"expected a name of lower-case words and numbers with - or . between them, got {name!r}"
+        )
+    space: Space = from_table(Space, own)
+    split, score = space.split, space.score
+    if split not in ("train", "valid", "test") or not score:
+        raise RecipeError(
+            f"metric: expected a split and a metric, such as valid_mse, got {space.metric!r}"
+        )
+    parameters = tuple(_parameters(content.get("parameters", {}), ""))
+    if not parameters:
+        raise RecipeError("parameters: expected at least one key of the recipe, got none")
+    for one in parameters:
+        _check(one)
+    space = replace(space, name=name, folder=str(folder), parameters=_ordered(parameters))
+    if space.sampler.name == "grid":
+        if space.sampler.options:
+            raise RecipeError(f"sampler: grid has no options, got {', '.join(space.sampler.options)}")
+        for one in parameters:
+            if not one.all_values:
+                raise RecipeError(
+                    f"parameters.{one.key}: expected a list or a range with a step, as the sampler "
+                    "is grid, got a range without an end of values"
+                )
+    elif not space.trials:
+        raise RecipeError("missing key trials: how many there are to be in all; a grid alone needs none")
+    return space
+
+
+def _parameters(content: Any, path: str) -> Iterator[Parameter]:
+    """The parameters in a table, whose keys may have parts: ``optim.lr`` or ``"optim.lr"``."""
+    words = {one.name for one in fields(Parameter)} - {"key"}
+    for key, value in content.items():
+        key = f"{path}{key}"
+        if isinstance(value, list):
+            yield Parameter(key, values=tuple(value))
+        elif isinstance(value, Mapping) and words & value.keys():
+            yield from_table(Parameter, {"key": key, **value}, f"parameters.{key}.")
+        elif isinstance(value, Mapping):
+            yield from _parameters(value, f"{key}.")
+        else:
+            raise RecipeError(
+                f"parameters.{key}: expected a list, or a range such as {{ low = 1e-4, high = 1e-2, "
+                f"log = true }}, got {value!r}"
+            )
+
+
+def _check(one: Parameter) -> None:
+    """Raise unless a parameter has values."""
+    where = f"parameters.{one.key}"
+    if one.values:
+        if (one.low, one.high, one.step, one.log) != (None, None, None, False):
+            raise RecipeError(f"{where}: expected values, or low and high, got both")
+        seen = [json.dumps(value, sort_keys=True, default=str) for value in one.values]
+        if len({*seen}) < len(seen):
+            double = next(value for value in seen if seen.count(value) > 1)
+            raise RecipeError(f"{where}: expected values that differ, got {double} twice")
+        return
+    if one.low is None or one.high is None:
+        raise RecipeError(f"{where}: expected values, or both low and high")
+    if not (math.isfinite(one.low) and math.isfinite(one.high) and one.low < one.high):
+        raise RecipeError(
+            f"{where}: expected low to be less than high, got low = {one.low}, high = {one.high}"
+        )
+    if one.log and one.low <= 0:
+        raise RecipeError(
+            f"{where}: expected low to be positive, as the range is logarithmic, got {one.low}"
+        )
+    if one.step is None:
+        return
+    if one.log:
+        raise RecipeError(f"{where}: expected a step or log = true, got both")
+    if not 0 < one.step <= one.high - one.low:
+        raise RecipeError(
+            f"{where}: expected a step of more than 0 and at most high − low, got {one.step}"
+        )
+    last = one.all_values[-1]
+    if not math.isclose(last, one.high, rel_tol=1e-9):
+        raise RecipeError(
+            f"{where}: expected high to be low and a number of steps, got {one.high}: the last "
+            f"value is {last}"
+        )
+
+
+def _ordered(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
+    """Parameters after those that they depend on, with lists of values in their conditions."""
+    known = {one.key: one for one in parameters}
+    if len(known) < len(parameters):
+        raise RecipeError("parameters: expected every key once, got one twice")
+    for one in parameters:
+        for key, few in one.when.items():
+            where = f"parameters.{one.key}.when"
+            if key not in known:
+                raise RecipeError(f"{where}: expected other parameters of the space, got {key!r}")
+            one.when[key] = few = tuple(few) if isinstance(few, list) else (few,)
+            values = known[key].all_values
+            if strange := [value for value in few if values and value not in values]:
+                raise RecipeError(
+                    f"{where}: expected values that {key} has, {', '.join(map(repr, values))}, got "
+                    f"{strange[0]!r}"
+                )
+    ordered: dict[str, Parameter] = {}
+    while len(ordered) < len(parameters):
+        free = [one for one in parameters if one.key not in ordered and {*one.when} <= {*ordered}]
+        if not free:
+            circle = ", ".join(one.key for one in parameters if one.key not in ordered)
+            raise RecipeError(f"parameters: expected conditions without a circle, got one of {circle}")
+        ordered |= {one.key: one for one in free}
+    return tuple(ordered.values())

@@ -1,0 +1,258 @@
+"""Where studies are: a journal, SQLite, PostgreSQL or MySQL, and the lock of all its studies.
+
+Optuna's own lock of a journal is a file that outlives a process which is killed; the locks here
+end with the process that holds them.
+"""
+
+import fcntl
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cayley.lab.errors import LabError, RecipeError, RunError
+from cayley.lab.sweeps.engine import check_optuna
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+__all__ = ["Storage", "default_url", "explain_storage", "open_storage"]
+
+JOURNAL = "journal://"
+# a number that no other program locks by
+KEY = int.from_bytes(hashlib.sha256(b"cayley sweep").digest()[:7], "big")
+# a file of SQLite is locked as a whole for a moment, by one worker after the other
+SQLITE_SECONDS = 60.0
+
+
+class _Lock(ABC):
+    """What one process of all holds at a time; it ends with the process."""
+
+    @abstractmethod
+    def hold(self) -> AbstractContextManager[None]:
+        """Wait for it, hold it, let it go."""
+
+
+class _FileLock(_Lock):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+
+class _JournalLock:
+    """A lock of a journal as Optuna asks for it, that ends with the process.
+
+    Arguments:
+        path: Of the journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = _FileLock(Path(f"{path}.append"))
+        self.held: list[AbstractContextManager[None]] = []
+
+    def acquire(self) -> bool:
+        """Wait for it, and leave the journal as the next line needs it."""
+        held = self.lock.hold()
+        held.__enter__()
+        self.held.append(held)
+        _mend(self.path)
+        return True
+
+    def release(self) -> None:
+        """Let it go."""
+        self.held.pop().__exit__(None, None, None)
+
+
+class _ServerLock(_Lock):
+    """A lock of a database server, which it ends when the connection does.
+
+    Arguments:
+        url: Of the database.
+        name: Its kind.
+    """
+
+    TAKE = {
+        "postgresql": f"SELECT pg_advisory_lock({KEY})",
+        "mysql": f"SELECT GET_LOCK('cayley{KEY}', -1)",
+    }
+    LEAVE = {
+        "postgresql": f"SELECT pg_advisory_unlock({KEY})",
+        "mysql": f"SELECT RELEASE_LOCK('cayley{KEY}')",
+    }
+
+    def __init__(self, url: str, name: str) -> None:
+        import sqlalchemy
+
+        self.take, self.leave = (sqlalchemy.text(words[name]) for words in (self.TAKE, self.LEAVE))
+        # a connection of its own, that is closed after use
+        self.engine = sqlalchemy.create_engine(
+            url, poolclass=sqlalchemy.pool.NullPool, isolation_level="AUTOCOMMIT"
+        )
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        with self.engine.connect() as connection:
+            connection.execute(self.take)
+            try:
+                yield
+            finally:
+                connection.execute(self.leave)
+
+
+class Storage:
+    """A storage of Optuna, and the lock under which trials are given out.
+
+    Arguments:
+        url: ``journal:///path``, ``sqlite:///path``, ``postgresql+psycopg://…`` or ``mysql…``.
+
+    Attributes:
+        url: Without the password.
+        optuna: What Optuna calls a storage.
+    """
+
+    def __init__(self, url: str) -> None:
+        check_optuna()
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        self.url = url
+        self.optuna: BaseStorage
+        if url.startswith(JOURNAL):
+            path = Path(url.removeprefix(JOURNAL))
+            if not path.name:
+                raise RecipeError(f"--storage: expected journal:///path/of/a/file, got {url!r}")
+            _make_folder(path)
+            self._lock: _Lock = _FileLock(Path(f"{path}.claims"))
+            with explain_storage(url):
+                lock: Any = _JournalLock(path)
+                backend = JournalFileBackend(str(path), lock_obj=lock)
+                self.optuna = JournalStorage(backend)
+            return
+        name, place, self.url = _parse(url)
+        if name == "sqlite":
+            if not place:
+                raise RecipeError(f"--storage: expected sqlite:///path/of/a/file, got {url!r}")
+            _make_folder(Path(place))
+            self._lock = _FileLock(Path(f"{place}.claims"))
+        else:
+            with explain_storage(self.url):
+                self._lock = _ServerLock(url, name)
+        with explain_storage(self.url), self._lock.hold():
+            # two that make the tables of an empty database at once get into each other's way
+            self.optuna = _database(url, name)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Be the only worker that looks at the studies and changes them."""
+        with explain_storage(self.url), self._lock.hold():
+            yield
+
+
+def open_storage(url: str) -> Storage:
+    """A storage by its address.
+
+    Example:
+        >>> open_storage("redis://host")
+        Traceback (most recent call last):
+        ...
+        cayley.lab.errors.RecipeError: --storage: expected journal:///path, sqlite:///path,
+        postgresql+psycopg://user@host/database or mysql+driver://user@host/database, got
+        'redis://host'
+    """
+    return Storage(url)
+
+
+def default_url(output: Path) -> str:
+    """A journal beside the runs.
+
+    Example:
+        >>> default_url(Path("/data/runs"))
+        'journal:///data/runs/sweeps.journal'
+    """
+    return f"{JOURNAL}{output.resolve() / 'sweeps.journal'}"
+
+
+@contextmanager
+def explain_storage(url: str) -> Iterator[None]:
+    """Turn what goes wrong with a storage into an error that names it.
+
+    Arguments:
+        url: Without a password.
+    """
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except (StorageInternalError, DBAPIError, OSError) as error:
+        reason = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())
+        raise RunError(
+            f"could not use the storage {url}: {reason}. Trials go on from their checkpoints with "
+            "the same command"
+        ) from error
+
+
+def _parse(url: str) -> tuple[str, str, str]:
+    """The kind of a database, its name there, and its address without a password."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        parsed = None
+    if parsed is None or parsed.get_backend_name() not in ("sqlite", "postgresql", "mysql"):
+        raise RecipeError(
+            "--storage: expected journal:///path, sqlite:///path, "
+            "postgresql+psycopg://user@host/database or mysql+driver://user@host/database, got "
+            f"{url!r}"
+        )
+    try:
+        parsed.get_dialect().import_dbapi()
+    except ImportError as error:
+        if parsed.get_backend_name() == "postgresql":
+            hint = "write postgresql+psycopg://…, whose driver pip install 'cayley[sweep]' brings"
+        else:
+            hint = "pip install pymysql, and write mysql+pymysql://…"
+        raise LabError(f"--storage: expected a driver of the database ({error}): {hint}") from error
+    return parsed.get_backend_name(), parsed.database or "", parsed.render_as_string()
+
+
+def _database(url: str, name: str) -> "BaseStorage":
+    from optuna.storages import RDBStorage
+
+    options: dict[str, Any] = {"connect_args": {"timeout": SQLITE_SECONDS}}
+    return RDBStorage(url, engine_kwargs=options if name == "sqlite" else {"pool_pre_ping": True})
+
+
+def _mend(path: Path) -> None:
+    """Cut off a line without an end, whose writer was killed: no journal with one can be read."""
+    if not path.exists():
+        return
+    with open(path, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if not size:
+            return
+        file.seek(size - 1)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"could not make {path.parent}: {error.strerror}") from error

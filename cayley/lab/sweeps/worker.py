@@ -1,0 +1,115 @@
+"""A worker: trial after trial, until a study has as many as were asked for."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cayley.lab.errors import Interrupted, LabError, RecipeError
+from cayley.lab.runs import Interrupts, TrialInfo
+from cayley.lab.sweeps.choices import make_recipe, write_setting
+from cayley.lab.sweeps.study import Sweep, Task
+from cayley.lab.sweeps.trials import Outcome, run_trial
+from cayley.lab.training import Reporter, RunSettings
+
+__all__ = ["FinishedTrial", "work"]
+
+# between two looks whether another worker has left its trial behind
+LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class FinishedTrial:
+    """A trial that this worker has done.
+
+    Attributes:
+        number: Of the trial.
+        choice: Its settings.
+        folder: Of its run.
+        outcome: What it came to.
+        seconds: How long it took here.
+    """
+
+    number: int
+    choice: dict[str, Any]
+    folder: Path
+    outcome: Outcome
+    seconds: float
+
+
+def work(
+    sweep: Sweep,
+    settings: RunSettings,
+    *,
+    interrupts: Interrupts,
+    tell: Callable[[FinishedTrial], None] = lambda trial: None,
+    reporter: Callable[[Path], Reporter | None] = lambda folder: None,
+    look_seconds: float = LOOK_SECONDS,
+) -> None:
+    """Do trials of a study until it has as many as were asked for, and nobody works on one.
+
+    A worker that has nothing left to do waits for the others: what they leave behind, it takes up.
+
+    Arguments:
+        sweep: The study.
+        settings: Machine and data.
+        interrupts: Signals that ask to stop.
+        tell: Is told of every trial that is done.
+        reporter: What shows the progress of the run in a folder.
+        look_seconds: Between two looks after the others.
+    """
+    while True:
+        if interrupts.signal:
+            raise Interrupted(
+                "stopped between two trials; the same command goes on", interrupts.signal
+            )
+        task, others = sweep.claim()
+        if task is None:
+            if not others:
+                return
+            time.sleep(look_seconds)
+            continue
+        began = time.monotonic()
+        with task.claim:
+            outcome = _do(sweep, task, settings, interrupts, reporter(task.folder))
+            counted = sweep.finish(task, outcome)
+        if counted:
+            seconds = time.monotonic() - began
+            tell(FinishedTrial(task.number, task.choice, task.folder, outcome, seconds))
+
+
+def _do(
+    sweep: Sweep,
+    task: Task,
+    settings: RunSettings,
+    interrupts: Interrupts,
+    reporter: Reporter | None,
+) -> Outcome:
+    overrides = [write_setting(key, value) for key, value in task.choice.items()]
+    settings = replace(
+        settings,
+        overrides=(*sweep.space.set, *overrides),
+        trial=TrialInfo(sweep.name, task.number, task.choice),
+    )
+    try:
+        recipe = make_recipe(sweep.base, task.choice)
+    except RecipeError as error:
+        return Outcome("failed", reason=str(error))
+    try:
+        return run_trial(
+            recipe,
+            task.folder,
+            metric=(sweep.space.split, sweep.space.score),
+            settings=settings,
+            report=partial(sweep.report, task),
+            reporter=reporter,
+            interrupts=interrupts,
+        )
+    except LabError:
+        # the user can do something about it, and then the trial goes on
+        raise
+    except Exception as error:
+        sweep.count_fault(task, error)
+        raise

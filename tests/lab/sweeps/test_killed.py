@@ -1,0 +1,64 @@
+"""Workers that are killed at any moment: no trial is lost, none is counted twice."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import postgres
+import pytest
+
+pytest.importorskip("optuna", reason="sweeps need the extra sweep")
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = Path(__file__).parent / "killed.py"
+
+
+def kill_workers(folder: Path, url: str) -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, folder, url],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(found: dict[str, Any]) -> None:
+    numbers = list(range(20))
+    assert found["kills"] >= 10
+    assert found["resumed"] > 0
+    assert found["states"] == ["COMPLETE"] * 20
+    assert found["numbers"] == numbers
+    assert found["folders"] == 20
+    assert found["reported"] == [[4, 8]] * 20
+    # the value of each is that of its run, and of one that nobody disturbed
+    assert found["same"]
+    # workers with a seed in common do not choose the same
+    assert found["different"] == 20
+    # nobody was told of one twice; a worker that dies between telling two may leave one out
+    assert sorted({*found["told"]}) == found["told"]
+    assert {*found["told"]} <= {*numbers}
+
+
+@pytest.mark.slow
+def test_in_a_journal(tmp_path: Path) -> None:
+    check(kill_workers(tmp_path, f"journal://{tmp_path / 'sweeps.journal'}"))
+
+
+@pytest.mark.slow
+def test_in_postgresql(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg", reason="PostgreSQL needs the extra sweep")
+    with postgres.serve() as url:
+        check(kill_workers(tmp_path, url))
+
+
+@pytest.mark.slow
+def test_in_sqlite(tmp_path: Path) -> None:
+    check(kill_workers(tmp_path, f"sqlite:///{tmp_path / 'sweeps.db'}"))
