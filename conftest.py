@@ -4,7 +4,12 @@ from importlib.util import find_spec
 
 import pytest
 
-collect_ignore = [] if find_spec("torch_geometric") else ["cayley/preconditioners/graph.py"]
+# modules whose examples need a package
+NEEDS = {
+    "torch_geometric": ["cayley/preconditioners/graph.py"],
+    "optuna": ["cayley/lab/sweeps/engine.py", "cayley/lab/sweeps/storage.py"],
+}
+collect_ignore = [path for need, paths in NEEDS.items() if not find_spec(need) for path in paths]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

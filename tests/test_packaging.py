@@ -1,6 +1,7 @@
 """What is built: the names of wheels, what is in a source distribution, and what make says."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def test_what_is_pinned_is_asked_for() -> None:
         for line in (ROOT / "constraints.txt").read_text().splitlines()
         if "==" in line
     }
-    for extra in ("lab", "graph", "onnx", "dev"):
+    for extra in ("lab", "graph", "onnx", "sweep", "dev"):
         for requirement in extras["optional-dependencies"][extra]:
-            name = requirement.partition(">")[0].lower().replace("_", "-")
+            name = re.split(r"[\[>]", requirement)[0].lower().replace("_", "-")
             assert name in pinned, requirement

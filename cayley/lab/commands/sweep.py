@@ -37,9 +37,7 @@ def sweep(options: Namespace) -> int:
     if options.space in actions:
         return actions[options.space](options)
     if options.name is not None:
-        raise RecipeError(
-            f"expected one space, got {options.name!r}, too: --study names the study"
-        )
+        raise RecipeError(f"expected one space, got {options.name!r}, too: --study names the study")
     return _search(options)
 
 
@@ -231,7 +229,9 @@ def _tell(trial: "FinishedTrial", found: "Sweep", options: Namespace) -> None:
         more = {"settings": trial.choice, "reason": outcome.reason, "folder": str(trial.folder)}
         print(json.dumps(known | more | {"seconds": round(trial.seconds, 3)}), flush=True)
     elif not options.quiet:
-        value = "" if outcome.value is None else f"{found.space.metric} {short_number(outcome.value)}"
+        value = (
+            "" if outcome.value is None else f"{found.space.metric} {short_number(outcome.value)}"
+        )
         words = ", ".join(filter(None, (value, outcome.reason, _settings_words(trial.choice))))
         print(f"trial {trial.number}: {words}, {duration(trial.seconds)}", flush=True)
 

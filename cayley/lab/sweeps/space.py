@@ -204,7 +204,9 @@ def _read(content: dict[str, Any], name: str, folder: Path) -> Space:
     space = replace(space, name=name, folder=str(folder), parameters=_ordered(parameters))
     if space.sampler.name == "grid":
         if space.sampler.options:
-            raise RecipeError(f"sampler: grid has no options, got {', '.join(space.sampler.options)}")
+            raise RecipeError(
+                f"sampler: grid has no options, got {', '.join(space.sampler.options)}"
+            )
         for one in parameters:
             if not one.all_values:
                 raise RecipeError(
@@ -212,7 +214,9 @@ def _read(content: dict[str, Any], name: str, folder: Path) -> Space:
                     "is grid, got a range without an end of values"
                 )
     elif not space.trials:
-        raise RecipeError("missing key trials: how many there are to be in all; a grid alone needs none")
+        raise RecipeError(
+            "missing key trials: how many there are to be in all; a grid alone needs none"
+        )
     return space
 
 
@@ -293,6 +297,8 @@ def _ordered(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
         free = [one for one in parameters if one.key not in ordered and {*one.when} <= {*ordered}]
         if not free:
             circle = ", ".join(one.key for one in parameters if one.key not in ordered)
-            raise RecipeError(f"parameters: expected conditions without a circle, got one of {circle}")
+            raise RecipeError(
+                f"parameters: expected conditions without a circle, got one of {circle}"
+            )
         ordered |= {one.key: one for one in free}
     return tuple(ordered.values())

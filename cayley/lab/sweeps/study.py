@@ -388,9 +388,7 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
     return differ + [f"parameters.{key}" for key in theirs if key not in ours]
 
 
-def _write_record(
-    folder: Path, name: str, space: Space, base: str, direction: Direction
-) -> None:
+def _write_record(folder: Path, name: str, space: Space, base: str, direction: Direction) -> None:
     """Write ``sweep.json``, from which a report is made without the storage."""
     keys = tuple(
         SearchedKey(one.key, one.values, one.low, one.high, one.log, one.step, bool(one.when))

@@ -123,7 +123,9 @@ def describe(folder: Path, url: str) -> dict[str, Any]:
         run for run in runs if any(one.get("event") == "resumed" for one in read_metrics(run))
     ]
     # each alone and undisturbed
-    alone = [train(read_run(run)[1], folder / "alone" / run.name, settings=SETTINGS) for run in resumed]
+    alone = [
+        train(read_run(run)[1], folder / "alone" / run.name, settings=SETTINGS) for run in resumed
+    ]
     told = [int(line) for line in (folder / "told").read_text().split()]
     return {
         "states": [trial.state.name for trial in trials],
