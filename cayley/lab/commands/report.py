@@ -22,12 +22,15 @@ def report(options: Namespace) -> int:
 
     The page is one file: verdicts, tables, learning curves, machines. It needs no network, and its
     tables no scripts. Studies below the folders count, too. Runs that are not finished or damaged
-    are named in it.
+    are named in it. A sweep has its own section: history, parallel coordinates, importances.
     """
     from cayley.lab.report import (
         draw_all,
+        draw_sweep,
+        leave_out,
         list_tables,
         read_runs,
+        read_sweeps,
         summarize,
         write_markdown,
         write_page,
@@ -37,15 +40,19 @@ def report(options: Namespace) -> int:
     if not runs and not problems:
         places = ", ".join(map(str, options.folders))
         raise RunError(f"expected runs below {places}, got none: make some with cayley train")
+    sweeps = {one.name: (one, draw_sweep(one)) for one in read_sweeps(options.folders, runs)}
+    results = [one for one, _ in sweeps.values()]
+    runs, problems = leave_out(results, runs, problems)
     summary = summarize(runs, problems)
     figures = draw_all(summary)
     claims = _judge(runs, summary, options.folders)
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    write_file(options.output, write_page(summary, figures, date, claims).encode())
+    write_file(options.output, write_page(summary, figures, date, claims, sweeps).encode())
     if options.figures is not None:
-        for figure in (one for several in figures.values() for one in several):
+        charts = [one for _, several in sweeps.values() for one in several]
+        for figure in (*(one for several in figures.values() for one in several), *charts):
             write_file(options.figures / f"{figure.name}.png", figure.png())
-    for table in list_tables(summary, claims):
+    for table in list_tables(summary, claims, results):
         if options.csv is not None:
             write_file(options.csv / f"{table.name}.csv", table.csv().encode())
         if options.latex is not None:
@@ -57,12 +64,14 @@ def report(options: Namespace) -> int:
             place = PurePosixPath(
                 Path(os.path.relpath(options.figures.resolve(), start)).as_posix()
             )
-        write_file(options.markdown, write_markdown(summary, figures, place).encode())
+        write_file(options.markdown, write_markdown(summary, figures, place, sweeps).encode())
     if options.json:
         for record in _records(summary):
             print(json.dumps(record))
     else:
         print(f"{options.output}: {summary.sentence}")
+        for one in results:
+            print(f"{one.record.study}: {one.sentence}")
     return 0
 
 

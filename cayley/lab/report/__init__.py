@@ -9,6 +9,7 @@
 ``tables``      tables as Markdown, LaTeX and CSV
 ``curves``      runs over time, by seed
 ``charts``      learning curves in Vega-Lite; ``figures`` draws those of runs
+``sweeps``      trials of sweeps; ``sweep_charts`` draws them
 ``claims``      claims of the documents with the verdicts on them
 ``pages``       the page and the Markdown file; ``scripts`` of the page's charts
 =============== ================================================================
@@ -19,6 +20,8 @@ from cayley.lab.report.pages import draw_all, list_tables, write_markdown, write
 from cayley.lab.report.reading import MeasuredRun, Problem, read_runs
 from cayley.lab.report.rows import Report
 from cayley.lab.report.summary import summarize
+from cayley.lab.report.sweep_charts import draw_sweep
+from cayley.lab.report.sweeps import SweepResult, leave_out, read_sweeps
 from cayley.lab.report.tables import describe_line
 
 __all__ = [
@@ -26,11 +29,15 @@ __all__ = [
     "MeasuredRun",
     "Problem",
     "Report",
+    "SweepResult",
     "count_outcomes",
     "describe_line",
     "draw_all",
+    "draw_sweep",
+    "leave_out",
     "list_tables",
     "read_runs",
+    "read_sweeps",
     "summarize",
     "write_markdown",
     "write_page",

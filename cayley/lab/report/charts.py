@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["COLORS", "DASHES", "TIMES", "Curves", "Trace", "draw_curves", "static_chart", "zoom"]
+__all__ = [
+    "COLORS",
+    "CONFIG",
+    "DASHES",
+    "TIMES",
+    "Curves",
+    "Trace",
+    "draw_curves",
+    "static_chart",
+    "zoom",
+]
 
 Spec = dict[str, Any]
 
@@ -20,6 +30,28 @@ HEIGHT = 300
 # what values can be drawn over, and its name on the axis
 TIMES = {"step": "step", "epoch": "epoch", "time": "minutes of training"}
 COLUMNS = (*TIMES, "value", "low", "high")
+# lines and words have the colour of the text around a chart
+CONFIG: Spec = {
+    "background": "transparent",
+    "font": FONT,
+    "padding": 4,
+    "scale": {"zero": False},
+    "view": {"stroke": None, "clip": False},
+    "axis": {
+        "labelColor": "currentColor",
+        "labelFontSize": 11,
+        "titleColor": "currentColor",
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+        "gridColor": "currentColor",
+        "gridOpacity": 0.1,
+        "domain": False,
+        "tickColor": "currentColor",
+        "tickOpacity": 0.3,
+        "tickCount": 6,
+    },
+    "legend": {"labelColor": "currentColor", "labelFontSize": 12},
+}
 
 
 @dataclass(frozen=True)
@@ -120,27 +152,7 @@ def draw_curves(curves: Curves) -> Spec:
         # a record a line is half as long as a record a point
         "transform": [{"flatten": list(COLUMNS)}],
         "layer": [*_bands(curves), *_lines(curves), *_baselines(curves), *_published(curves)],
-        "config": {
-            "background": "transparent",
-            "font": FONT,
-            "padding": 4,
-            "scale": {"zero": False},
-            "view": {"stroke": None, "clip": False},
-            "axis": {
-                "labelColor": "currentColor",
-                "labelFontSize": 11,
-                "titleColor": "currentColor",
-                "titleFontSize": 11,
-                "titleFontWeight": "normal",
-                "gridColor": "currentColor",
-                "gridOpacity": 0.1,
-                "domain": False,
-                "tickColor": "currentColor",
-                "tickOpacity": 0.3,
-                "tickCount": 6,
-            },
-            "legend": {"labelColor": "currentColor", "labelFontSize": 12},
-        },
+        "config": CONFIG,
     }
 
 

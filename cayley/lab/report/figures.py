@@ -15,7 +15,7 @@ from cayley.lab.report.reading import MeasuredRun
 from cayley.lab.report.rows import Row, Section, label_rows
 from cayley.lab.wording import number
 
-__all__ = ["VEGALITE", "Figure", "draw_comparison", "draw_figures", "draw_tasks"]
+__all__ = ["VEGALITE", "WIDTH", "Figure", "draw_comparison", "draw_figures", "draw_tasks"]
 
 WIDTH = 640
 POINTS = 150

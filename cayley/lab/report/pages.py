@@ -1,6 +1,6 @@
 """A report as a page, one file that needs no network, and its tables as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +13,8 @@ from cayley.lab.report.curves import gather_curves
 from cayley.lab.report.figures import Figure, draw_figures
 from cayley.lab.report.rows import Report, Section
 from cayley.lab.report.scripts import load_scripts
+from cayley.lab.report.sweep_charts import Chart
+from cayley.lab.report.sweeps import SweepResult, sweep_table
 from cayley.lab.report.tables import Table, coverage_table, result_table
 from cayley.lab.wording import counted, escape_markdown
 
@@ -31,10 +33,13 @@ def draw_all(report: Report) -> dict[str, list[Figure]]:
     return draw_figures(report.sections)
 
 
-def list_tables(report: Report, claims: Sequence[JudgedClaim] = ()) -> list[Table]:
+def list_tables(
+    report: Report, claims: Sequence[JudgedClaim] = (), sweeps: Sequence[SweepResult] = ()
+) -> list[Table]:
     """Every table of the page, for files of their own."""
     tables = [verdict_table(claims)] if claims else []
     tables.append(coverage_table(report))
+    tables += map(sweep_table, sweeps)
     return tables + [result_table(one) for one in report.sections if one.rows]
 
 
@@ -43,6 +48,7 @@ def write_page(
     figures: dict[str, list[Figure]],
     date: str,
     claims: Sequence[JudgedClaim] = (),
+    sweeps: Mapping[str, tuple[SweepResult, Sequence[Chart]]] | None = None,
 ) -> str:
     """The page as HTML.
 
@@ -51,6 +57,7 @@ def write_page(
         figures: By section.
         date: When the report was made.
         claims: Verdicts, the first section; none to leave it out.
+        sweeps: With their charts, by name; None for none.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -62,7 +69,8 @@ def write_page(
         lstrip_blocks=True,
     )
     environment.filters |= {"address": _address, "blank": _blank}
-    charts = any(figures.values()) or any(one.figures for one in claims)
+    sweeps = {} if sweeps is None else sweeps
+    charts = any(figures.values()) or any(one.figures for one in claims) or bool(sweeps)
     return environment.get_template("page.html").render(
         report=report,
         figures=figures,
@@ -72,6 +80,7 @@ def write_page(
         anchors={section.name for section in report.sections},
         bundle=load_scripts() if charts else "",
         claims=claims,
+        sweeps=[(one, drawn, sweep_table(one)) for one, drawn in sweeps.values()],
         verdict_list=verdict_table(claims),
         verdict_sentence=count_outcomes([one.outcome for one in claims]),
         coverage=coverage_table(report),
@@ -104,7 +113,10 @@ def _template() -> dict[str, Any]:
 
 
 def write_markdown(
-    report: Report, figures: dict[str, list[Figure]], folder: PurePosixPath | None = None
+    report: Report,
+    figures: dict[str, list[Figure]],
+    folder: PurePosixPath | None = None,
+    sweeps: Mapping[str, tuple[SweepResult, Sequence[Chart]]] | None = None,
 ) -> str:
     """A report as Markdown.
 
@@ -112,6 +124,7 @@ def write_markdown(
         report: What to show.
         figures: By section.
         folder: Where the figures are, seen from the file; None to leave them out.
+        sweeps: With their charts, by name; None for none.
     """
     blocks = ["# Results beside the published ones", report.sentence, PREFACE]
     for section in report.sections:
@@ -124,6 +137,13 @@ def write_markdown(
             for figure in figures[section.name]:
                 blocks.append(f"![{escape_markdown(figure.title)}]({folder / figure.name}.png)")
                 blocks.append(escape_markdown(figure.caption))
+    for sweep, charts in (sweeps or {}).values():
+        blocks += [f"## {escape_markdown(sweep.title)}", escape_markdown(sweep.sentence)]
+        blocks.append(sweep_table(sweep).markdown())
+        if folder is not None:
+            for chart in charts:
+                blocks.append(f"![{escape_markdown(chart.title)}]({folder / chart.name}.png)")
+                blocks.append(escape_markdown(chart.caption))
     if report.problems:
         blocks.append("## Runs that are not, or not fully, in these numbers")
         problems = (
