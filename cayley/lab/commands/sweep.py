@@ -207,7 +207,7 @@ def _storage(options: Namespace, *, new: bool) -> "Storage":
     url = options.storage or default_url(options.output)
     if not new and url.startswith("journal://") and not Path(url[len("journal://") :]).exists():
         raise RunError(
-            f"expected sweeps in {url}, got none: give the --output or the --storage of cayley sweep"
+            f"expected sweeps in {url}, got none: give the --output or --storage of cayley sweep"
         )
     return open_storage(url)
 

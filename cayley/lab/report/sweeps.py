@@ -180,8 +180,11 @@ def sweep_table(sweep: SweepResult) -> Table:
     """The best trials in words; the records are all of them."""
     keys = [one.key for one in sweep.record.keys]
     rows = tuple(
-        (str(one.number), number(_value(one)))
-        + tuple(_words(one.params[key]) if key in one.params else "–" for key in keys)
+        (
+            str(one.number),
+            number(_value(one)),
+            *(_words(one.params[key]) if key in one.params else "–" for key in keys),
+        )
         for one in sweep.complete[:BEST]
     )
     records = tuple(

@@ -160,6 +160,7 @@ def _look(owner: Owner) -> tuple[str, bool]:
         file = os.open(Path(owner.folder, FILE), os.O_RDWR)
     except OSError:
         return "", False
+    id = ""
     try:
         id = json.loads(os.read(file, 10_000) or b"{}").get("id", "")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

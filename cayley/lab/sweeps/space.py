@@ -151,7 +151,7 @@ class Space:
 
 
 def read_space(text: str, name: str, folder: Path = Path()) -> Space:
-    """Read and check a space, written as TOML.
+    r"""Read and check a space, written as TOML.
 
     Arguments:
         text: With ``recipe``, ``metric`` and ``[parameters]``.
@@ -169,7 +169,7 @@ def read_space(text: str, name: str, folder: Path = Path()) -> Space:
         ... ''', "mine")
         >>> [one.key for one in space.parameters]
         ['optim.lr', 'model.negative_ones']
-        >>> read_space('recipe = "quickstart"\\nmetrik = "valid_mse"', "mine")
+        >>> read_space('recipe = "quickstart"\nmetrik = "valid_mse"', "mine")
         Traceback (most recent call last):
         ...
         cayley.lab.errors.RecipeError: mine: unknown key metrik: did you mean metric?
@@ -188,7 +188,8 @@ def _read(content: dict[str, Any], name: str, folder: Path) -> Space:
             raise RecipeError(f"{key}: expected none: it is that of the file")
     if not re.fullmatch(NAME, name):
         raise RecipeError(
-            f"expected a name of lower-case words and numbers with - or . between them, got {name!r}"
+            "expected a name of lower-case words and numbers with - or . between them, got "
+            f"{name!r}"
         )
     space: Space = from_table(Space, own)
     split, score = space.split, space.score

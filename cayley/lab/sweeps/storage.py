@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cayley.lab.errors import LabError, RecipeError, RunError
 from cayley.lab.sweeps.engine import check_optuna
@@ -83,11 +83,11 @@ class _ServerLock(_Lock):
         name: Its kind.
     """
 
-    TAKE = {
+    TAKE: ClassVar = {
         "postgresql": f"SELECT pg_advisory_lock({KEY})",
         "mysql": f"SELECT GET_LOCK('cayley{KEY}', -1)",
     }
-    LEAVE = {
+    LEAVE: ClassVar = {
         "postgresql": f"SELECT pg_advisory_unlock({KEY})",
         "mysql": f"SELECT RELEASE_LOCK('cayley{KEY}')",
     }

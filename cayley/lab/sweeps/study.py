@@ -342,9 +342,13 @@ def _load(storage: Storage, name: str, *, strict: bool = True) -> Any:
 
 
 def _best(trials: "list[FrozenTrial]", direction: Direction) -> "FrozenTrial | None":
-    done = [one for one in trials if one.state.name == "COMPLETE" and one.value is not None]
-    choose = min if direction == "minimize" else max
-    return choose(done, key=lambda one: one.value, default=None)
+    sign = 1 if direction == "minimize" else -1
+    done = [
+        (sign * one.value, one.number)
+        for one in trials
+        if one.state.name == "COMPLETE" and one.value is not None
+    ]
+    return trials[min(done)[1]] if done else None
 
 
 def _choice(space: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

@@ -169,7 +169,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # what takes long and is not tried here
-    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
-    setup.find_git_state = lambda: None
-    os.fsync = lambda file: None
+    entry_points: Any = functools.cache(importlib.metadata.entry_points)
+    importlib.metadata.entry_points = entry_points
+    setup.find_git_state = lambda folder=None: None
+    os.fsync = lambda fd: None
     main(Path(sys.argv[1]), sys.argv[2])

@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 
@@ -131,7 +132,7 @@ def test_a_recipe_of_a_choice_counts_steps_or_epochs() -> None:
     assert recipe.parameters == 0
 
 
-def test_a_recipe_beside_the_space(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_beside_the_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cayley.lab.recipes import find_recipe, write_recipe
 
     (tmp_path / "place").mkdir()

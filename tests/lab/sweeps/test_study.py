@@ -254,8 +254,10 @@ def test_a_metric_that_the_task_has_not() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["atn-windows", "cifar10-bn", "cifar10-bnp", "cifar10-plain", "enrnn-adding"]
-    + ["nc-gru-order", "scornn-mnist", "scornn-pmnist"],
+    [
+        *("atn-windows", "cifar10-bn", "cifar10-bnp", "cifar10-plain", "enrnn-adding"),
+        *("nc-gru-order", "scornn-mnist", "scornn-pmnist"),
+    ],
 )
 def test_ready_spaces_can_be_searched(name: str) -> None:
     found = find_space(name)
