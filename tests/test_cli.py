@@ -455,6 +455,7 @@ def test_a_package_that_is_missing_is_named(
         "status",
         "new",
         "archive",
+        "sweep",
     ],
 )
 def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -470,11 +471,11 @@ def test_help_and_lists_import_no_engine() -> None:
         "import sys; sys.argv[0] = 'cayley'\n"
         "from cayley import cli\n"
         "commands = (['--help'], ['train', '--help'], ['list'], ['list', 'pmnist'],\n"
-        "  ['show', 'quickstart', '--set', 'model.hidden=3'], ['completion', 'bash'])\n"
+        "  ['show', 'quickstart', '--set', 'model.hidden=3'], ['completion', 'bash'], ['sweep', '--list'])\n"
         "for command in commands:\n"
         "  try: cli.main(command)\n"
         "  except SystemExit: pass\n"
-        "slow = {'torch', 'numpy', 'lightning_fabric', 'rich', 'torch_geometric'}\n"
+        "slow = {'torch', 'numpy', 'lightning_fabric', 'rich', 'torch_geometric', 'optuna'}\n"
         "assert not slow & set(sys.modules), slow & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)

@@ -11,7 +11,8 @@ from cayley.lab.errors import DataError, RecipeError, RunError
 from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
-    from cayley.lab.sweeps import FinishedTrial, Space, Storage, Sweep
+    from cayley.lab.sweeps import Space, Storage, Sweep
+    from cayley.lab.sweeps.worker import FinishedTrial
     from cayley.lab.training import Reporter, RunSettings
 
 __all__ = ["sweep"]
@@ -94,7 +95,7 @@ def _search(options: Namespace) -> int:
     if not (options.quiet or options.json):
         print(f"{space.name}: checking the space", file=sys.stderr, flush=True)
     from cayley.lab.runs import Interrupts
-    from cayley.lab.sweeps import work
+    from cayley.lab.sweeps.worker import work
 
     found = _join(options, space)
 

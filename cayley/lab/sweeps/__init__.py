@@ -8,24 +8,23 @@
 ``engine``     the samplers, pruners and distributions of Optuna
 ``storage``    where studies are: a file or a database, and the lock of its studies
 ``claims``     trials held by workers, and those that a worker has left behind
-``trials``     one trial: a run, whose evaluations are reported
+``trials``     one trial: a run, whose evaluations are reported; ``outcomes`` of it
 ``study``      a sweep in a storage: begun once, joined by all
 ``worker``     trial after trial, until there are as many as were asked for
 ============== ====================================================================
 
-Optuna and torch take long to import: modules import them where they are used.
+Optuna takes long to import, as torch does: names here need neither until they are used. What trains
+is imported from ``checking``, ``trials`` and ``worker``.
 """
 
 from cayley.lab.sweeps.catalogue import find_space, spaces
 from cayley.lab.sweeps.choices import grid, make_recipe, write_setting
+from cayley.lab.sweeps.outcomes import Outcome
 from cayley.lab.sweeps.space import Parameter, Space, read_space
 from cayley.lab.sweeps.storage import Storage, default_url, open_storage
 from cayley.lab.sweeps.study import Sweep, best_recipe, describe_studies, join
-from cayley.lab.sweeps.trials import Outcome, run_trial
-from cayley.lab.sweeps.worker import FinishedTrial, work
 
 __all__ = [
-    "FinishedTrial",
     "Outcome",
     "Parameter",
     "Space",
@@ -40,8 +39,6 @@ __all__ = [
     "make_recipe",
     "open_storage",
     "read_space",
-    "run_trial",
     "spaces",
-    "work",
     "write_setting",
 ]

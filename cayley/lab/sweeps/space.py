@@ -234,8 +234,8 @@ def _parameters(content: Any, path: str) -> Iterator[Parameter]:
             yield from _parameters(value, f"{key}.")
         else:
             raise RecipeError(
-                f"parameters.{key}: expected a list, or a range such as {{ low = 1e-4, high = 1e-2, "
-                f"log = true }}, got {value!r}"
+                f"parameters.{key}: expected a list, or a range such as {{ low = 1e-4, high = "
+                f"1e-2, log = true }}, got {value!r}"
             )
 
 

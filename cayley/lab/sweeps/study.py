@@ -16,7 +16,7 @@ from cayley.lab.sweeps.claims import OWNER, Claim, Owner, Watch
 from cayley.lab.sweeps.engine import decode, encode, make_pruner, make_sampler, suggest
 from cayley.lab.sweeps.space import Parameter, Space
 from cayley.lab.sweeps.storage import Storage, explain_storage
-from cayley.lab.sweeps.trials import Outcome
+from cayley.lab.sweeps.outcomes import Outcome
 
 if TYPE_CHECKING:
     import optuna

@@ -2,10 +2,8 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from torch import nn
 
@@ -18,30 +16,15 @@ from cayley.lab.errors import (
 )
 from cayley.lab.recipes import Recipe, differences
 from cayley.lab.runs import Interrupts, Record, RunDescription, RunFolder, RunResult, read_run
+from cayley.lab.sweeps.outcomes import Outcome
 from cayley.lab.training import Quiet, Reporter, RunSettings, resume, train
 
-__all__ = ["Outcome", "Report", "run_trial"]
+__all__ = ["Report", "run_trial"]
 
 # takes how far a run is and a score; whether the run is to end there
 Report = Callable[[int, float], bool]
 # stands among the signals that stop a run after its step, as no user sends it
 PRUNE = int(signal.SIGUSR2)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a trial came to.
-
-    Attributes:
-        state: ``"pruned"`` is one that was ended early, or whose loss was not finite: there is no
-            use in settings like these. ``"failed"`` says nothing about them.
-        value: Of the finished run; None for the others.
-        reason: Why there is none.
-    """
-
-    state: Literal["complete", "pruned", "failed"]
-    value: float | None = None
-    reason: str = ""
 
 
 def run_trial(

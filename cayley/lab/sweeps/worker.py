@@ -10,8 +10,9 @@ from typing import Any
 from cayley.lab.errors import Interrupted, LabError, RecipeError
 from cayley.lab.runs import Interrupts, TrialInfo
 from cayley.lab.sweeps.choices import make_recipe, write_setting
+from cayley.lab.sweeps.outcomes import Outcome
 from cayley.lab.sweeps.study import Sweep, Task
-from cayley.lab.sweeps.trials import Outcome, run_trial
+from cayley.lab.sweeps.trials import run_trial
 from cayley.lab.training import Reporter, RunSettings
 
 __all__ = ["FinishedTrial", "work"]

@@ -20,7 +20,8 @@ import optuna
 import torch
 
 from cayley.lab.runs import Interrupts, Machine, read_metrics, read_result, read_run
-from cayley.lab.sweeps import FinishedTrial, join, open_storage, read_space, work
+from cayley.lab.sweeps import join, open_storage, read_space
+from cayley.lab.sweeps.worker import FinishedTrial, work
 from cayley.lab.training import Quiet, RunSettings, setup, train
 
 SPACE = """

@@ -10,13 +10,13 @@ import pytest
 
 from cayley.lab.errors import RecipeError, RunError
 from cayley.lab.runs import Interrupts, Machine
-from cayley.lab.sweeps import Space, Sweep, find_space, join, open_storage, read_space, work
+from cayley.lab.sweeps import Outcome, Space, Sweep, find_space, join, open_storage, read_space
 from cayley.lab.sweeps import claims as claims_module
 from cayley.lab.sweeps.checking import check_space
 from cayley.lab.sweeps.claims import BEAT, OWNER, Watch
 from cayley.lab.sweeps.engine import make_pruner, make_sampler
 from cayley.lab.sweeps.space import PrunerSettings, SamplerSettings
-from cayley.lab.sweeps.trials import Outcome
+from cayley.lab.sweeps.worker import work
 from cayley.lab.training import RunSettings
 
 optuna = pytest.importorskip("optuna", reason="sweeps need the extra sweep")
