@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cayley import __version__
 from cayley.lab import commands
-from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, TABLES, complete
+from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, SPACES, TABLES, complete
 from cayley.lab.errors import LabError, is_shortage
 
 __all__ = ["main"]
@@ -226,12 +226,13 @@ def make_parser() -> argparse.ArgumentParser:
     _add_json(sub)
 
     sub = add("sweep", commands.sweep, "cayley sweep scornn-mnist --data DIR --jobs 4")
-    sub.add_argument(
+    space = sub.add_argument(
         "space",
         nargs="?",
         metavar="SPACE",
         help="a name from --list, or a TOML file of your own; or best, or status",
     )
+    complete(space, SPACES)
     sub.add_argument("name", nargs="?", metavar="STUDY", help="after best and status: which study")
     sub.add_argument("--list", action="store_true", help="list the spaces of the package")
     sub.add_argument(

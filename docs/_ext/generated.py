@@ -189,6 +189,8 @@ def speed(name: str) -> str:
         table = _training(rows)
     elif "what" in rows[0]:
         table = _formation(rows)
+    elif "workers" in rows[0]:
+        table = _sweeps(rows)
     else:
         table = _by_shape(rows)
     return f"{where}\n\n{table}"
@@ -288,6 +290,20 @@ def _formation(rows: list[dict[str, Any]]) -> str:
     sizes = [*dict.fromkeys(row["n"] for row in rows)]
     lines = [(what, *(_ms(cells.get(n)) for n in sizes)) for what, cells in found.items()]
     return _table(("ms", *(f"n = {n}" for n in sizes)), lines)
+
+
+def _sweeps(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        (
+            str(row["workers"]),
+            f"{row['seconds']:.1f}",
+            f"{60 * row['trials'] / row['seconds']:.0f}",
+            f"{row['speed']:.2f}",
+            ", ".join(map(str, row["trials of each"])),
+        )
+        for row in rows
+    ]
+    return _table(("workers", "s", "trials a minute", "speed", "trials of each"), lines)
 
 
 def _table(head: tuple[str, ...], rows: list[Any]) -> str:

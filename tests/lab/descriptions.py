@@ -42,6 +42,7 @@ CONTENT: dict[str, Any] = {
     "git": None,
     "settings": write_recipe(find_recipe("quickstart").recipe()),
     "changes": [],
+    "trial": None,
 }
 
 

@@ -206,7 +206,8 @@ def _storage(options: Namespace, *, new: bool) -> "Storage":
     from cayley.lab.sweeps import default_url, open_storage
 
     url = options.storage or default_url(options.output)
-    if not new and url.startswith("journal://") and not Path(url[len("journal://") :]).exists():
+    files = [url.removeprefix(kind) for kind in ("journal://", "sqlite:///") if kind in url]
+    if not (new or all(Path(file).exists() for file in files)):
         raise RunError(
             f"expected sweeps in {url}, got none: give the --output or --storage of cayley sweep"
         )
@@ -253,10 +254,19 @@ def _conclude(found: "Sweep", options: Namespace) -> None:
     if options.quiet or options.json:
         return
     if best is None or best.value is None:
-        print(f"{found.name}: no trial came to its end; cayley sweep status {found.name} has them")
+        print(
+            f"{found.name}: no trial came to its end; cayley sweep status{_place(options)} has them"
+        )
         return
     print(
         f"{found.name}: best {found.space.metric} {short_number(best.value)} of "
         f"{counted(found.trials, 'trial')}, trial {best.number} below {found.folder}; as a recipe: "
-        f"cayley sweep best {found.name}"
+        f"cayley sweep best {found.name}{_place(options)}"
     )
+
+
+def _place(options: Namespace) -> str:
+    """The options with which another command finds the same study."""
+    if options.storage:
+        return " --storage …"
+    return "" if options.output == Path("runs") else f" -o {options.output}"

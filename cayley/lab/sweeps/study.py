@@ -14,9 +14,9 @@ from cayley.lab.runs import SWEEP_FILE, Precision, SearchedKey, SweepRecord, fin
 from cayley.lab.sweeps.choices import grid, make_recipe
 from cayley.lab.sweeps.claims import OWNER, Claim, Owner, Watch
 from cayley.lab.sweeps.engine import decode, encode, make_pruner, make_sampler, suggest
+from cayley.lab.sweeps.outcomes import Outcome
 from cayley.lab.sweeps.space import Parameter, Space
 from cayley.lab.sweeps.storage import Storage, explain_storage
-from cayley.lab.sweeps.outcomes import Outcome
 
 if TYPE_CHECKING:
     import optuna
@@ -91,8 +91,8 @@ class Sweep:
                 if self.watch.is_left(one):
                     return self._take(one), len(running) - 1
             waiting = [one for one in trials if one.state.name == "WAITING"]
-            if waiting or len(trials) < self.trials:
-                number = waiting[0].number if waiting else len(trials)
+            number = waiting[0].number if waiting else len(trials)
+            if number < self.trials:
                 self._seed(number)
                 if not waiting and self.space.sampler.name == "grid":
                     choice = grid(self.space)[number]

@@ -108,6 +108,11 @@ def _do(
             reporter=reporter,
             interrupts=interrupts,
         )
+    except Interrupted as error:
+        raise Interrupted(
+            f"stopped in trial {task.number}, which has a checkpoint; the same command goes on",
+            error.code - 128,
+        ) from error
     except LabError:
         # the user can do something about it, and then the trial goes on
         raise

@@ -5,7 +5,7 @@ import pytest
 from lab.descriptions import CONTENT, make_description
 
 from cayley.lab.errors import RecipeError
-from cayley.lab.runs.description import DataPlace, RunDescription
+from cayley.lab.runs.description import DataPlace, RunDescription, TrialInfo
 
 
 def test_json_is_kept_key_by_key() -> None:
@@ -42,3 +42,10 @@ def test_what_is_missing_is_named(key: str) -> None:
 def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         make_description(**change)
+
+
+def test_a_trial_is_kept() -> None:
+    trial = {"study": "mine", "number": 3, "params": {"optim.lr": 0.1, "model.hidden": [5, 4]}}
+    description = make_description(trial=trial)
+    assert description.trial == TrialInfo("mine", 3, trial["params"])
+    assert json.loads(json.dumps(description.to_json()))["trial"] == trial

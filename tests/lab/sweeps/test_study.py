@@ -2,14 +2,15 @@
 
 import json
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cayley.lab.errors import RecipeError, RunError
-from cayley.lab.runs import Interrupts, Machine
+from cayley.lab.errors import Interrupted, RecipeError, RunError
+from cayley.lab.runs import Interrupts, Machine, read_metrics
 from cayley.lab.sweeps import Outcome, Space, Sweep, find_space, join, open_storage, read_space
 from cayley.lab.sweeps import claims as claims_module
 from cayley.lab.sweeps.checking import check_space
@@ -17,7 +18,7 @@ from cayley.lab.sweeps.claims import BEAT, OWNER, Watch
 from cayley.lab.sweeps.engine import make_pruner, make_sampler
 from cayley.lab.sweeps.space import PrunerSettings, SamplerSettings
 from cayley.lab.sweeps.worker import work
-from cayley.lab.training import RunSettings
+from cayley.lab.training import Quiet, RunSettings
 
 optuna = pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 
@@ -361,3 +362,36 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="could not use the storage") as caught:
         open_storage(url)
     assert "secret" not in str(caught.value)
+
+
+class Stop(Quiet):
+    """Asks a run to stop after a step."""
+
+    def __init__(self, interrupts: Interrupts, last: int) -> None:
+        self.interrupts, self.last = interrupts, last
+
+    def step(self, step: int, epoch: float) -> None:
+        if step == self.last:
+            self.interrupts.signal = signal.SIGTERM
+
+
+def test_a_worker_that_was_asked_to_stop_goes_on_with_its_trial(tmp_path: Path) -> None:
+    interrupts = Interrupts()
+    sweep = begin(tmp_path, trials=2)
+    with pytest.raises(Interrupted, match=r"stopped in trial 0.*the same command goes on") as caught:
+        work(sweep, SETTINGS, interrupts=interrupts, reporter=lambda folder: Stop(interrupts, 3))
+    assert caught.value.code == 143
+    told: list[Any] = []
+    work(begin(tmp_path, trials=2), SETTINGS, interrupts=Interrupts(), tell=told.append)
+    assert [one.number for one in told] == [0, 1]
+    events = [one["event"] for one in read_metrics(told[0].folder) if one["kind"] == "event"]
+    assert events == ["interrupted", "resumed"]
+    assert [sorted(one.intermediate_values) for one in sweep.study.trials] == [[2, 4]] * 2
+
+
+def test_a_longer_queue_is_no_longer_study(tmp_path: Path) -> None:
+    sweep = begin(tmp_path, trials=1)
+    for lr in (0.01, 0.02):
+        sweep.study.enqueue_trial({"optim.lr": lr})
+    assert finish(sweep) == 0
+    assert sweep.claim() == (None, 0)
