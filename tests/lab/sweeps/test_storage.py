@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pytest
+from lab.sweeps.made_up import begin, finish
+
+from cayley.lab.errors import RecipeError, RunError
+from cayley.lab.sweeps import open_storage
+
+pytest.importorskip("optuna", reason="sweeps need the extra sweep")
+
+
+def test_half_a_line_of_a_journal_is_cut_off(tmp_path: Path) -> None:
+    sweep = begin(tmp_path)
+    finish(sweep)
+    with open(tmp_path / "sweeps.journal", "ab") as file:
+        file.write(b'{"op_code": 4, "wor')
+    assert finish(begin(tmp_path)) == 1
+    assert [trial.number for trial in begin(tmp_path).study.trials] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("runs/sweeps.journal", "expected journal:///path, sqlite:///path"),
+        ("journal://", "expected journal:///path/of/a/file"),
+        ("sqlite://", "expected sqlite:///path/of/a/file"),
+        ("postgresql+psycopg2://me@host/db", "write postgresql+psycopg://"),
+        ("mysql://me@host/db", "write mysql+pymysql://"),
+        ("oracle://me@host/db", "expected journal:///path"),
+    ],
+)
+def test_addresses_of_storages(url: str, words: str) -> None:
+    with pytest.raises((RecipeError, RuntimeError)) as caught:
+        open_storage(url)
+    assert words in str(caught.value)
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    url = f"postgresql+psycopg://me:secret@/db?host={tmp_path}"
+    with pytest.raises(RunError, match="could not use the storage") as caught:
+        open_storage(url)
+    assert "secret" not in str(caught.value)
