@@ -7,7 +7,7 @@ from typing import Any
 
 from cayley.lab.report.charts import COLORS, CONFIG
 from cayley.lab.report.figures import VEGALITE, WIDTH
-from cayley.lab.report.sweeps import SweepResult, Trial, find_importances
+from cayley.lab.report.sweeps import SweepResult, Trial, explain_absence, find_importances
 from cayley.lab.runs import SearchedKey
 from cayley.lab.wording import number
 
@@ -15,6 +15,7 @@ __all__ = ["Chart", "draw_sweep", "place"]
 
 Spec = dict[str, Any]
 HEIGHT = 260
+PALE = "#b9b9c4"
 # of an axis that has no more values, all are named
 NAMED = 12
 
@@ -48,9 +49,8 @@ def draw_sweep(sweep: SweepResult) -> list[Chart]:
     if not sweep.complete:
         return []
     charts = [_history(sweep), _coordinates(sweep)]
-    importances = find_importances(sweep)
-    if importances:
-        charts.append(_importances(sweep, importances))
+    if not explain_absence(sweep):
+        charts.append(_importances(sweep, find_importances(sweep)))
     return charts
 
 
@@ -128,17 +128,13 @@ def _coordinates(sweep: SweepResult) -> Chart:
     }
     y = {"field": "place", "type": "quantitative", "axis": None, "scale": {"domain": [0, 1]}}
     logarithmic = min(results) > 0 and max(results) > 10 * min(results)
-    # dark is good
-    reverse = sweep.record.direction == "minimize"
+    # both stand out from white and from black
+    ends = [COLORS[0], PALE] if sweep.record.direction == "minimize" else [PALE, COLORS[0]]
     color = {
         "field": "result",
         "type": "quantitative",
         "title": sweep.label,
-        "scale": {
-            "scheme": "blues",
-            "reverse": reverse,
-            "type": "log" if logarithmic else "linear",
-        },
+        "scale": {"range": ends, "type": "log" if logarithmic else "linear"},
     }
     tooltip = [
         {"field": "trial", "type": "quantitative"},
@@ -166,9 +162,10 @@ def _coordinates(sweep: SweepResult) -> Chart:
             "encoding": {"x": x, "y": y, "text": {"field": "setting", "type": "nominal"}},
         },
     ]
-    caption = "A line is a finished trial; the darker, the better. Some settings have conditions."
-    if not any(one.conditional for one in keys):
-        caption = caption.partition(" Some")[0]
+    words = ["A line is a finished trial; the bluer, the better."]
+    if any(one.conditional for one in keys):
+        words.append("Lines leave out settings whose conditions are not met.")
+    caption = " ".join(filter(None, (*words, explain_absence(sweep))))
     return _chart(sweep, "coordinates", "Parallel coordinates", caption, points, layers)
 
 

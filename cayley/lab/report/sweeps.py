@@ -1,7 +1,6 @@
 """Sweeps: their trials from the run folders, what is best, and which settings matter."""
 
 import json
-import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,15 @@ from cayley.lab.report.tables import Table
 from cayley.lab.runs import SearchedKey, SweepRecord, find_sweeps, read_sweep
 from cayley.lab.wording import counted, number
 
-__all__ = ["SweepResult", "Trial", "find_importances", "leave_out", "read_sweeps", "sweep_table"]
+__all__ = [
+    "SweepResult",
+    "Trial",
+    "explain_absence",
+    "find_importances",
+    "leave_out",
+    "read_sweeps",
+    "sweep_table",
+]
 
 # of a table; CSV has all of them
 BEST = 10
@@ -135,19 +142,27 @@ def leave_out(
     return rest, left
 
 
-def find_importances(sweep: SweepResult) -> dict[str, float] | None:
+def explain_absence(sweep: SweepResult) -> str:
+    """Why a sweep has no importances; empty if it has them."""
+    if len(sweep.complete) < FEWEST:
+        return f"Importances need {FEWEST} finished trials."
+    if find_spec("optuna") is None:
+        return "Importances need Optuna: pip install 'cayley[sweep]'."
+    return ""
+
+
+def find_importances(sweep: SweepResult) -> dict[str, float]:
     """The share of each setting in what makes trials good, by Optuna's PED-ANOVA, largest first.
 
-    None if there are too few trials, or if Optuna is not installed.
+    There must be no reason for their absence, see :func:`explain_absence`.
 
     References:
         *PED-ANOVA: efficiently quantifying hyperparameter importance in arbitrary subspaces*,
         Watanabe, Bansal, Hutter 2023.
     """
-    trials = [one for one in sweep.complete if math.isfinite(_value(one))]
-    if len(trials) < FEWEST or find_spec("optuna") is None:
-        return None
     import optuna
+
+    trials = sweep.complete
 
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -85,7 +85,7 @@ class _ServerLock(_Lock):
 
     TAKE: ClassVar = {
         "postgresql": f"SELECT pg_advisory_lock({KEY})",
-        "mysql": f"SELECT GET_LOCK('cayley{KEY}', -1)",
+        "mysql": f"SELECT GET_LOCK('cayley{KEY}', {10**6})",
     }
     LEAVE: ClassVar = {
         "postgresql": f"SELECT pg_advisory_unlock({KEY})",

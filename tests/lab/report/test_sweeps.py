@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 
+from cayley.lab.report import sweeps
 from cayley.lab.report.sweep_charts import draw_sweep, place
 from cayley.lab.report.sweeps import SweepResult, Trial, find_importances, sweep_table
 from cayley.lab.runs import SearchedKey, SweepRecord
@@ -49,12 +50,17 @@ def test_what_matters_is_found() -> None:
     pytest.importorskip("optuna", reason="sweeps need the extra sweep")
     for direction in ("minimize", "maximize"):
         shares = find_importances(make(60, direction))
-        assert shares is not None
         assert next(iter(shares)) == "optim.lr"
         assert shares["optim.lr"] > 0.5
         assert sum(shares.values()) == pytest.approx(1)
-    # of few trials nothing can be said
-    assert find_importances(make(7)) is None
+
+
+def test_what_keeps_importances_away_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    *_, coordinates = draw_sweep(make(7))
+    assert coordinates.caption.endswith("Importances need 8 finished trials.")
+    monkeypatch.setattr(sweeps, "find_spec", lambda name: None)
+    *_, coordinates = draw_sweep(make(20))
+    assert coordinates.caption.endswith("pip install 'cayley[sweep]'.")
 
 
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import sys
+import traceback
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -107,8 +108,9 @@ def start(folder: Path, url: str, last: int | None) -> int:
         try:
             run_worker(folder, url, last)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
-            sys.stderr.flush()
             os._exit(code)
     return child
 
@@ -156,13 +158,17 @@ def main(folder: Path, url: str) -> None:
 
     for _ in range(WORKERS):
         running.add(start(folder, url, fuse()))
-    while running:
-        child, status = os.wait()
-        running.remove(child)
-        if status == SIGKILL:
-            kills += 1
-            running.add(start(folder, url, fuse()))
-        assert status in (0, SIGKILL), f"a worker failed: {status}"
+    try:
+        while running:
+            child, status = os.wait()
+            running.remove(child)
+            assert status in (0, SIGKILL), f"a worker failed: {status}"
+            if status == SIGKILL:
+                kills += 1
+                running.add(start(folder, url, fuse()))
+    finally:
+        for child in running:
+            os.kill(child, SIGKILL)
     print(json.dumps({"kills": kills, **describe(folder, url)}), flush=True)
 
 
