@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+from cayley.lab.commands.files import write_file
 from cayley.lab.errors import RunError
 
 __all__ = ["archive"]
@@ -14,7 +15,7 @@ def archive(options: Namespace) -> int:
     ended because something was not finite has no numbers. Others are named and left out. With
     --weights the weights that give the numbers are copied too, as safetensors, with a card.
     """
-    from cayley.lab.runs import archive_run, find_runs, is_diverged
+    from cayley.lab.runs import SWEEP_FILE, archive_run, find_runs, find_sweeps, is_diverged
 
     source, target = options.folder, options.output
     folders = find_runs(source)
@@ -27,6 +28,9 @@ def archive(options: Namespace) -> int:
         archive_run(
             folder, target / folder.relative_to(source), options.points, weights=options.weights
         )
+    for folder in find_sweeps([source]):
+        place = folder.relative_to(source) / SWEEP_FILE
+        write_file(target / place, (source / place).read_bytes())
     print(f"{target}: {len(finished)} runs")
     for folder in folders:
         if folder not in finished:

@@ -50,7 +50,13 @@ CONFIG: Spec = {
         "tickOpacity": 0.3,
         "tickCount": 6,
     },
-    "legend": {"labelColor": "currentColor", "labelFontSize": 12},
+    "legend": {
+        "labelColor": "currentColor",
+        "labelFontSize": 12,
+        "titleColor": "currentColor",
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
 }
 
 

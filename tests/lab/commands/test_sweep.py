@@ -85,6 +85,10 @@ def test_a_sweep_from_its_space_to_a_recipe(
     assert {path.name for path in (place / "figures").iterdir()} == names
     assert "## A few rates" in (place / "report.md").read_text()
     assert (place / "csv" / "sweep-mine.csv").read_text().count("\n") == 5
+    # what is kept for good is still a sweep
+    assert cayley.cli.main(["archive", "runs", "-o", "kept"]) == 0
+    assert cayley.cli.main(["report", "kept", "-o", "kept.html"]) == 0
+    assert "mine: 4 trials of quickstart: 4 complete." in capsys.readouterr().out
 
 
 @pytest.mark.slow
