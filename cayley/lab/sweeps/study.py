@@ -2,31 +2,30 @@
 
 import json
 import os
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cayley.lab.errors import RecipeError, RunError
-from cayley.lab.recipes import Recipe, from_table, write_recipe
-from cayley.lab.runs import SWEEP_FILE, Precision, SearchedKey, SweepRecord, find_state
+from cayley.lab.recipes import write_recipe
+from cayley.lab.runs import SWEEP_FILE, Precision, SearchedKey, SweepRecord
 from cayley.lab.sweeps.choices import grid, make_recipe
 from cayley.lab.sweeps.claims import OWNER, Claim, Owner, Watch
-from cayley.lab.sweeps.engine import decode, encode, make_pruner, make_sampler, suggest
+from cayley.lab.sweeps.engine import encode, make_pruner, make_sampler, suggest
+from cayley.lab.sweeps.identity import SPACE, Direction, find_differences, make_identity
 from cayley.lab.sweeps.outcomes import Outcome
-from cayley.lab.sweeps.space import Parameter, Space
+from cayley.lab.sweeps.results import find_best
+from cayley.lab.sweeps.space import Space
 from cayley.lab.sweeps.storage import Storage, explain_storage
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = ["Sweep", "Task", "best_recipe", "describe_studies", "join"]
+__all__ = ["Sweep", "Task", "join"]
 
-Direction = Literal["minimize", "maximize"]
 # attributes in the storage
-SPACE, REASON, FAULTS = "space", "reason", "faults"
+REASON, FAULTS = "reason", "faults"
 # how often a trial may break its worker
 MOST_FAULTS = 3
 # samplers whose choices depend on the seed alone, which must be the same for all workers
@@ -147,7 +146,7 @@ class Sweep:
     def best(self) -> "FrozenTrial | None":
         """The finished trial with the best value; None without one."""
         with explain_storage(self.storage.url):
-            return _best(self.study.get_trials(deepcopy=False), self.direction)
+            return find_best(self.study.get_trials(deepcopy=False), self.direction)
 
     def _begin(self, trial: "optuna.Trial") -> Task:
         return self._own(trial, self.folder / f"trial-{trial.number:04}")
@@ -213,7 +212,7 @@ def join(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     name = name or space.name
     base = write_recipe(space.base(tiny=tiny))
-    wanted = _identity(space, base, direction, tiny, precision)
+    wanted = make_identity(space, base, direction, tiny, precision)
     sampler, pruner = make_sampler(space.sampler), make_pruner(space.pruner)
     with storage.hold():
         study = optuna.create_study(
@@ -232,7 +231,7 @@ def join(
                     "another program: choose another --study"
                 )
             study.set_user_attr(SPACE, wanted)
-        elif differ := _differences(found, wanted):
+        elif differ := find_differences(found, wanted):
             raise RecipeError(
                 f"expected the space that the study {name!r} was begun with, got another "
                 f"{', '.join(differ)}: choose another --study, or undo the change"
@@ -248,148 +247,6 @@ def join(
             )
         total = total or size
     return Sweep(name, space, base, direction, total, folder, storage, study)
-
-
-def best_recipe(storage: Storage, name: str) -> tuple[Recipe, str]:
-    """The recipe of a study's best trial, and what it is, in words.
-
-    Arguments:
-        storage: Where the study is.
-        name: Of the study.
-    """
-    study = _load(storage, name)
-    space = study.user_attrs[SPACE]
-    trials = study.get_trials(deepcopy=False)
-    trial = _best(trials, space["direction"])
-    if trial is None:
-        raise RunError(f"expected a finished trial of {name!r}, got none: wait for one")
-    done = sum(one.state.name == "COMPLETE" for one in trials)
-    words = (
-        f"the best of {done} finished trials of {name}: trial {trial.number}, "
-        f"{space['metric']} {trial.value:.6g}"
-    )
-    return make_recipe(space["recipe"], _choice(space, trial.params)), words
-
-
-def describe_studies(storage: Storage, name: str = "") -> list[dict[str, Any]]:
-    """What has become of the studies in a storage.
-
-    Arguments:
-        storage: Where they are.
-        name: Of one of them; empty for all.
-    """
-    import optuna
-
-    with explain_storage(storage.url):
-        names = [name] if name else optuna.get_all_study_names(storage.optuna)
-    studies = []
-    for one in names:
-        study = _load(storage, one, strict=bool(name))
-        if study is None:
-            continue
-        space = study.user_attrs[SPACE]
-        trials = study.get_trials(deepcopy=False)
-        states = Counter(trial.state.name.lower() for trial in trials)
-        best = _best(trials, space["direction"])
-        studies.append(
-            {
-                "study": one,
-                "metric": space["metric"],
-                "direction": space["direction"],
-                "trials": len(trials),
-                "states": dict(states),
-                "best": None if best is None else best.value,
-                "best_trial": None if best is None else best.number,
-                "best_settings": None if best is None else _choice(space, best.params),
-                "running": [
-                    _describe_running(trial) for trial in trials if trial.state.name == "RUNNING"
-                ],
-            }
-        )
-    return studies
-
-
-def _describe_running(trial: "FrozenTrial") -> dict[str, Any]:
-    owner = trial.user_attrs.get(OWNER)
-    known: dict[str, Any] = {"trial": trial.number, "worker": "", "step": None, "steps": None}
-    if owner is None:
-        return known
-    known["worker"] = f"process {owner['process']} on {owner['host']}"
-    folder = Path(owner["folder"])
-    if (folder / "run.json").exists():
-        state = find_state(folder)
-        known |= {"step": state.step, "steps": state.steps}
-    return known
-
-
-def _load(storage: Storage, name: str, *, strict: bool = True) -> Any:
-    """A study of cayley; None for one of another program, unless that is an error."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with explain_storage(storage.url):
-        known = optuna.get_all_study_names(storage.optuna)
-        if name in known:
-            study = optuna.load_study(study_name=name, storage=storage.optuna)
-            if SPACE in study.user_attrs:
-                return study
-    if strict:
-        raise RunError(
-            f"expected a study in {storage.url}, got {name!r}: there "
-            + (f"are {', '.join(known)}" if known else "is none")
-        )
-    return None
-
-
-def _best(trials: "list[FrozenTrial]", direction: Direction) -> "FrozenTrial | None":
-    sign = 1 if direction == "minimize" else -1
-    done = [
-        (sign * one.value, one.number)
-        for one in trials
-        if one.state.name == "COMPLETE" and one.value is not None
-    ]
-    return trials[min(done)[1]] if done else None
-
-
-def _choice(space: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a trial, as its recipe has them."""
-    known: dict[str, Parameter] = {
-        one["key"]: from_table(Parameter, one) for one in space["parameters"]
-    }
-    return {
-        key: decode(known[key], value) if known[key].values else value
-        for key, value in params.items()
-    }
-
-
-def _identity(
-    space: Space, base: str, direction: Direction, tiny: bool, precision: Precision
-) -> dict[str, Any]:
-    """What all workers of a study have to agree on, as JSON has it."""
-    content = {
-        "recipe": base,
-        "metric": space.metric,
-        "direction": direction,
-        "parameters": [
-            {key: value for key, value in asdict(one).items() if value is not None}
-            for one in space.parameters
-        ],
-        "sampler": asdict(space.sampler),
-        "pruner": asdict(space.pruner),
-        "tiny": tiny,
-        "precision": precision,
-    }
-    return json.loads(json.dumps(content))
-
-
-def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What two spaces do not agree on, in words."""
-    differ = [key for key in wanted if key != "parameters" and found.get(key) != wanted[key]]
-    ours, theirs = (
-        {one["key"]: one for one in space.get("parameters", ())} for space in (wanted, found)
-    )
-    differ += [f"parameters.{key}" for key in ours if ours[key] != theirs.get(key)]
-    return differ + [f"parameters.{key}" for key in theirs if key not in ours]
 
 
 def _write_record(folder: Path, name: str, space: Space, base: str, direction: Direction) -> None:
