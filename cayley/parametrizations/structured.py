@@ -33,19 +33,21 @@ class StructuredMatrix(nn.Module):
         where the map follows the training (``map.stateful``), it is such a pass, in training mode
         and with gradients, that writes the map's buffers, and nothing else. Both give the same W.
 
-        W is computed once and kept until a free tensor or a buffer changes: in evaluation, and on
-        the CPU also where gradients are recorded, so that several calls between two steps of an
-        optimizer share one. Changes are noticed by comparing values: a fused optimizer, a
-        broadcast or a write through ``tensor.data`` leaves no other trace. What is returned is a
-        copy of what is kept.
+        W is computed once and reused until a free tensor or a buffer changes: in evaluation, and on
+        the CPU also while gradients are recorded, so that several calls between two steps of an
+        optimizer share one W. Changes are found by comparing values, since neither the version
+        counter nor the address of a tensor shows all of them: ``Adam(fused=True)``,
+        ``dist.broadcast``, a write to ``tensor.data`` and one through NumPy change neither. Callers
+        get a copy.
 
-        On a GPU the comparison would wait for the device, and W is computed at every call that
-        records a gradient.
+        On a GPU the comparison waits for the device. A call that records gradients therefore
+        computes W every time there; one without gradients compares.
 
-        Two ways go without any comparison. :meth:`freeze` keeps W as a constant. Between
-        :meth:`hold` and :meth:`release`, and inside of torch's ``parametrize.cached()``, the first
-        W serves all calls, its graph included: a loop of steps has one W and one backward pass
-        through it.
+        Two ways avoid the comparison, and with it the wait. :meth:`freeze` keeps W as a constant:
+        use it for streams, since ``eval()`` and ``no_grad`` do not promise that the free tensors
+        stay as they are. Between :meth:`hold` and :meth:`release`, and inside torch's
+        ``parametrize.cached()``, all calls share the first W and its graph: a loop of steps forms
+        one W and has one backward pass through it.
 
     Arguments:
         map: The parametrisation. It is copied: two matrices never share one.
