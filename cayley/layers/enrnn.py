@@ -8,6 +8,7 @@ from cayley.initializers import small_uniform_
 from cayley.layers.elman import RNN
 from cayley.layers.options import Options, with_initializers
 from cayley.parametrizations.long_short import LongShort, check_sizes
+from cayley.parametrizations.rebase_option import Rebase
 
 __all__ = ["ENRNN"]
 
@@ -48,6 +49,7 @@ class ENRNN(RNN):
         eps: The ε above; the reference uses 0.
         nonlinearity: See :class:`~cayley.RNN`.
         coupling: How :math:`W_C` is drawn, ``"uniform"`` (Glorot) or ``"orthogonal"``.
+        rebase: See :class:`~cayley.ScoRNN`.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -76,6 +78,7 @@ class ENRNN(RNN):
         eps: float = 0.0,
         nonlinearity: str = "modrelu",
         coupling: str = "uniform",
+        rebase: Rebase | None = None,
         **options: Unpack[Options],
     ) -> None:
         check_sizes("long_size", long_size, "short_size", short_size)
@@ -94,6 +97,7 @@ class ENRNN(RNN):
                 negative_ones=negative_ones,
                 eps=eps,
                 coupling=coupling,
+                rebase=rebase,
             ),
             nonlinearity=nonlinearity,
             **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),

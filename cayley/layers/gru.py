@@ -17,6 +17,7 @@ from cayley.parametrizations.gates import GATES, GateMatrices
 from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.orthogonal import make_map
 from cayley.parametrizations.parametrization import PRECISIONS, full_precision
+from cayley.parametrizations.rebase_option import Rebase
 from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
 from cayley.tracing import no_autocast
@@ -88,6 +89,7 @@ class NCGRU(Recurrent):
             precision allows, see :class:`~cayley.parametrizations.NeumannCayley`.
         refresh_every: After how many updates an inverse is computed anew in any case.
         refine: Whether matrices by Neumann series are moved to orthogonal ones; the paper does not.
+        rebase: See :class:`~cayley.ScoRNN`.
         nonlinearity: Of the candidate: ``"modrelu"`` or ``"tanh"``.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
@@ -123,6 +125,7 @@ class NCGRU(Recurrent):
         tolerance: float | None = None,
         refresh_every: int | None = None,
         refine: bool = True,
+        rebase: Rebase | None = None,
         nonlinearity: str = "modrelu",
         trainable_h0: bool = False,
         initializers: Mapping[str, Initializer | str] | None = None,
@@ -157,14 +160,14 @@ class NCGRU(Recurrent):
             unused |= {"tolerance": tolerance, "refresh_every": refresh_every}
             unused["refine"] = None if refine else False
         if not self.orthogonal:
-            unused["negative_ones"] = negative_ones
+            unused |= {"negative_ones": negative_ones, "rebase": rebase}
         for name, value in unused.items():
             if value is not None:
                 why = "the inverse is exact" if self.orthogonal else "no matrix is orthogonal"
                 default = True if name == "refine" else None
                 raise ValueError(f"expected {name}={default} where {why}, got {value}")
         if order is None:
-            make = partial(ScaledCayley, negative_ones=negative_ones)
+            make = partial(ScaledCayley, negative_ones=negative_ones, rebase=rebase)
         else:
             make = partial(
                 NeumannCayley,
@@ -173,6 +176,7 @@ class NCGRU(Recurrent):
                 tolerance=tolerance,
                 refresh_every=refresh_every,
                 refine=refine,
+                rebase=rebase,
             )
         template = make_map(make, n, device)
         for suffix, size, _ in self.suffixes():

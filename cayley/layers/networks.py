@@ -19,6 +19,7 @@ from cayley.parametrizations import (
     StiefelPoint,
     UnitaryComposition,
 )
+from cayley.parametrizations.rebase_option import Rebase
 
 __all__ = ["EURNN", "ORNN", "URNN", "ExpRNN", "FullURNN", "ScoRNN", "ScuRNN", "SpectralRNN"]
 
@@ -47,6 +48,11 @@ class ScoRNN(RNN):
         init: What A starts with: ``"blocks"``, the paper's choice, which gives W the eigenvalues
             :math:`\pm e^{\pm it}`, :math:`t \sim U[0, \pi/2)`; ``"circle"``, ``"uniform"`` or
             ``"zero"``, see :func:`~cayley.parametrizations.skew.initial_entries`.
+        rebase: Whether D is chosen again where entries of A grow beyond 1, for the same W, so that
+            ρ need not be tuned: ``"auto"``, or after how many steps to look. D is chosen for the
+            initial W when the layer is made. In training it takes the optimizer, whose moments
+            have to follow: call ``cayley.optim.attach_rebase(model, optimizer)`` once; a warning
+            says so if you forget. None to keep D.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -71,6 +77,7 @@ class ScoRNN(RNN):
         nonlinearity: str = "modrelu",
         bandwidth: int | None = None,
         init: str = "blocks",
+        rebase: Rebase | None = None,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(
@@ -82,7 +89,11 @@ class ScoRNN(RNN):
             dropout=dropout,
             bidirectional=bidirectional,
             recurrent=partial(
-                ScaledCayley, negative_ones=negative_ones, bandwidth=bandwidth, init=init
+                ScaledCayley,
+                negative_ones=negative_ones,
+                bandwidth=bandwidth,
+                init=init,
+                rebase=rebase,
             ),
             nonlinearity=nonlinearity,
             **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),

@@ -14,6 +14,7 @@ from cayley.parametrizations.gates import GateMatrices
 from cayley.parametrizations.givens import Layer
 from cayley.parametrizations.long_short import LongShort
 from cayley.parametrizations.parametrization import Parametrization
+from cayley.parametrizations.rebase_option import RebaseOption
 from cayley.parametrizations.skew import Skew, SkewHermitian
 
 __all__ = ["register_safe_globals", "safe_globals"]
@@ -30,8 +31,8 @@ def safe_globals(*layers: type[nn.Module]) -> list[Any]:
         >>> cayley.ScoRNN in safe_globals(cayley.ScoRNN)
         True
     """
-    parts = [Cache, Layer, GateMatrices, LongShort, PopulationStatistics, Skew, SkewHermitian]
-    return [*layers, *parts, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
+    parts = [Cache, Layer, GateMatrices, LongShort, PopulationStatistics, RebaseOption]
+    return [*layers, *parts, Skew, SkewHermitian, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
 
 
 def _maps() -> Iterator[type]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from cayley.checks import check_integer, check_number, is_integer
+from cayley.checks import check_number
 from cayley.optim.multiple import Optimizers
 from cayley.parametrizations import (
     GateMatrices,
@@ -17,6 +17,7 @@ from cayley.parametrizations import (
     ScaledCayley,
     StructuredMatrix,
 )
+from cayley.parametrizations.rebase_option import Rebase, RebaseOption
 from cayley.parametrizations.rebasing import Rebased, rebase_cayley
 
 __all__ = ["attach_rebase", "rebase_"]
@@ -38,7 +39,6 @@ class _Place(NamedTuple):
     A: Tensor
 
 
-@torch.no_grad()
 def rebase_(
     model: nn.Module,
     optimizer: Optimizer | None = None,
@@ -79,14 +79,25 @@ def rebase_(
         >>> bool((layer.structured["weight_hh_l0"].A.abs() <= 1).all())
         True
     """
+    _check(limit, moments)
+    return _rebase(_places(model), optimizer, limit, moments)
+
+
+def _check(limit: float, moments: str) -> None:
     check_number("rebase_", "limit", limit)
     if limit < 1:
         raise ValueError(f"expected a limit of at least 1, which D can promise, got {limit}")
     if moments not in ("carry", "reset"):
         raise ValueError(f'expected moments "carry" or "reset", got {moments!r}')
+
+
+@torch.no_grad()
+def _rebase(
+    places: list[_Place], optimizer: Optimizer | None, limit: float, moments: Moments
+) -> dict[str, Tensor]:
     members = () if optimizer is None else _members(optimizer)
     found: dict[str, Tensor] = {}
-    for name, map, A in _places(model):
+    for name, map, A in places:
         beyond = A.new_zeros((), dtype=torch.bool) if A.numel() == 0 else A.abs().max() > limit
         found[name] = beyond
         # NaN is beyond nothing
@@ -110,7 +121,7 @@ def rebase_(
 def attach_rebase(
     model: nn.Module,
     optimizer: Optimizer,
-    rebase: Literal["auto"] | int = "auto",
+    rebase: Rebase | None = None,
     *,
     limit: float = 1.0,
     moments: Moments = "carry",
@@ -125,7 +136,9 @@ def attach_rebase(
         model: A model with scaled Cayley transforms.
         optimizer: An optimizer of their A.
         rebase: After how many steps of the optimizer to look for entries beyond the limit, which
-            waits for a GPU; ``"auto"`` for 100.
+            waits for a GPU; ``"auto"`` for 100. None for what the layers were made with, as
+            ``ScoRNN(…, rebase="auto")``, and those made without are left alone; if there are no
+            others, it is ``"auto"`` for all.
         limit: See :func:`rebase_`.
         moments: See :func:`rebase_`.
 
@@ -134,16 +147,19 @@ def attach_rebase(
 
     Example:
         >>> import cayley
-        >>> layer = cayley.ScoRNN(2, 8)
+        >>> layer = cayley.ScoRNN(2, 8, rebase="auto")
         >>> optimizer = torch.optim.Adam(layer.parameters())
-        >>> handle = attach_rebase(layer, optimizer, "auto")
+        >>> handle = attach_rebase(layer, optimizer)
         >>> handle.remove()
     """
-    if rebase != "auto" and not is_integer(rebase):
-        raise ValueError(f'expected rebase="auto" or a number of steps, got {rebase!r}')
-    every = 100 if rebase == "auto" else rebase
-    check_integer("rebase", every)
-    for name, _, A in _places(model):
+    _check(limit, moments)
+    places = _places(model)
+    if rebase is None:
+        asked = [place for place in places if place.map.rebase_option.rebase is not None]
+        places, rebase = asked or places, None if asked else "auto"
+    given = RebaseOption(rebase).steps
+    steps = {name: given or map.rebase_option.steps for name, map, _ in places}
+    for name, _, A in places:
         if A.requires_grad and _group(optimizer, A) is None:
             raise ValueError(
                 f"expected an optimizer of all scaled Cayley transforms of the model, but that of "
@@ -151,16 +167,22 @@ def attach_rebase(
             )
     # an optimizer whose state was loaded has begun before
     if STEPS_TAKEN not in _first_group(optimizer):
-        rebase_(model, optimizer, limit=limit, moments=moments)
+        _rebase(places, optimizer, limit, moments)
         _first_group(optimizer)[STEPS_TAKEN] = 0
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         group = _first_group(optimizer)
         group[STEPS_TAKEN] += 1
-        if group[STEPS_TAKEN] % every == 0:
-            rebase_(model, optimizer, limit=limit, moments=moments)
+        names = {name for name, every in steps.items() if group[STEPS_TAKEN] % every == 0}
+        if names:
+            # looked up again: loading with assign=True replaces parameters
+            due = [place for place in _places(model) if place.name in names]
+            _rebase(due, optimizer, limit, moments)
 
-    return optimizer.register_step_post_hook(after)
+    handle = optimizer.register_step_post_hook(after)
+    for place in places:
+        place.map.rebase_option.handle.value = handle
+    return handle
 
 
 def _first_group(optimizer: Optimizer) -> dict[str, Any]:

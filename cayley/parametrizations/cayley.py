@@ -24,6 +24,7 @@ from cayley.parametrizations.parametrization import (
     full_precision,
 )
 from cayley.parametrizations.polar import refine
+from cayley.parametrizations.rebase_option import Rebase, RebaseOption
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import (
@@ -102,6 +103,10 @@ class ScaledCayley(Parametrization):
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
         init: What A starts with, ``"blocks"``, ``"circle"``, ``"uniform"`` or ``"zero"``: see
             :func:`~cayley.parametrizations.skew.initial_entries`.
+        rebase: ``"auto"``, or a number of steps, to keep the entries of A at most 1 in modulus:
+            D is chosen for the initial W here, and again in training by
+            :func:`cayley.optim.attach_rebase`, which a program calls once it has an optimizer.
+            None to keep D.
 
     Shapes:
         A's free entries (n(n−1)/2) ↦ W (n, n).
@@ -123,18 +128,30 @@ class ScaledCayley(Parametrization):
         negative_ones: int | None = None,
         bandwidth: int | None = None,
         init: str = "blocks",
+        rebase: Rebase | None = None,
     ) -> None:
         super().__init__(n)
         self.negative_ones = count_signs(n, negative_ones)
+        self.rebase_option = RebaseOption(rebase)
         self.skew = Skew(n, bandwidth=bandwidth, init=init)
         self.register_buffer("D", torch.empty(n))
         place_signs_(self.D, self.negative_ones)
         self._replay: Cache[Replay] = Cache()
+        if rebase is not None and not self.onto:
+            raise ValueError(
+                f"expected bandwidth=None with rebase={rebase!r}, got {bandwidth}: another D needs "
+                "entries outside of the band"
+            )
 
     @property
     def onto(self) -> bool:
         """Whether A is any skew matrix."""
         return self.skew.onto
+
+    @property
+    def awaits_rebase(self) -> bool:
+        """Whether the option ``rebase`` was given, but no optimizer does what it says."""
+        return self.rebase_option.is_unmet
 
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
@@ -190,13 +207,21 @@ class ScaledCayley(Parametrization):
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        """A as ``init`` says, and −1 in the last entries of D."""
+        """A as ``init`` says, and −1 in the last entries of D; with ``rebase``, a small A."""
         place_signs_(self.D, self.negative_ones)
-        return self.skew.sample(device=device, dtype=dtype)
+        (A,) = self.skew.sample(device=device, dtype=dtype)
+        if self.rebase_option.rebase is None or A.is_meta or (A.abs() <= 1).all():
+            return (A,)
+        W = scaled_cayley(self.skew(A.to(torch.float64)), self.D.to(A.device, torch.float64))
+        small, D = small_cayley(W)
+        self.D.copy_(D)
+        return (self.skew.entries(small).to(A.dtype),)
 
     def extra_repr(self) -> str:
         """The size, the number of −1 that D starts with, and what is unusual about A."""
-        return f"{self.n}, negative_ones={self.negative_ones}{skew_repr(self.skew)}"
+        text = f"{self.n}, negative_ones={self.negative_ones}{skew_repr(self.skew)}"
+        rebase = self.rebase_option.rebase
+        return text if rebase is None else f"{text}, rebase={rebase!r}"
 
 
 def _matrix_and_inverse(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:

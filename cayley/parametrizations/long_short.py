@@ -10,6 +10,7 @@ from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_square
 from cayley.parametrizations.polar import polar
+from cayley.parametrizations.rebase_option import Rebase
 
 __all__ = ["LongShort", "check_sizes", "long_short"]
 
@@ -62,6 +63,7 @@ class LongShort(Parametrization):
         eps: The ε above.
         coupling: How :math:`W_C` is drawn: ``"uniform"`` (Glorot) or ``"orthogonal"``, rows or
             columns of a random orthogonal matrix.
+        rebase: Of :math:`W_L`, see :class:`~cayley.parametrizations.ScaledCayley`.
 
     Note:
         The reference trains A alone with a learning rate of its own. So ``parameter_groups`` puts A
@@ -91,6 +93,7 @@ class LongShort(Parametrization):
         negative_ones: int | None = None,
         eps: float = 0.0,
         coupling: str = "uniform",
+        rebase: Rebase | None = None,
     ) -> None:
         check_sizes("q", q, "s", s)
         super().__init__(q + s)
@@ -98,10 +101,12 @@ class LongShort(Parametrization):
             raise ValueError(f"expected coupling to be one of {[*COUPLINGS]}, got {coupling!r}")
         if not q and negative_ones:
             raise ValueError(f"expected no negative_ones without a W_L, got {negative_ones}")
+        if not q and rebase is not None:
+            raise ValueError(f"expected rebase=None without a W_L, got {rebase!r}")
         self.q, self.s = q, s
         self.coupled = coupled and q > 0 and s > 0
         self.coupling = coupling
-        self.long = ScaledCayley(q, negative_ones=negative_ones) if q else None
+        self.long = ScaledCayley(q, negative_ones=negative_ones, rebase=rebase) if q else None
         self.short = EigenvalueNormalization(s, eps=eps) if s else None
         present = {"A": q > 0, "C": self.coupled, "T": s > 0}
         self.names = tuple(name for name, there in present.items() if there)

@@ -24,6 +24,7 @@ from cayley.parametrizations.parametrization import (
     check_square,
     full_precision,
 )
+from cayley.parametrizations.rebase_option import Rebase, RebaseOption
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
@@ -120,6 +121,7 @@ class NeumannCayley(Parametrization):
         refresh_every: The number of updates of which the last is by factorisation; None to leave
             that to the tolerance.
         refine: Whether W is moved to an orthogonal matrix.
+        rebase: See :class:`~cayley.parametrizations.ScaledCayley`.
 
     Attributes:
         inverse: :math:`\tilde A`, (n, n).
@@ -158,8 +160,10 @@ class NeumannCayley(Parametrization):
         tolerance: float | None = None,
         refresh_every: int | None = None,
         refine: bool = True,
+        rebase: Rebase | None = None,
     ) -> None:
         super().__init__(n)
+        self.rebase_option = RebaseOption(rebase)
         if not is_integer(order) or order < 1:
             raise ValueError(
                 f"expected an order of at least 1, got {order!r}: ScaledCayley is the exact "
@@ -189,6 +193,11 @@ class NeumannCayley(Parametrization):
         for buffer in (self.inverse, self.point, self.updates, self.refreshes):
             buffer.zero_()
         self.refresh_()
+
+    @property
+    def awaits_rebase(self) -> bool:
+        """Whether the option ``rebase`` was given, but no optimizer does what it says."""
+        return self.rebase_option.is_unmet
 
     def refresh_(self) -> None:
         """Have the next update factorise I + A; every epoch, as the paper does, or at will."""
@@ -294,6 +303,8 @@ class NeumannCayley(Parametrization):
             parts.append(f"refresh_every={self.refresh_every}")
         if not self.refine:
             parts.append("refine=False")
+        if self.rebase_option.rebase is not None:
+            parts.append(f"rebase={self.rebase_option.rebase!r}")
         return ", ".join(parts)
 
 

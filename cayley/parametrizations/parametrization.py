@@ -74,6 +74,11 @@ class Parametrization(nn.Module, ABC):
         It also refills the buffers, so that a module made on the meta device comes to life.
         """
 
+    @property
+    def awaits_rebase(self) -> bool:
+        """Whether the option ``rebase`` was given, but no optimizer does what it says."""
+        return any(map.awaits_rebase for map in self.children() if isinstance(map, Parametrization))
+
     def advance(self, *X: Tensor) -> Tensor:
         """The matrix that ``forward`` gives, for a step of the training: the buffers follow X.
 

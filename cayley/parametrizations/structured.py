@@ -18,7 +18,7 @@ from cayley.tracing import computes_now, has_tangent, is_wrapper, traced
 
 __all__ = ["StructuredMatrix", "acting_on_reals", "check_whole"]
 
-# The step of the training in which it is looked at first whether W has left its manifold.
+# The training step of the first look at whether W is trained as it has to be.
 FIRST_LOOK = 10
 
 
@@ -200,10 +200,10 @@ class StructuredMatrix(nn.Module):
 
     def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:
         check_whole(free[0])
+        if update and computes_now(free[0]):
+            self._look_now_and_then()
         if recorded and self.map.on_manifold:
             # a point of a manifold is W
-            if update and computes_now(free[0]):
-                self._look_now_and_then()
             return self.map(*free)
         if (
             traced(free[0])
@@ -247,11 +247,20 @@ class StructuredMatrix(nn.Module):
         return super().train(mode)
 
     def _look_now_and_then(self) -> None:
-        """Warn if W has left its manifold, in steps 10, 100, 1000, …: a look waits for a GPU."""
+        """Warn of mistakes in training, in steps 10, 100, 1000, …: a look at W waits for a GPU."""
         self._passes += 1
         if self._passes == self._next_look:
             self._next_look *= 10
-            self._warn_off_manifold()
+            if self.map.on_manifold:
+                self._warn_off_manifold()
+            if self.map.awaits_rebase:
+                warn_once(
+                    "rebase has no effect on training before an optimizer is attached: call "
+                    "cayley.optim.attach_rebase(model, optimizer) once, before the first step",
+                    key="rebase without an optimizer",
+                    owner=self,
+                    stacklevel=3,
+                )
 
     @torch.no_grad()
     def _warn_off_manifold(self) -> None:
