@@ -24,6 +24,9 @@ def checkout(tmp_path: Path) -> Path:
             shutil.copy(path, folder)
     (folder / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
+    for name in ("docs/_ext/generated.py", "docs/figures/copying.svg", "results/networks-cpu.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
     (folder / "cayley/kernels/cpu/src/native.c").write_text("int cayley_best(void) { return 0; }\n")
     return folder
 
@@ -58,6 +61,7 @@ def test_a_source_distribution_has_what_its_tests_need(checkout: Path) -> None:
     with tarfile.open(checkout / "dist" / name) as archive:
         members = {member.partition("/")[2] for member in archive.getnames()}
     wanted = {"CHANGELOG.md", "Makefile", "constraints.txt", "conftest.py", "tests/conftest.py"}
+    wanted |= {"docs/_ext/generated.py", "docs/figures/copying.svg", "results/networks-cpu.json"}
     wanted |= {"SECURITY.md", "cayley/kernels/cpu/src/native.c", "cayley/kernels/cpu/src/elman.h"}
     assert wanted <= members
     assert not any(member.endswith(".so") for member in members)
