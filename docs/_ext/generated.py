@@ -189,6 +189,8 @@ def speed(name: str) -> str:
         table = _training(rows)
     elif "what" in rows[0]:
         table = _formation(rows)
+    elif "run" in rows[0]:
+        table = _steps(rows)
     else:
         table = _by_shape(rows)
     return f"{where}\n\n{table}"
@@ -288,6 +290,16 @@ def _formation(rows: list[dict[str, Any]]) -> str:
     sizes = [*dict.fromkeys(row["n"] for row in rows)]
     lines = [(what, *(_ms(cells.get(n)) for n in sizes)) for what, cells in found.items()]
     return _table(("ms", *(f"n = {n}" for n in sizes)), lines)
+
+
+def _steps(rows: list[dict[str, Any]]) -> str:
+    found: dict[str, dict[int, str]] = {}
+    for row in rows:
+        cell = f"{_ms(1e3 * row['milliseconds'])} ({row['ratio']:.1f})"
+        found.setdefault(row["run"], {})[row["n"]] = cell
+    sizes = [*dict.fromkeys(row["n"] for row in rows)]
+    lines = [(run, *(cells.get(n, "–") for n in sizes)) for run, cells in found.items()]
+    return _table(("µs a step (over nn.RNNCell)", *(f"n = {n}" for n in sizes)), lines)
 
 
 def _table(head: tuple[str, ...], rows: list[Any]) -> str:
