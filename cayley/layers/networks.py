@@ -1,4 +1,4 @@
-"""The networks of the papers: each the layer :class:`~cayley.RNN` with a recurrent matrix."""
+"""The networks of the papers: :class:`~cayley.RNN` with different recurrent matrices."""
 
 from functools import partial
 from typing import Literal, Unpack, cast
@@ -227,14 +227,15 @@ class FullURNN(RNN):
 
     .. math:: h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad W^* W = I
 
-    over n complex units. W starts as that of :class:`URNN`.
+    over n complex units. W is initialised as in :class:`URNN`.
 
     Note:
-        An optimiser of ``torch.optim`` would take W off the unitary matrices at the first step.
+        With an optimizer of ``torch.optim`` W would no longer be unitary after the first step.
         Train it with :class:`cayley.optim.StiefelRMSprop` or :class:`cayley.optim.StiefelSGD`,
         over the groups that :func:`cayley.parameter_groups` makes; ``train()`` and ``eval()`` warn
-        when W has left. torch's ``GradScaler``, ``clip_grad_value_`` and fused optimizers refuse
-        complex parameters such as W: for mixed precision use bfloat16, which needs no scaler.
+        if W is not unitary. torch's ``GradScaler``, ``clip_grad_value_`` and fused optimizers
+        do not take complex parameters such as W: for mixed precision use bfloat16, which needs no
+        scaler.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -298,7 +299,7 @@ class EURNN(RNN):
         hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
         num_layers: The number of recurrent layers stacked.
         bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
-        layers: The number L of layers of rotations of neighbours; n + 2 of them reach every
+        layers: The number L of layers of rotations of neighbouring units; n + 2 of them reach every
             unitary matrix. Or ``"fft"``: log₂ n layers in the pattern of the fast Fourier
             transform.
         options: Further keyword arguments of :class:`~cayley.RNN`.
@@ -400,8 +401,8 @@ class ExpRNN(RNN):
 
     .. math:: h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad W = B \exp(K)
 
-    K is skew-symmetric, given by its n(n−1)/2 free entries; the base B is fixed, the identity
-    at first. :meth:`rebase_` moves it, as dynamic trivialisation does.
+    K is skew-symmetric, given by its n(n−1)/2 free entries; the base B is not trained and starts as
+    the identity. :meth:`rebase_` moves it, as dynamic trivialisation does.
 
     References:
         Cheap Orthogonal Constraints in Neural Networks: A Simple Parametrization of the Orthogonal
@@ -450,7 +451,7 @@ class ExpRNN(RNN):
         )
 
     def rebase_(self) -> None:
-        """Move every base B to the present W, which keeps its value, and set K to 0.
+        """Move every base B to the current W and set K to 0; W keeps its value.
 
         Call it after ``optimizer.step()``, every hundred steps or so: the exponential is then
         only ever used near 0, where it distorts gradients least.
