@@ -24,7 +24,7 @@ __all__ = ["attach_rebase", "rebase_"]
 
 Moments = Literal["carry", "reset"]
 
-# what optimizers keep for a parameter, by what it is made of
+# the names under which optimizers keep averages of gradients, averages of squares, and steps
 GRADIENTS = ("exp_avg", "grad_avg", "mean")
 SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "square", "accumulator")
 STEPS = ("velocity",)
@@ -48,21 +48,21 @@ def rebase_(
 ) -> dict[str, Tensor]:
     r"""Choose D again for those scaled Cayley transforms whose A has entries beyond a limit.
 
-    W, and so the loss, stay as they are, up to rounding; afterwards all :math:`|a_{ij}| \le 1`.
-    Call it after ``optimizer.step()``. A gradient that is there goes over to the new A; a graph
-    that is still to be differentiated would give one of the old.
+    W, and so the loss, stays the same up to rounding; afterwards all :math:`|a_{ij}| \le 1`. Call
+    it after ``optimizer.step()``. An existing gradient is converted to the new A; a graph that was
+    recorded before would give a gradient for the old A.
 
     Note:
-        Averages of gradients, and steps, go over to the new coordinates exactly. Averages of
-        squares have no such change: they are taken as those of independent entries, see
+        Averages of gradients, and steps, are converted to the new coordinates exactly. Averages of
+        squares cannot be: they are converted as if the entries were independent, see
         :meth:`~cayley.parametrizations.rebasing.Rebased.covector_squares`.
 
     Arguments:
         model: A model with scaled Cayley transforms; those with a bandwidth are left alone.
-        optimizer: That of their A; None where nothing is kept for them.
+        optimizer: The optimizer of their A; None if it has no state for them.
         limit: The largest :math:`|a_{ij}|` that is left alone.
-        moments: ``"carry"`` what the optimizer keeps for A over to the new coordinates, or
-            ``"reset"`` it to what it is at the start.
+        moments: ``"carry"`` to convert the optimizer's state of A to the new coordinates, or
+            ``"reset"`` to start it again.
 
     Returns:
         For each transform, by its matrix's name, whether D was chosen again, bool, ().
@@ -100,12 +100,12 @@ def _rebase(
     for name, map, A in places:
         beyond = A.new_zeros((), dtype=torch.bool) if A.numel() == 0 else A.abs().max() > limit
         found[name] = beyond
-        # NaN is beyond nothing
+        # false for NaN
         if not beyond:
             continue
         new = rebase_cayley(map.skew(A), map.D)
         change = _carried if moments == "carry" else _reset
-        # what can be refused is refused before anything is written
+        # first, since it may raise, and then nothing else must have changed
         for member in members:
             if A in member.state:
                 change(member, A, map.skew, new)
@@ -126,19 +126,19 @@ def attach_rebase(
     limit: float = 1.0,
     moments: Moments = "carry",
 ) -> RemovableHandle:
-    """Let an optimizer choose D again as the training goes on, by :func:`rebase_`.
+    """Let an optimizer choose D again during training, by :func:`rebase_`.
 
-    D is chosen for the first time now, for the W that the model starts with: which entries of D
-    are −1 at the start, the papers' ρ, then matters for that W only. The steps are counted in the
-    first group of the optimizer, with whose ``state_dict`` a training resumes exactly.
+    D is chosen for the first time now, for the W that the model starts with: how many entries of D
+    are −1, the papers' ρ, then matters for the initial W only. The steps are counted in the first
+    group of the optimizer, so training resumes exactly from the optimizer's ``state_dict``.
 
     Arguments:
         model: A model with scaled Cayley transforms.
         optimizer: An optimizer of their A.
         rebase: After how many steps of the optimizer to look for entries beyond the limit, which
-            waits for a GPU; ``"auto"`` for 100. None for what the layers were made with, as
-            ``ScoRNN(…, rebase="auto")``, and those made without are left alone; if there are no
-            others, it is ``"auto"`` for all.
+            waits for a GPU; ``"auto"`` for 100. None to do what the layers' own option says, as in
+            ``ScoRNN(…, rebase="auto")``, and to leave layers without it alone; if no layer has
+            the option, it is ``"auto"`` for all.
         limit: See :func:`rebase_`.
         moments: See :func:`rebase_`.
 
@@ -162,10 +162,10 @@ def attach_rebase(
     for name, _, A in places:
         if A.requires_grad and _group(optimizer, A) is None:
             raise ValueError(
-                f"expected an optimizer of all scaled Cayley transforms of the model, but that of "
-                f"{name} is not among those of this {type(optimizer).__name__}"
+                f"expected an optimizer of all scaled Cayley transforms of the model, but the A of "
+                f"{name} is not among the parameters of this {type(optimizer).__name__}"
             )
-    # an optimizer whose state was loaded has begun before
+    # unless the state of the optimizer was loaded, and training continues
     if STEPS_TAKEN not in _first_group(optimizer):
         _rebase(places, optimizer, limit, moments)
         _first_group(optimizer)[STEPS_TAKEN] = 0
@@ -186,7 +186,7 @@ def attach_rebase(
 
 
 def _first_group(optimizer: Optimizer) -> dict[str, Any]:
-    """Where the steps are counted: groups are saved with the state, and loaded."""
+    """Where the steps are counted, since groups are saved and loaded with the state."""
     return optimizer.param_groups[0]
 
 
@@ -196,7 +196,7 @@ def _group(optimizer: Optimizer, A: Tensor) -> dict[str, Any] | None:
 
 
 def _places(model: nn.Module) -> list[_Place]:
-    """The scaled Cayley transforms of a model whose A is any skew matrix."""
+    """The scaled Cayley transforms of a model whose A may be any skew matrix."""
     found = [place for place in _transforms(model) if place.map.onto]
     if not found:
         raise TypeError(
@@ -230,7 +230,7 @@ def _members(optimizer: Optimizer) -> tuple[Optimizer, ...]:
 
 
 def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
-    """Take over what an optimizer keeps for the free entries."""
+    """Convert an optimizer's state of the free entries to the new coordinates."""
     changes: dict[str, Callable[[Tensor], Tensor]] = {}
     state = optimizer.state[A]
     gradients, squares, steps = GRADIENTS, SQUARES, STEPS
@@ -250,7 +250,7 @@ def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
             changes[key] = lambda v: skew.entries(new.vector(skew(v)))
         else:
             raise ValueError(
-                f"expected what {type(optimizer).__name__} keeps to be known, averages of "
+                f"expected the state of {type(optimizer).__name__} to consist of averages of "
                 f"gradients {gradients}, of squares {squares} or steps {steps}, got {key!r}: use "
                 'moments="reset"'
             )
@@ -259,9 +259,9 @@ def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
 
 
 def _reset(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
-    """Have an optimizer begin anew with the free entries."""
+    """Start an optimizer's state of the free entries again."""
     if isinstance(optimizer, Adagrad):
-        # which makes its state when it is made itself
+        # which makes its state when it is constructed
         group = _group(optimizer, A)
         assert group is not None
         optimizer.state[A]["sum"].fill_(group["initial_accumulator_value"])

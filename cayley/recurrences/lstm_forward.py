@@ -18,9 +18,9 @@ class SiteSteps:
     """A normalisation, step by step.
 
     Arguments:
-        site: What normalises.
+        site: The normalisation.
         call: The call that it belongs to.
-        by_definition: Whether every window is summed anew.
+        by_definition: Whether every window is summed from scratch.
     """
 
     def __init__(self, site: Site, call: WindowedCall, by_definition: bool) -> None:
@@ -42,7 +42,7 @@ class SiteSteps:
             mean, var = self.window.push(m, v, len(a) if self.over_batch else 1)
             scale = (var + self.eps).rsqrt()
             z = (a - mean) * scale
-            # the last two are for reading
+            # the last two are for information
             self.steps.append((m, v, mean.detach(), scale.detach()))
         return z, torch.addcmul(self.beta, z, self.gamma)
 
@@ -64,11 +64,11 @@ def _past(site: Site, call: WindowedCall) -> TimeWindow | None:
 
 
 def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
-    """What an LSTM gives.
+    """The states of an LSTM.
 
     Arguments:
         call: The call.
-        by_definition: Whether every window is summed anew, rather than moved along.
+        by_definition: Whether every window is summed from scratch, rather than updated.
     """
     b, x, statistics_x = call.b, project(call.x, call.U, None), call.x.new_empty(0)
     N_h, N_c = (
@@ -81,7 +81,7 @@ def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
         x = x + b
     sizes = step_sizes(x, call.batch_sizes)
     hs, cs, kept = [], [], []
-    # a contiguous transpose makes every one of the T products faster
+    # a contiguous transpose makes each of the T products faster
     Wt = call.W.mT.contiguous()
     h, c = call.h0, call.c0
     for t, x_t in enumerate(x.reshape(-1, x.shape[-1]).split(sizes)):

@@ -280,7 +280,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match='rebase="auto" or a number'):
         attach_rebase(matrix, SGD(matrix.parameters()), 1.5)  # pyrefly: ignore[bad-argument-type]
     other = nn.Parameter(torch.zeros(1))
-    with pytest.raises(ValueError, match="not among those of this SGD"):
+    with pytest.raises(ValueError, match="not among the parameters of this SGD"):
         attach_rebase(matrix, SGD([other]))
     odd, before = Odd(matrix.parameters()), matrix.free[0].detach().clone()
     odd.step()
