@@ -143,7 +143,9 @@ def condition_numbers(
         layer: The layer's name in the model, ``""`` for the model itself.
         block: ``"hessian"``, or ``"gauss_newton"``, which has no negative eigenvalues for a convex
             loss.
-        eps, relative_eps, q: As in :class:`cayley.BNP`.
+        eps: As in :class:`cayley.BNP`.
+        relative_eps: As in :class:`cayley.BNP`.
+        q: As in :class:`cayley.BNP`.
         steps: Of Lanczos; None for as many as there are parameters, which finds every eigenvalue.
             With fewer, the smallest eigenvalue, and so the condition number, is a rough estimate.
         floor: See :func:`~cayley.diagnostics.condition_number`; None for the rounding error.

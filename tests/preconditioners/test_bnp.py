@@ -760,7 +760,7 @@ def test_a_compiled_run_of_the_same_classes_after(monkeypatch: pytest.MonkeyPatc
     compiled = torch.compile(model, backend="eager")
     loss(compiled, x).backward()
     before = gradients(model)
-    with pytest.warns(UserWarning, match="code is dropped, and the next pass will be seen"):
+    with pytest.warns(UserWarning, match="code is dropped now, and the next pass will be seen"):
         bnp.step()
     assert_gradients(model, before)
     model.zero_grad()
