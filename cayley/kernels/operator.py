@@ -210,7 +210,7 @@ class Operator(Generic[Call, States]):
         needed: list[str],
         backend: str,
     ) -> Found:
-        # a gradient that is differentiated again must be made of operations that are recorded
+        # a gradient that will be differentiated again must consist of recorded operations
         recorded = torch.is_grad_enabled()
         if recorded and self.definition is not None:
             return self._recorded(self.definition, gradients, call, needed)

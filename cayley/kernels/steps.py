@@ -70,8 +70,8 @@ def check_batch_sizes(batch_sizes: Tensor, N: int, B: int) -> None:
         or sizes[-1] < 1
     ):
         raise ValueError(
-            "expected contiguous batch_sizes of int64 on the CPU, positive and never increasing, "
-            f"that begin with the {B} rows of the initial state and sum to {N}, got "
+            "expected batch_sizes of int64 on the CPU, contiguous, positive, never increasing, "
+            f"beginning with the {B} rows of the initial state and with the sum {N}, got "
             f"{batch_sizes.dtype} {sizes} on {batch_sizes.device}"
         )
 

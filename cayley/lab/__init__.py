@@ -1,6 +1,6 @@
 """The laboratory: the experiments of the papers as tasks, recipes, runs and reports.
 
-Imports run along these arrows only, from a room to those on its right::
+Packages import one another only along these arrows, from left to right::
 
     cli → commands ┬→ studies → training ┬→ models → tasks ┬→ errors, importing, settings, wording
                    │                     │    └──→ recipes ┤
@@ -14,16 +14,16 @@ Imports run along these arrows only, from a room to those on its right::
 ``models``    the network of a recipe
 ``runs``      run folders, machines, interrupts
 ``training``  from a recipe to a finished run
-``studies``   what goes on inside of networks: numbers and pictures
+``studies``   what goes on inside networks: numbers and pictures
 ``report``    runs beside the published numbers
 ``verdicts``  what runs and studies say about every claim
 ``commands``  what :mod:`cayley.cli` calls
-``errors``    errors that a user can do something about
+``errors``    errors that a user can fix
 ``importing`` classes of the user's own
 ``settings``  what a setting may be: types, words, ranges
 ``wording``   numbers and times in words
 ============= ==================================================================
 
-The core never imports the laboratory, and tasks import nothing of the core.
+The core never imports the laboratory, and tasks import nothing from the core.
 ``tests/lab/test_rooms.py`` checks all of this.
 """

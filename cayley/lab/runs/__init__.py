@@ -1,14 +1,14 @@
-"""Runs: the folder that a run writes, what is read of it, and the machine that it is on.
+"""Runs: the folder that a run writes, reading it, and the machine that it runs on.
 
 =============== ============================================================
 ``folders``     a folder, held by the process that writes it
 ``description`` ``run.json``: what was started, on what
 ``result``      ``result.json``: the numbers
-``seals``       checksums, and which run a file is of
+``seals``       checksums, and which run a file belongs to
 ``reading``     folders read, with errors that name the file
 ``state``       done, running, stopped or failed
-``machine``     device, precision, threads; facts about them; ``cpu`` its name
-``archive``     runs as they are kept for good
+``machine``     device, precision, threads; ``cpu`` finds the processor's name
+``archive``     runs as they are kept permanently
 ``weights``     trained weights, and ``weights.safetensors`` of an archive
 ``studies``     ``study.json``: the numbers of a study
 ``interrupts``  Ctrl-C, SIGTERM and SIGHUP, noted until a loop can stop

@@ -81,7 +81,7 @@ def test_a_recipe_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -
         ("{}", "missing key format"),
         ("[]", r"expected a table, got \[\]"),
         ("null", "expected a table, got None"),
-        ('{"format": 3}', "expected a format of 1 to 2, got 3: the run is of another version"),
+        ('{"format": 3}', "expected a format of 1 to 2, got 3: the run is from another version"),
         ('{"format": 1, "recipe": "a"}', "missing key variant"),
     ],
 )
