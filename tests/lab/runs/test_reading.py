@@ -71,7 +71,9 @@ def test_a_recipe_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -
     with RunFolder(tmp_path) as run:
         run.begin(make_description())
     (tmp_path / "recipe.toml").write_bytes(content)
-    with pytest.raises(RunError, match=r"could not use .*recipe.toml: .*: delete it to use the original"):
+    with pytest.raises(
+        RunError, match=r"could not use .*recipe.toml: .*: delete it to use the original"
+    ):
         read_run(tmp_path)
 
 
