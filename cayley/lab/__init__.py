@@ -14,7 +14,7 @@ Packages import one another only along these arrows, from left to right::
 ``models``    the network of a recipe
 ``runs``      run folders, machines, interrupts
 ``training``  from a recipe to a finished run
-``studies``   what goes on inside networks: numbers and pictures
+``studies``   what goes on inside of networks: numbers and pictures
 ``report``    runs beside the published numbers
 ``verdicts``  what runs and studies say about every claim
 ``commands``  what :mod:`cayley.cli` calls

@@ -49,9 +49,9 @@ class LSTM(Recurrent):
     ``gamma_cell_l0``, …) unless ``affine=False``, the first two over all four gates together, and
 
     - ``"layer"`` normalises each example over its units;
-    - ``"batch"`` normalises each unit over the examples that reach this step and, in evaluation,
-      by the population statistics of this step (:class:`~cayley.norms.PopulationStatistics`), which
-      leave out steps that only one sequence reaches;
+    - ``"batch"`` normalises each unit over the examples that have this step and, in evaluation, by
+      the statistics of the population at this step (:class:`~cayley.norms.PopulationStatistics`),
+      to which a step of a single sequence does not count;
     - ``"atn"`` does either over the last K steps: assorted-time normalisation.
 
     Normalised layers start with W as four identity matrices, U orthogonal, biases and β at 0, and γ

@@ -85,8 +85,8 @@ def assorted_time_norm(
         eps: ε.
         batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU.
         past: The window before the first step; None for an empty one.
-        reference: What is subtracted from the means in the result, (B, 1) over the layer, (1, F)
-            over the batch; None for one that keeps all digits of values with a large mean.
+        reference: What the means in the result are measured from, (B, 1) over the layer, (1, F)
+            over the batch; None for one that keeps the digits of values with a large mean.
 
     Returns:
         y, in the layout of a, and the statistics it was made with.

@@ -29,10 +29,9 @@ class PopulationStatistics(nn.Module):
     last step before it that did.
 
     Each of the first ``max_steps`` − 1 steps has a slot of its own. The last slot is for all later
-    steps, whose values are pooled. So the buffers have the same size for all sequences: they do not
-    grow in streams, and they fit together across checkpoints, averaged models and the processes of
-    ``DistributedDataParallel`` (which all use the statistics of the first process, as with
-    ``nn.BatchNorm1d``).
+    steps, whose values are pooled. So the buffers have one size whatever the sequences: streams do
+    not let them grow, and the processes of ``DistributedDataParallel`` (which use the statistics of
+    the first, as those of ``nn.BatchNorm1d``), averages of models and checkpoints fit together.
 
     Note:
         ``load_state_dict`` takes statistics with any number of slots. Surplus slots are pooled in

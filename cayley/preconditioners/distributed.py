@@ -12,7 +12,7 @@ __all__ = ["gather_statistics", "world_size"]
 
 
 def world_size(group: "dist.ProcessGroup | None" = None) -> int:
-    """The number of processes; 1 if torch.distributed is not in use.
+    """The number of processes; 1 where torch.distributed is not in use.
 
     Example:
         >>> world_size()

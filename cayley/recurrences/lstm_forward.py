@@ -20,7 +20,7 @@ class SiteSteps:
     Arguments:
         site: The normalisation.
         call: The call that it belongs to.
-        by_definition: Whether every window is summed from scratch.
+        by_definition: Whether every window is summed anew.
     """
 
     def __init__(self, site: Site, call: WindowedCall, by_definition: bool) -> None:
@@ -64,11 +64,11 @@ def _past(site: Site, call: WindowedCall) -> TimeWindow | None:
 
 
 def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
-    """The states of an LSTM.
+    """What an LSTM gives.
 
     Arguments:
         call: The call.
-        by_definition: Whether every window is summed from scratch, rather than updated.
+        by_definition: Whether every window is summed anew, rather than moved along.
     """
     b, x, statistics_x = call.b, project(call.x, call.U, None), call.x.new_empty(0)
     N_h, N_c = (

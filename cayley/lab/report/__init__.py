@@ -9,7 +9,7 @@
 ``tables``      tables as Markdown, LaTeX and CSV
 ``curves``      runs over time, by seed
 ``charts``      learning curves in Vega-Lite; ``figures`` draws those of runs
-``claims``      the claims of the papers with the verdicts on them
+``claims``      claims of the documents with the verdicts on them
 ``pages``       the page and the Markdown file; ``scripts`` of the page's charts
 =============== ================================================================
 """

@@ -7,8 +7,8 @@
 ``seals``       checksums, and which run a file belongs to
 ``reading``     folders read, with errors that name the file
 ``state``       done, running, stopped or failed
-``machine``     device, precision, threads; ``cpu`` finds the processor's name
-``archive``     runs as they are kept permanently
+``machine``     device, precision, threads; facts about them; ``cpu`` its name
+``archive``     runs as they are kept for good
 ``weights``     trained weights, and ``weights.safetensors`` of an archive
 ``studies``     ``study.json``: the numbers of a study
 ``interrupts``  Ctrl-C, SIGTERM and SIGHUP, noted until a loop can stop

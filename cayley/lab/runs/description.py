@@ -79,9 +79,9 @@ class RunDescription:
         machine: The machine that it runs on.
         versions: Of Python and of packages.
         git: Of the source; None outside a repository.
-        settings: The content of ``recipe.toml``, to find out whether that file has changed; empty
-            in format 1.
-        changes: Changes of the recipe after the start.
+        settings: The recipe as ``recipe.toml`` has it, with which that file is compared; empty in
+            format 1.
+        changes: Of the recipe after the start.
     """
 
     format: int

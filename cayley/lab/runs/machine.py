@@ -69,7 +69,7 @@ class Machine:
         return torch.float64 if self.precision == "64-true" else torch.float32
 
     def fabric(self) -> "Fabric":
-        """The Fabric; also sets the threads and, on a GPU, deterministic algorithms."""
+        """The engine; threads are set and, on a GPU, deterministic algorithms chosen."""
         import torch
         from lightning_fabric import Fabric
 

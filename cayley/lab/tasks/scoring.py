@@ -39,7 +39,7 @@ def score_split(
         seed: Of the examples; the default makes all runs share them.
         device: Of the batches.
         dtype: Of floating numbers.
-        metrics: The metrics; None for those of the task.
+        metrics: Which; None for those of the task.
 
     Returns:
         The value of each metric that has one, by name.
