@@ -159,8 +159,8 @@ class PopulationStatistics(nn.Module):
         if not self._warned and not torch.compiler.is_compiling():
             self._warned = True
             warnings.warn(
-                "normalisation over the batch: a step that only one sequence reaches has no "
-                "variance, and does not count in the population statistics",
+                "normalisation over the batch: a step of a single sequence has no variance, and "
+                "does not count in the population statistics",
                 stacklevel=3,
             )
 

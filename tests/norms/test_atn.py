@@ -294,7 +294,7 @@ def test_evaluation_over_the_batch_uses_the_population() -> None:
 
 def test_a_single_sequence_does_not_enter_the_population() -> None:
     norm: Any = AssortedTimeNorm(F, 2, over="batch", max_steps=9)
-    with pytest.warns(UserWarning, match="only one sequence reaches has no variance"):
+    with pytest.warns(UserWarning, match="single sequence has no variance"):
         norm(pack_padded_sequence(torch.randn(T, 3, F), torch.tensor([T, 4, 4])))
     assert norm.population.batches.tolist() == [1] * 4 + [0] * 5
     norm.eval()

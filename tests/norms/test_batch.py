@@ -39,7 +39,7 @@ def test_sequences_weigh_alike_whatever_batch_they_are_in() -> None:
 def test_a_step_of_one_sequence_does_not_count() -> None:
     population = PopulationStatistics(1)
     mean, var = torch.tensor([[1.0], [2.0], [torch.nan]]), torch.tensor([[1.0], [3.0], [0.0]])
-    with pytest.warns(UserWarning, match="only one sequence reaches has no variance"):
+    with pytest.warns(UserWarning, match="single sequence has no variance"):
         population.update(mean, var, torch.tensor([4, 2, 1]))
     population.update(mean, var, torch.tensor([3, 1, 1]))  # it is said once
     assert population.batches[:3].tolist() == [2, 1, 0]
