@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import cayley
+from cayley.lab.runs.cpu import find_cpu
 
 Run = Callable[[], object]
 
@@ -121,14 +122,12 @@ def machine(device: str = "cpu", **settings: object) -> dict[str, object]:
 
 
 def processor() -> str:
-    """The name of the CPU and its instruction sets, where the system tells them."""
+    """The name of the CPU and its widest vectors, where the system tells them."""
     information = Path("/proc/cpuinfo")
-    if not information.exists():
-        return platform.processor() or platform.machine()
-    lines = (line.split(":", 1) for line in information.read_text().splitlines() if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in lines}
-    wide = next((name for name in ("avx512f", "avx2") if name in fields.get("flags", "")), "")
-    return f"{fields.get('model name', platform.machine())} {wide}".strip()
+    words = information.read_text().split() if information.exists() else []
+    vectors = {"avx512f": "avx512f", "avx2": "avx2", "asimd": "NEON"}
+    wide = next((name for flag, name in vectors.items() if flag in words), "")
+    return f"{find_cpu()} {wide}".strip()
 
 
 def write(path: Path | None, machine: dict[str, object], rows: list[dict]) -> None:

@@ -1,7 +1,7 @@
 """Recurrent networks with orthogonal and unitary weights, as drop-in ``torch.nn`` layers.
 
-In the process of the command ``cayley`` public names are imported at their first use, and torch
-with them: the command answers before. Everywhere else ``import cayley`` imports all of them, and
+In the process of the command ``cayley``, public names (and torch) are imported at their first use,
+so that the command answers quickly. Everywhere else ``import cayley`` imports all of them and
 registers the operators that ``torch.export.load`` needs.
 """
 
@@ -104,7 +104,7 @@ __all__ = [
     "recurrences",
 ]
 
-# where the public names are that are no modules
+# the modules of those public names that are not modules themselves
 _HOMES = {
     "activations": ("ModReLU", "modrelu"),
     "layers": (
@@ -144,7 +144,7 @@ _MODULES = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """A public name at its first use."""
+    """Import a public name at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _MODULES:
@@ -167,9 +167,9 @@ def _is_command() -> bool:
 def _say_interrupted(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """Say in a line that Ctrl-C came while the command was imported; show other errors whole."""
+    """Say in one line that Ctrl-C came during the imports; show other errors as usual."""
     if issubclass(kind, KeyboardInterrupt):
-        print("cayley: stopped before anything was begun", file=sys.stderr)
+        print("cayley: stopped before anything had begun", file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, traceback)
 

@@ -23,7 +23,7 @@ NEGATIVE_SLOPE = 0.01
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
-    r"""ReLU of the modulus, with a trained bias; sign or phase stay as they are.
+    r"""ReLU of the modulus with a trained bias; the sign or phase stays the same.
 
     .. math::
         \sigma(z) = \mathrm{sgn}(z) \max(|z| + b, 0) \quad (z \in \mathbb{R}), \qquad
@@ -32,8 +32,8 @@ def modrelu(z: Tensor, b: Tensor) -> Tensor:
 
     Note:
         The complex form with ε = 1e-5 has a finite derivative at 0, where the exact one
-        :math:`\frac{z}{|z|} \max(|z| + b, 0)` has none for b > 0. Its gain there still is
-        large (158 for b = 0.5), and a state that stays at 0 for many steps grows by it.
+        :math:`\frac{z}{|z|} \max(|z| + b, 0)` has none for b > 0. The derivative there is still
+        large (158 for b = 0.5), so a state near 0 grows fast.
 
     References:
         Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, equation 8.
@@ -57,7 +57,7 @@ def modrelu(z: Tensor, b: Tensor) -> Tensor:
 
 
 def modrelu_(z: Tensor, b: Tensor) -> Tensor:
-    """:func:`modrelu` of real numbers in place, which takes less than half of the time.
+    """:func:`modrelu` of real numbers, in place: it takes less than half the time.
 
     Example:
         >>> modrelu_(torch.tensor([-2.0, 0.5, 0.0]), torch.tensor([-1.0, -1.0, 1.0]))
@@ -91,9 +91,9 @@ def modrelu_stacked(z: Tensor, b: Tensor) -> Tensor:
 def nonpositive(b: Tensor) -> Tensor:
     r"""Thresholds that cannot be positive, :math:`-|b|`, with the derivative 1 at 0.
 
-    modReLU of complex numbers has no singularity for them. What is 0 or less stays as it is; a
-    step of an optimiser that would take a threshold above 0 is reflected there, so that none
-    stays at 0 for want of a gradient.
+    With them modReLU of complex numbers has no singularity. Thresholds of 0 or less stay as they
+    are; a step of an optimizer that would make one positive is reflected at 0, and since the
+    derivative is 1 there, none is stuck at 0 without a gradient.
 
     References:
         Complex Unitary Recurrent Neural Networks using Scaled Cayley Transform, Maduranga,
@@ -122,7 +122,7 @@ class ModReLU(nn.Module):
     Arguments:
         features: The number n of units.
         nonpositive_bias: Whether :func:`nonpositive` keeps the bias at 0 or below.
-        device, dtype: Of b, real also for complex input.
+        device, dtype: Of b; dtype is real even for complex input.
 
     Shapes:
         (..., n) ↦ (..., n).
@@ -154,7 +154,7 @@ class ModReLU(nn.Module):
         return modrelu(z, nonpositive(self.bias) if self.nonpositive_bias else self.bias)
 
     def extra_repr(self) -> str:
-        """The number of units, and whether the bias is kept from being positive."""
+        """The number of units, and whether the bias is kept at 0 or below."""
         return f"{len(self.bias)}" + (", nonpositive_bias=True" if self.nonpositive_bias else "")
 
 
@@ -164,13 +164,14 @@ class Activation:
 
     Attributes:
         apply: φ, a function of z and b (None without a threshold).
-        pullback: From a gradient g with respect to h, and h, z, b: the gradients with respect to z
-            and, summed over no axis, to b (None without a threshold). It is made of differentiable
-            operations, so that it can be differentiated again.
-        threshold: Whether b is an argument of φ; otherwise a bias is simply added to z before.
+        pullback: A function of the gradient g with respect to h, and of h, z and b, that returns
+            the gradients with respect to z and to b, the latter not yet summed over examples (None
+            without a threshold). It consists of differentiable operations, so that it can be
+            differentiated again.
+        threshold: Whether b is an argument of φ; otherwise a bias is simply added to z.
         needs_z: Whether ``pullback`` needs z; otherwise h is enough and z is None.
-        stacked: Whether z are complex numbers, their real parts first, then their imaginary parts:
-            b has one number for two of z.
+        stacked: Whether z holds complex numbers, first all real parts, then all imaginary parts, so
+            that b has one number for every two of z.
     """
 
     apply: Callable[..., Tensor]
@@ -198,7 +199,7 @@ def by_slope(
 
     Arguments:
         apply: φ, unit by unit.
-        slope: s with :math:`\phi'(z) = s(\phi(z))`, of differentiable operations.
+        slope: s with :math:`\phi'(z) = s(\phi(z))`, made of differentiable operations.
 
     Example:
         >>> sigmoid = by_slope(torch.sigmoid, lambda h: h * (1 - h))
@@ -219,7 +220,7 @@ def _modrelu_pullback(
 def _modrelu_stacked_pullback(g: Tensor, h: Tensor, z: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     r = (_squared_modulus(z) + EPSILON).sqrt()
     active = (r + b > 0).to(g.dtype)
-    # ⟨z, g⟩ / (r + ε): what the gradient says about the modulus
+    # ⟨z, g⟩ / (r + ε): the gradient in the direction of the modulus
     radial = active * sum((z * g).chunk(2, -1)) / (r + EPSILON)
     scale = active * (r + b) / (r + EPSILON)
     curvature = radial * (EPSILON - b) / (r * (r + EPSILON))

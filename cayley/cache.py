@@ -1,4 +1,4 @@
-"""What an object keeps for itself, and its copies and pickles do without."""
+"""A cache that an object's copies and pickles leave out."""
 
 from typing import Generic, TypeVar
 
@@ -8,13 +8,13 @@ T = TypeVar("T")
 
 
 class Cache(Generic[T]):
-    """A place for what can be made anew; a copy of it is empty, and so is what is unpickled.
+    """A place for a value that can be made again; copying or unpickling gives an empty one.
 
-    CUDA graphs and closures can be neither copied nor pickled, and what was kept for one object is
-    nothing that another should see.
+    CUDA graphs and closures can be neither copied nor pickled, and what one object has cached must
+    not be used by its copies.
 
     Attributes:
-        value: What is kept, or None.
+        value: The cached value, or None.
 
     Example:
         >>> import copy

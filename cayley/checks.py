@@ -7,7 +7,7 @@ __all__ = ["check_integer", "check_number", "is_integer"]
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer; True and False are none here.
+    """Whether a value is an integer; True and False do not count.
 
     Example:
         >>> is_integer(3), is_integer(3.0), is_integer(True)

@@ -91,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
         return sub
 
     sub = add("list", commands.list_recipes, "cayley list nc-gru ptb")
-    sub.add_argument("words", nargs="*", metavar="WORD", help="what recipes are to be about")
+    sub.add_argument("words", nargs="*", metavar="WORD", help="words that recipes must contain")
     for what in ("paper", "model", "task"):
         sub.add_argument(f"--{what}", default="", help=f"only those whose {what} contains this")
     other = sub.add_mutually_exclusive_group()
@@ -121,13 +121,13 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("train", commands.train, "cayley train quickstart --set model.hidden=64 --seeds 3")
     _add_recipe(sub)
-    sub.add_argument("--seed", type=int, help="of the (first) run; else that of the recipe")
+    sub.add_argument("--seed", type=int, help="of the (first) run; default: the recipe's")
     _add_seeds(sub)
     _add_jobs(sub)
     sub.add_argument(
         "--together",
         action="store_true",
-        help="train all runs side by side in this process; --set optim.lr=1e-3,3e-4 is one a rate",
+        help="train all runs together in this process; --set optim.lr=1e-3,3e-4 makes one per rate",
     )
     _add_extend(sub)
     _add_work(sub)
@@ -142,14 +142,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--budget",
         type=_duration,
         metavar="TIME",
-        help="stop in time, such as 25m; the same command goes on",
+        help="stop after a time such as 25m; the same command continues",
     )
     _add_jobs(sub)
     _add_changes(sub)
     sub.add_argument(
         "--dry-run",
         action="store_true",
-        help="only say what there is to do, which data are missing, and how long it will take",
+        help="only print what there is to do, which data are missing, and how long it will take",
     )
     _add_seeds(sub)
     _add_work(sub)
@@ -160,7 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--continue-with",
         action="store_true",
-        help="take on the recipe.toml that was edited after the start",
+        help="use the recipe.toml that was edited after the start",
     )
     _add_output_style(sub)
     _add_checkpoints(sub)
@@ -181,10 +181,10 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME",
         help="these: orthogonality, spectrum, angles, normalisation, gradient_norms, states, "
-        "heatmap, nonfinite; else all that the network serves",
+        "heatmap, nonfinite; default: all that are possible for the network",
     )
     output = sub.add_argument(
-        "-o", "--output", type=Path, help="where figures go; else the folder diagnosis of the run"
+        "-o", "--output", type=Path, help="folder of the figures; default: diagnosis in the run"
     )
     complete(output, FILES)
     _add_json(sub)
@@ -211,14 +211,14 @@ def make_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, default=Path("studies"), help="where it goes (%(default)s)"
     )
     complete(output, FILES)
-    sub.add_argument("--seeds", type=_positive, metavar="N", help="how many, in a row")
+    sub.add_argument("--seeds", type=_positive, metavar="N", help="how many consecutive seeds")
     sub.add_argument(
         "--set",
         nargs="+",
         action="extend",
         default=[],
         metavar="KEY=VALUE",
-        help="change settings, such as n=128; a verdict then leans at most",
+        help="change settings, such as n=128; verdicts are then tentative",
     )
     sub.add_argument("--tiny", action="store_true", help="with tiny settings, to try it out")
     _add_threads(sub)
@@ -278,9 +278,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_json(sub)
 
     sub = add("archive", commands.archive, "cayley archive runs -o results/runs")
-    folder = sub.add_argument("folder", type=Path, metavar="FOLDER", help="with runs below it")
+    folder = sub.add_argument("folder", type=Path, metavar="FOLDER", help="contains runs")
     output = sub.add_argument(
-        "-o", "--output", type=Path, required=True, help="where the copies go, by the same names"
+        "-o", "--output", type=Path, required=True, help="folder of the copies"
     )
     for action in (folder, output):
         complete(action, FILES)
@@ -300,14 +300,14 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="?",
         default=Path("runs"),
-        help="with runs below it (%(default)s)",
+        help="contains runs (%(default)s)",
     )
     complete(folder, FILES)
     _add_json(sub)
 
     sub = add("new", commands.new, "cayley new task parity")
     sub.add_argument("kind", choices=("task", "model", "recipe"))
-    sub.add_argument("name", help="of the file and of what is in it")
+    sub.add_argument("name", help="of the file and of the class or recipe in it")
 
     sub = add("completion", commands.completion, 'eval "$(cayley completion bash)"')
     sub.set_defaults(parser=parser)
@@ -316,7 +316,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _duration(text: str) -> float:
-    """Seconds, of a number with a unit; one of seconds may go without.
+    """Seconds, from a number with a unit; seconds need no unit.
 
     Example:
         >>> _duration("25m"), _duration("1.5h"), _duration("90")
@@ -389,7 +389,7 @@ def _add_changes(sub: argparse.ArgumentParser) -> None:
 
 def _add_seeds(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--seeds", type=_positive, metavar="N", help="how many runs, with seeds in a row"
+        "--seeds", type=_positive, metavar="N", help="how many runs, with consecutive seeds"
     )
 
 
@@ -409,7 +409,7 @@ def _add_extend(sub: argparse.ArgumentParser) -> None:
         type=_positive,
         default=0,
         metavar="N",
-        help="train a finished run for N more steps, or epochs if its recipe counts these",
+        help="train a finished run for N more steps, or epochs if its recipe counts epochs",
     )
 
 
@@ -419,9 +419,7 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
     )
     complete(output, FILES)
     sub.add_argument("--download", action="store_true", help="fetch data that are missing")
-    sub.add_argument(
-        "--unchecked", action="store_true", help="take data files whose checksums are others"
-    )
+    sub.add_argument("--unchecked", action="store_true", help="use data files with other checksums")
     sub.add_argument(
         "--tiny", action="store_true", help="on a few made-up examples, to try a recipe out"
     )
@@ -434,7 +432,7 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--graph",
         action=argparse.BooleanOptionalAction,
-        help="take steps as CUDA graphs, which need not wait for Python (where they can be)",
+        help="run steps as CUDA graphs, which do not wait for Python (default: if possible)",
     )
     _add_threads(sub)
     _add_place(sub, "auto")
@@ -443,12 +441,12 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_threads(sub: argparse.ArgumentParser) -> None:
-    # more gain little on steps this small, lose much on a busy machine, and change last digits
+    # more threads gain little on steps this small, lose much on a busy machine, and change digits
     sub.add_argument(
         "--threads",
         type=_not_negative,
         default=1,
-        help="of torch; 0 for its own choice (%(default)s)",
+        help="threads of torch; 0 for torch's own choice (%(default)s)",
     )
 
 
@@ -458,7 +456,7 @@ def _add_run(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--trust",
         action="store_true",
-        help="run the code of a module that the recipe names and that is not of cayley",
+        help="run code from a module outside cayley that the recipe names",
     )
     _add_place(sub, None)
 
@@ -468,7 +466,7 @@ def _add_weights(sub: argparse.ArgumentParser) -> None:
         "--weights",
         choices=("selected", "valid", "test", "last"),
         default="selected",
-        help="those that give the run's numbers, the best by a split, or the last (%(default)s)",
+        help="those behind the run's numbers, the best by a split, or the last (%(default)s)",
     )
 
 
@@ -477,7 +475,7 @@ def _add_place(sub: argparse.ArgumentParser, device: str | None) -> None:
         "--device",
         type=_device,
         default=device,
-        help="auto, cpu, cuda or cuda:1" + ("" if device else "; else that of the run"),
+        help="auto, cpu, cuda or cuda:1" + ("" if device else "; default: the run's"),
     )
     data = sub.add_argument("--data", type=Path, help="a folder (or file) with the data")
     complete(data, FILES)
@@ -489,12 +487,12 @@ def _add_output_style(sub: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write curves, weights and spectra for TensorBoard, into the folder of the run",
     )
-    sub.add_argument("-q", "--quiet", action="store_true", help="say nothing but errors")
+    sub.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     _add_json(sub)
 
 
 def _add_json(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--json", action="store_true", help="print JSON, an object a line")
+    sub.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
 
 def _add_checkpoints(sub: argparse.ArgumentParser) -> None:
@@ -503,7 +501,7 @@ def _add_checkpoints(sub: argparse.ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="between two checkpoints (%(default)s)",
+        help="time between two checkpoints (%(default)s)",
     )
 
 

@@ -20,10 +20,10 @@ def cache_folder() -> Path:
 
 
 def load(path: Path) -> bytes | None:
-    """What :func:`store` has written to a file, or None where it cannot be trusted or is not there.
+    """The content that :func:`store` wrote; None if there is none, or it cannot be trusted.
 
-    What is kept runs with the user's rights, so that a file counts only if this user owns it and
-    nobody else can write to it or to its folder, if it is no link, and if its content is whole.
+    The content will run with the user's rights. So a file counts only if this user owns it, if
+    nobody else can write to it or to its folder, if it is not a link, and if it is complete.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -37,16 +37,16 @@ def load(path: Path) -> bytes | None:
             _check_owner(path, os.fstat(file.fileno()))
             digest, content = file.read(DIGEST_SIZE), file.read()
     except OSError:
-        # the caller compiles instead, and store says what is wrong with the folder
+        # the caller compiles instead, and store will say what is wrong with the folder
         return None
     return content if digest == _digest(path, content) else None
 
 
 def store(path: Path, content: bytes) -> None:
-    """Write a file for :func:`load`, as a whole or not at all.
+    """Write a file for :func:`load`, completely or not at all.
 
     Raises:
-        OSError: The folder cannot be written, or others can write to it.
+        OSError: The folder is not writable, or others can write to it.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_owner(path.parent, os.stat(path.parent))
@@ -57,15 +57,15 @@ def store(path: Path, content: bytes) -> None:
 
 
 def _digest(path: Path, content: bytes) -> bytes:
-    # the name is a part of it: it tells what was compiled, and one kernel is not another
+    # the name is part of the digest, so that one kernel's file cannot stand in for another's
     return hashlib.sha256(path.name.encode() + b"\0" + content).digest()
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
-        raise PermissionError(f"expected {path} to be yours, got one of user {status.st_uid}")
+        raise PermissionError(f"expected {path} to be yours, but user {status.st_uid} owns it")
     if status.st_mode & OTHERS_WRITE:
         raise PermissionError(
-            f"expected that only you can write to {path}, got mode "
+            f"expected {path} to be writable by you alone, got mode "
             f"{stat.filemode(status.st_mode)}: chmod go-w {path}"
         )

@@ -1,6 +1,6 @@
-"""A small model of sequences that can be shared on the Hugging Face Hub.
+"""A small sequence model that can be shared on the Hugging Face Hub.
 
-It needs the extra ``hub`` for that, and nothing but torch to be trained. Nothing else imports it.
+Sharing needs the extra ``hub``, training nothing but torch. No other module imports this one.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ except ModuleNotFoundError as error:
         raise
 
     class Hub:
-        """In the place of ``PyTorchModelHubMixin`` where there is none: says what to install."""
+        """Replaces ``PyTorchModelHubMixin`` where it is missing, and says what to install."""
 
         def __init_subclass__(cls, **settings: Any) -> None:
             super().__init_subclass__()
@@ -64,25 +64,26 @@ except ModuleNotFoundError as error:
 class SequenceModel(
     nn.Module, Hub, library_name="cayley", tags=["cayley"], license="mit", model_card_template=CARD
 ):
-    """An embedding of tokens, or features as they are, a network, and a linear head.
+    """An embedding (unless the input is features), a network, and a linear head.
 
     ``save_pretrained(folder)`` writes safetensors and the arguments as JSON, ``from_pretrained``
-    reads a folder or a repository, ``push_to_hub`` uploads one; with
-    ``model_card_kwargs={"recipe": …, "score": …}`` the card says what was trained, and how well.
+    reads a folder or a repository, and ``push_to_hub`` uploads the model. With
+    ``model_card_kwargs={"recipe": …, "score": …}`` the model card says what was trained, and its
+    score.
 
     Arguments:
         network: A key of :data:`cayley.layers.NETWORKS`.
-        hidden_size: The number of units; of ENRNN, half of them long and half short.
+        hidden_size: The number of units; ENRNN makes half of them long-term, half short-term.
         outputs: The number p of outputs.
-        vocabulary: The number of different tokens; 0 where the input is features.
+        vocabulary: The number of different tokens; 0 if the input is features.
         input_size: The number of features of an input or of an embedding.
         num_layers: The number of layers stacked.
-        last: Whether only the last step is answered.
-        options: Further keyword arguments of the network: numbers, texts and truth values.
+        last: Whether there is an output for the last step only.
+        options: Further keyword arguments of the network: numbers, strings and booleans.
 
     Shapes:
-        Tokens (T, B), or features (T, B, I), and a state ↦ (T, B, p), or (B, p) if only the last
-        step is answered, and the state after it.
+        Tokens (T, B), or features (T, B, I), and a state ↦ (T, B, p), or (B, p) with ``last``, and
+        the state after the last step.
 
     Example:
         >>> import torch
@@ -117,7 +118,7 @@ class SequenceModel(
         self.head = nn.Linear(self.network.output_size, outputs)
 
     def forward(self, input: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Answers, and the state after the last step."""
+        """The outputs, and the state after the last step."""
         x = input if self.embedding is None else self.embedding(input)
         y, state = self.network(x, state)
         return self.head(y[-1] if self.last else y), state

@@ -63,7 +63,7 @@ def unit_state_(tensor: Tensor) -> Tensor:
     return nn.init.uniform_(tensor, -bound, bound)
 
 
-# those of one tensor by their names, for files of settings
+# functions that fill one tensor, by their names, for use in recipes
 INITIALIZERS: dict[str, Initializer] = {
     function.__name__: function
     for function in (

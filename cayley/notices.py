@@ -1,4 +1,4 @@
-"""Warnings that are said once, and the one place that knows which have been."""
+"""Warnings that are given once, and the record of those that have been given."""
 
 import warnings
 from weakref import WeakKeyDictionary
@@ -14,9 +14,9 @@ def warn_once(message: str, *, key: str, owner: object | None = None, stacklevel
 
     Arguments:
         message: The text.
-        key: What tells warnings apart; texts with numbers in them differ from call to call.
-        owner: An object that each gives its own warnings; None for the whole process.
-        stacklevel: As of :func:`warnings.warn`, seen from the caller.
+        key: Identifies the warning; the message itself may contain numbers that change.
+        owner: The object that warns, if each object may warn once; None for once per process.
+        stacklevel: As in :func:`warnings.warn`, seen from the caller.
 
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
@@ -34,6 +34,6 @@ def warn_once(message: str, *, key: str, owner: object | None = None, stacklevel
 
 
 def forget_notices() -> None:
-    """Begin anew, as at the start of a process; tests do, so that their order does not matter."""
+    """Clear the record, as at the start of a process; tests do, so that their order is free."""
     _given.clear()
     _given_by.clear()

@@ -1,4 +1,4 @@
-"""What torch is doing with our operations: computing them, or something else."""
+"""What torch is doing with our operations: computing them, tracing them or transforming them."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -51,7 +51,7 @@ def transforms_active() -> bool:
 
 
 def has_tangent(tensor: Tensor) -> bool:
-    """Whether a derivative in forward mode goes through a tensor.
+    """Whether a tensor carries a tangent, the derivative of forward-mode differentiation.
 
     Example:
         >>> from torch.autograd import forward_ad
@@ -64,16 +64,16 @@ def has_tangent(tensor: Tensor) -> bool:
 
 
 def _forward_mode() -> bool:
-    """Whether there are derivatives in forward mode at all: one question for many tensors."""
-    # compilers cannot ask, and refuse such derivatives themselves
+    """Whether forward-mode differentiation is on at all: one check for many tensors."""
+    # this cannot be traced by compilers, which reject forward mode themselves
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
 def needs_loop(*tensors: Tensor | None) -> bool:
-    """Whether a derivative is taken that our operators do not have, but torch's own have.
+    """Whether a derivative is taken that our operators do not have, but torch's own do.
 
-    They have a gradient only. Transforms of :mod:`torch.func`, and derivatives in forward mode
-    through any of the tensors, go through the loop that an operator stands for.
+    Our operators have gradients only. Transforms of :mod:`torch.func`, and forward-mode derivatives
+    through any of the tensors, use the loop that defines the operator.
 
     Example:
         >>> from torch.autograd import forward_ad
@@ -90,7 +90,7 @@ def needs_loop(*tensors: Tensor | None) -> bool:
 
 
 def transformed(*tensors: Tensor | None) -> bool:
-    """Whether ``vmap`` and ``grad`` of :mod:`torch.func` see operations, and nobody else.
+    """Whether ``vmap`` or ``grad`` of :mod:`torch.func` is active, and no other tracer.
 
     Nodes of :mod:`cayley.kernels.transforms` have rules for these two.
 
@@ -100,7 +100,7 @@ def transformed(*tensors: Tensor | None) -> bool:
         >>> torch.func.jvp(lambda x: x + transformed(x), (torch.zeros(2),), (torch.zeros(2),))[0]
         tensor([0., 0.])
     """
-    # a compiler sees through transforms itself
+    # compilers trace through transforms themselves
     if torch.compiler.is_compiling() or not transforms_active():
         return False
     stack = torch._C._functorch.get_interpreter_stack() or ()
@@ -115,7 +115,7 @@ def transformed(*tensors: Tensor | None) -> bool:
 
 
 def is_batched(tensor: Tensor) -> bool:
-    """Whether ``vmap`` of :mod:`torch.func` gives every network another tensor here.
+    """Whether ``vmap`` of :mod:`torch.func` has a different tensor here for every network.
 
     Example:
         >>> shared = torch.zeros(2)
@@ -130,7 +130,7 @@ def is_batched(tensor: Tensor) -> bool:
 
 
 def is_wrapper(tensor: Tensor) -> bool:
-    """Whether a class of tensors of somebody else's, such as ``DTensor``, sees the operations.
+    """Whether a tensor is of a subclass that handles operations itself, such as ``DTensor``.
 
     Such a tensor may have no memory of its own.
 
@@ -141,23 +141,23 @@ def is_wrapper(tensor: Tensor) -> bool:
         >>> is_wrapper(torch.zeros(1)), is_wrapper(fake)
         (False, True)
     """
-    # to ask for the type takes a tenth of the time
+    # comparing the type takes a tenth of the time
     return type(tensor) not in (Tensor, nn.Parameter) and _has_dispatch(tensor)
 
 
 def _has_dispatch(tensor: Tensor) -> bool:
-    # compilers cannot ask, and see through such tensors themselves
+    # this cannot be traced by compilers, which handle such tensors themselves
     if torch.compiler.is_compiling():
         return False
     return torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
 
 
 def traced(*tensors: Tensor | None) -> bool:
-    """Whether somebody else sees operations on a tensor, and may do something else with them.
+    """Whether operations on any of these tensors are traced or transformed, not just computed.
 
-    It is so under ``torch.compile`` and ``torch.export``, under ``torch.jit.trace``, on the meta
-    device, under :mod:`torch.func`, inside dispatch modes such as that of fake tensors, and where
-    any of several tensors is of a class that has operations of its own.
+    They are under ``torch.compile`` and ``torch.export``, under ``torch.jit.trace``, on the meta
+    device, under :mod:`torch.func`, inside dispatch modes such as that of fake tensors, and if any
+    of the tensors is of a subclass that handles operations itself.
 
     Example:
         >>> traced(torch.zeros(1)), traced(torch.zeros(1, device="meta"))
@@ -173,9 +173,9 @@ def traced(*tensors: Tensor | None) -> bool:
 
 
 def computes_now(tensor: Tensor) -> bool:
-    """Whether operations on a tensor compute numbers now, rather than be recorded for later.
+    """Whether operations on a tensor compute numbers now, rather than being recorded for later.
 
-    They do not where they are :func:`traced`, and in the capture of a CUDA graph.
+    They do not if they are :func:`traced`, nor while a CUDA graph is captured.
 
     Example:
         >>> computes_now(torch.zeros(1)), computes_now(torch.zeros(1, device="meta"))

@@ -287,7 +287,7 @@ def test_an_edited_recipe_is_taken_on_and_reported(
     path = folder / "recipe.toml"
     path.write_text(path.read_text().replace("steps = 3", "steps = 4"))
     assert run("resume", folder, "-q") == 4
-    assert "To go on with the change: cayley resume" in capsys.readouterr().err
+    assert "To continue with the change: cayley resume" in capsys.readouterr().err
     assert not read_runs([tmp_path])[0]
     assert run("resume", folder, "-q", "--continue-with") == 0
     (section,) = summarize(*read_runs([tmp_path])).sections

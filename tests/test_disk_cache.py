@@ -72,7 +72,7 @@ def test_folders_that_others_can_write_to_are_not_used(tmp_path: Path, mode: int
     store(path, b"code")
     tmp_path.chmod(mode)
     assert load(path) is None
-    with pytest.raises(PermissionError, match="expected that only you can write to"):
+    with pytest.raises(PermissionError, match="to be writable by you alone"):
         store(path, b"code")
     tmp_path.chmod(0o755)
     path.chmod(0o666)
@@ -88,7 +88,7 @@ def test_files_and_folders_of_other_users_are_not_used(tmp_path: Path) -> None:
     store(path, b"code")
     os.chown(tmp_path, 12345, 12345)
     assert load(path) is None
-    with pytest.raises(PermissionError, match="to be yours, got one of user 12345"):
+    with pytest.raises(PermissionError, match="to be yours, but user 12345 owns it"):
         store(path, b"code")
 
 

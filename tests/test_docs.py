@@ -150,6 +150,22 @@ def test_generated_parts_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
             assert "<!-- generated" not in generated.expand(text), page
 
 
+def test_times_of_steps_are_a_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    generated = importlib.import_module("generated")
+    monkeypatch.setattr(generated, "RESULTS", tmp_path)
+    machine = {"machine": "a machine", "threads": 1, "torch": "2", "date": "today"}
+    rows = [
+        {"run": "nn.RNNCell", "n": 32, "milliseconds": 0.05, "ratio": 1.0},
+        {"run": "ScoRNN.step", "n": 170, "milliseconds": 0.25, "ratio": 4.0},
+    ]
+    (tmp_path / "steps.json").write_text(json.dumps({"machine": machine, "rows": rows}))
+    text = generated.expand("<!-- generated: speed steps -->")
+    assert "| nn.RNNCell | 50 (1.0) | – |" in text
+    assert "| ScoRNN.step | – | 250 (4.0) |" in text
+
+
 def test_numbers_of_the_readme_are_those_of_the_results() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
     results = (DOCS / "results.md").read_text()

@@ -155,7 +155,7 @@ def test_ctrl_c_during_the_imports_of_the_command_is_a_line(tmp_path: Path) -> N
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == -signal.SIGINT
-    assert (done.stdout, done.stderr) == ("", "cayley: stopped before anything was begun\n")
+    assert (done.stdout, done.stderr) == ("", "cayley: stopped before anything had begun\n")
     (tmp_path / "argparse.py").write_text("raise ValueError('other')")
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1

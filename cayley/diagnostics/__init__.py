@@ -1,4 +1,4 @@
-"""What goes on inside of networks: functions that return tensors, and a recorder of them.
+"""What goes on inside networks: functions that return tensors, and a recorder of their results.
 
 :mod:`cayley.diagnostics.plots` draws them, with matplotlib.
 """

@@ -17,8 +17,8 @@ class Surface(NamedTuple):
 
     Attributes:
         value: σ(z).
-        d_z: :math:`\partial \sigma / \partial z`, of real z the derivative.
-        d_conj: :math:`\partial \sigma / \partial \bar z`; None of real z.
+        d_z: :math:`\partial \sigma / \partial z`, the derivative for real z.
+        d_conj: :math:`\partial \sigma / \partial \bar z`; None for real z.
     """
 
     value: Tensor
@@ -30,8 +30,8 @@ def complex_grid(radius: float = 1.0, points: int = 101) -> Tensor:
     """A square grid of complex numbers around 0.
 
     Arguments:
-        radius: The greatest real and imaginary part.
-        points: How many on each side; an odd number has 0 among them.
+        radius: The largest real and imaginary part.
+        points: The number of points on each side; an odd number includes 0.
 
     Returns:
         (points, points), the imaginary part growing along the first axis.
@@ -63,8 +63,8 @@ def activation_surface(
         :math:`|\partial \sigma_\epsilon / \partial \bar z|` for b = 0.5.
 
     Arguments:
-        activation: A key of :data:`cayley.activations.ACTIVATIONS`, ``"modrelu"`` in its complex
-            form where z is complex; or any function that acts number by number.
+        activation: A key of :data:`cayley.activations.ACTIVATIONS`, with ``"modrelu"`` in its
+            complex form if z is complex; or any elementwise function.
         z: The points, real or complex, (...).
         b: The threshold of modReLU.
 

@@ -1,4 +1,4 @@
-"""What it costs to form W, and what a Neumann series gives for the time it takes."""
+"""The cost of forming W, and the error of a Neumann series against its time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,9 @@ def formation_seconds(
             :data:`cayley.parametrizations.MAPS`; None for all of these.
         sizes: The n.
         backward: Whether the gradient of the free tensors is computed too.
-        repeat: Of how many runs the median is taken, after one that does not count.
+        repeat: The number of runs of which the median is taken, after one that does not count.
         device: Of the free tensors.
-        dtype: Theirs, real also where W is complex.
+        dtype: Of the free tensors, real even if W is complex.
 
     Returns:
         Float64, (maps, sizes).
@@ -67,7 +67,7 @@ def _formation(
 ) -> Callable[[], Tensor]:
     map = map.to(device=device, dtype=dtype)
     X = map.sample(device=device, dtype=dtype)
-    # two points in turn: a map that follows its free tensors has to take a step each time
+    # alternate between two points, so that a map with a state has to update it each time
     points = cycle((X, [x + 1e-5 * torch.randn_like(x) for x in X]))
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ def _formation(
 
 
 def median_seconds(run: Callable[[], Tensor], repeat: int) -> float:
-    """The median time of a run, after one that does not count; a GPU is waited for."""
+    """The median time of a run, after one that does not count; includes waiting for a GPU."""
     result, found = run(), []
     for _ in range(repeat):
         _wait(result)
@@ -98,13 +98,13 @@ def _wait(result: Tensor) -> None:
 
 
 class NeumannStudy(NamedTuple):
-    r"""What Neumann series of several orders give along a path of A.
+    r"""The results of Neumann series of several orders along a path of A.
 
     Attributes:
         errors: :math:`\|\tilde A_t - (I + A_t)^{-1}\|_F`, (orders, steps).
-        defects: :math:`\|W_t^\top W_t - I\|_F` of :math:`W_t = \tilde A_t (I - A_t)`, likewise.
+        defects: :math:`\|W_t^\top W_t - I\|_F` of :math:`W_t = \tilde A_t (I - A_t)`, same shape.
         contractions: :math:`\|\tilde A_{t-1} \delta A_t\|_2` with the exact inverse; the series
-            converges where it is below 1, (steps).
+            converges if it is below 1, (steps).
         seconds: Of one update, (orders).
         exact_seconds: Of one inverse, ().
     """
@@ -122,17 +122,17 @@ def neumann_errors(
 ) -> NeumannStudy:
     r"""Error and time of the running inverse of NC-GRU, by the order of its series.
 
-    :math:`\tilde A` starts as the exact inverse at the first point of the path, and follows it
-    without ever being computed anew, see :func:`~cayley.parametrizations.neumann_update`.
+    :math:`\tilde A` starts as the exact inverse at the first point of the path, and is then only
+    updated, see :func:`~cayley.parametrizations.neumann_update`.
 
     References:
         Normalization Techniques for Sequential and Graphical Data (dissertation), Pospisil, 2023,
         section 4.1.
 
     Arguments:
-        path: Skew-symmetric matrices that training has gone through, (steps + 1, n, n).
+        path: The skew-symmetric matrices of successive training steps, (steps + 1, n, n).
         orders: The highest powers of the series.
-        repeat: Of how many runs a time is the median.
+        repeat: The number of runs of which a time is the median.
 
     Example:
         >>> from cayley.parametrizations import Skew

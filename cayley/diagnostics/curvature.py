@@ -24,9 +24,9 @@ class Conditioning(NamedTuple):
     """The condition number of a symmetric matrix, and the eigenvalues that it is made of.
 
     Attributes:
-        condition: The greatest modulus of an eigenvalue over the smallest, ().
-        eigenvalues: Rising, (k).
-        residuals: Each is at most this far from an eigenvalue, (k).
+        condition: The largest modulus of an eigenvalue divided by the smallest, ().
+        eigenvalues: In increasing order, (k).
+        residuals: Bounds of the distance of each from an exact eigenvalue, (k).
     """
 
     condition: Tensor
@@ -35,7 +35,7 @@ class Conditioning(NamedTuple):
 
 
 def hessian_product(loss: Tensor, parameters: Sequence[Tensor]) -> Product:
-    """From v to H v, where H is the Hessian of a loss with respect to some tensors, flattened.
+    """The function v ↦ H v, where H is the Hessian of a loss with respect to flattened tensors.
 
     Example:
         >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -62,14 +62,14 @@ def hessian_product(loss: Tensor, parameters: Sequence[Tensor]) -> Product:
 
 
 def gauss_newton_product(outputs: Tensor, loss: Tensor, parameters: Sequence[Tensor]) -> Product:
-    r"""From v to :math:`J^\top H_L J v`, the Gauss–Newton part of the Hessian, flattened.
+    r"""The function :math:`v \mapsto J^\top H_L J v`, the Gauss–Newton part of the Hessian.
 
     J is the Jacobian of a model's outputs with respect to some parameters, and :math:`H_L` the
     Hessian of the loss with respect to the outputs. It is positive semidefinite for a loss that is
     convex in the outputs.
 
     Arguments:
-        outputs: What the loss is a function of.
+        outputs: The outputs that the loss is a function of.
         loss: The loss, ().
         parameters: The tensors.
 
@@ -101,10 +101,10 @@ def gauss_newton_product(outputs: Tensor, loss: Tensor, parameters: Sequence[Ten
 
 
 class LayerConditioning(NamedTuple):
-    """The conditioning of one layer, as it is and as BNP makes it.
+    """The conditioning of one layer, without and with BNP.
 
     Attributes:
-        plain: That of the Hessian block H.
+        plain: The conditioning of the Hessian block H.
         preconditioned: That of P Pᵀ H, which has the eigenvalues of Pᵀ H P.
     """
 
@@ -127,9 +127,9 @@ def condition_numbers(
 ) -> LayerConditioning:
     r"""Condition numbers of the Hessian with respect to one layer, with and without BNP.
 
-    BNP takes the gradient to :math:`P P^\top g`: gradient descent then behaves as on the Hessian
-    :math:`P^\top H P`. Both are found by :func:`~cayley.diagnostics.lanczos` on products with H,
-    over the parameters that BNP preconditions.
+    BNP replaces the gradient g by :math:`P P^\top g`: gradient descent then behaves as if the
+    Hessian were :math:`P^\top H P`. Both numbers come from :func:`~cayley.diagnostics.lanczos`
+    with products with H, over the parameters that BNP preconditions.
 
     References:
         Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
@@ -144,11 +144,11 @@ def condition_numbers(
         block: ``"hessian"``, or ``"gauss_newton"``, which has no negative eigenvalues for a convex
             loss.
         eps: As in :class:`cayley.BNP`.
-        relative_eps: Likewise.
-        q: Likewise.
+        relative_eps: As in :class:`cayley.BNP`.
+        q: As in :class:`cayley.BNP`.
         steps: Of Lanczos; None for as many as there are parameters, which finds every eigenvalue.
-            With fewer the smallest eigenvalue, and so the condition number, is a first guess.
-        floor: See :func:`~cayley.diagnostics.condition_number`; None for what rounding explains.
+            With fewer, the smallest eigenvalue, and so the condition number, is a rough estimate.
+        floor: See :func:`~cayley.diagnostics.condition_number`; None for the rounding error.
         seed: Of the first direction.
 
     Example:
@@ -170,7 +170,7 @@ def condition_numbers(
                 expected = "outputs and loss" if block == "gauss_newton" else "the loss alone"
                 raise TypeError(f"expected a function that returns {expected} for block={block!r}")
             loss = computed[1] if pair else computed
-            # a backward pass that is recorded: the statistics of the rows come with it
+            # a recorded backward pass, which also collects the statistics of the rows
             hessian = hessian_product(loss, parameters)
             statistics = unit.collector.take()
             product = gauss_newton_product(*computed, parameters) if pair else hessian
@@ -204,7 +204,7 @@ def _conditioning(ritz: Ritz, floor: float | None, n: int) -> Conditioning:
 
 
 def _unit(model: nn.Module, layer: str) -> Unit:
-    """The layer as BNP knows it; raise where it does not."""
+    """The layer as a unit of BNP; raise if BNP has no rule for it."""
     modules = dict(model.named_modules())
     if layer not in modules:
         raise ValueError(
@@ -215,8 +215,8 @@ def _unit(model: nn.Module, layer: str) -> Unit:
     if rule is None:
         known = sorted({kind.__name__ for rule in rules for kind in rule.types})
         raise TypeError(
-            f"expected a layer that BNP serves, one of {known}, got {type(module).__name__}: name "
-            "the layer inside of it"
+            f"expected a layer that BNP can precondition, one of {known}, got "
+            f"{type(module).__name__}: name the layer inside it"
         )
     named = dict(module.named_parameters())
     blocks = present(rule.layout(module).blocks, named)

@@ -1,10 +1,10 @@
 r"""The total derivative of a loss with respect to every state.
 
-The backward pass of a recurrence goes from the last step to the first in one kernel, which leaves
-:math:`\delta_t`, the gradient of what the input contributes to step t. All else about the step is
-known by then, and what :math:`h_t` receives from step t + 1 is a product over all steps at once;
-where a state is also carried over unit by unit, as by the gates of a GRU and by the cell of an
-LSTM, a linear recurrence is left, which takes log₂ T passes over all steps.
+The backward pass of a recurrence goes from the last step to the first in one kernel, which returns
+:math:`\delta_t`, the gradient of the input's contribution to step t. With it, what :math:`h_t`
+receives from step t + 1 is one product for all steps together. If a state is also carried over unit
+by unit, as by the gates of a GRU and by the cell of an LSTM, a linear recurrence remains, which
+takes log₂ T passes over all steps.
 """
 
 from collections.abc import Callable
@@ -32,11 +32,12 @@ class StateGradients(NamedTuple):
     r"""Total derivatives of a loss with respect to the states of one recurrence.
 
     Attributes:
-        h: :math:`\partial L / \partial h_t`, what reaches it by later steps included, (T, B, H), or
-            (N, H) for packed sequences, whose order is that of the packed rows.
+        h: :math:`\partial L / \partial h_t`, including the effect through later steps, (T, B, H),
+            or (N, H) for packed sequences, in the order of the packed rows.
         h0: :math:`\partial L / \partial h_0`, (B, H).
-        c: That of the cells of an LSTM, as h; None for other recurrences.
-        c0: That of the first cell.
+        c: The derivatives with respect to the cells of an LSTM, shaped as h; None for other
+            recurrences.
+        c0: The derivative with respect to the initial cell.
         batch_sizes: Of packed sequences, (T).
         reverse: Whether the recurrence reads the sequence from its end.
     """
@@ -49,7 +50,7 @@ class StateGradients(NamedTuple):
     reverse: bool = False
 
     def norms(self, of: Literal["h", "c"] = "h") -> Tensor:
-        """Their Euclidean norms in the order of the recurrence, the initial state's first.
+        """Their Euclidean norms in the order of the recurrence, beginning with the initial state.
 
         Returns:
             (T + 1, B), NaN for steps that a shorter sequence does not have.
@@ -75,8 +76,8 @@ def state_gradients(
         \frac{\partial L}{\partial h_t} = \frac{\partial^{+} L}{\partial h_t} +
         \Big(\frac{\partial h_{t+1}}{\partial h_t}\Big)^{\!\top} \frac{\partial L}{\partial h_{t+1}}
 
-    from the fused backward pass, which runs once more for it; no step is taken in Python. The
-    gradients of the parameters (``p.grad``) stay as they are.
+    from the fused backward pass, which runs once more for this; there is no loop in Python. The
+    gradients of the parameters (``p.grad``) do not change.
 
     References:
         Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
@@ -87,8 +88,8 @@ def state_gradients(
         compute_loss: Runs the model and returns the loss, ().
 
     Returns:
-        For each recurrence, by its name such as ``"rnn.l0"`` or ``"rnn.l1_reverse"``. A loss that
-        is the mean over a batch has gradients with the factor 1/B.
+        The gradients of each recurrence, by a name such as ``"rnn.l0"`` or ``"rnn.l1_reverse"``. If
+        the loss is a mean over the batch, they contain the factor 1/B.
 
     Example:
         >>> import cayley
@@ -102,17 +103,17 @@ def state_gradients(
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not parameters or not loss.requires_grad:
             raise ValueError(
-                "expected a loss with a gradient, got none: some parameter of the model, and the "
-                "way from it to the loss, must require one"
+                "expected a loss with a gradient, got none: some parameter of the model must "
+                "require one, and the loss must depend on it"
             )
         torch.autograd.grad(loss, parameters, allow_unused=True)
     check_seen(runs)
-    # without the runs that a checkpoint makes again
+    # without the runs that activation checkpointing repeats
     found = single([run for run in runs if run.gradients is not None])
     if not found:
         raise ValueError(
-            "expected a loss that depends on a recurrent layer of the model with a parameter that "
-            "is trained, got one that does not"
+            "expected a loss that depends on a recurrent layer with trainable parameters, got one "
+            "that does not"
         )
     return {name: run_gradients(run) for name, run in found.items()}
 
@@ -121,7 +122,7 @@ def gradient_norms(model: nn.Module, compute_loss: Callable[[], Tensor]) -> dict
     r"""Norms :math:`\|\partial L/\partial h_t\|_2` for t = 0, …, T, by :func:`state_gradients`.
 
     Returns:
-        For each recurrence (T + 1, B), :math:`h_0` first, NaN where a sequence has no such step.
+        For each recurrence (T + 1, B), :math:`h_0` first, NaN for steps after a sequence's end.
 
     Example:
         A rotation keeps every norm.
@@ -137,15 +138,15 @@ def gradient_norms(model: nn.Module, compute_loss: Callable[[], Tensor]) -> dict
 
 @torch.no_grad()
 def run_gradients(run: LayerRun) -> StateGradients:
-    """The total derivatives of a run that a backward pass has come through.
+    """The total derivatives of a run, after its backward pass.
 
     Arguments:
         run: One of those that :func:`~cayley.diagnostics.watched` keeps.
     """
     if run.gradients is None:
         raise ValueError(
-            f"expected a run of {run.name} that a backward pass has come through, got one that "
-            "none has: call backward, and see that a parameter below it requires a gradient"
+            f"expected a run of {run.name} after its backward pass, got one without: call "
+            "backward, and make sure that a parameter of the layer requires a gradient"
         )
     with no_autocast(run.states.h.device):
         if isinstance(run.call, ElmanCall):
@@ -178,7 +179,7 @@ def _gru(run: LayerRun, call: GruCall) -> StateGradients:
 
 def _normalized_elman(run: LayerRun, call: NormalizedElmanCall) -> StateGradients:
     states, gradients, H = run.states, run.gradients, call.h0.shape[-1]
-    # as if x were what remains after its normalisation, and that the identity: its gradient is δ
+    # as if x were already normalised and its normalisation the identity: its gradient is then δ
     steps = len(call.x if call.batch_sizes is None else call.batch_sizes)
     given = torch.stack((call.x.new_zeros(()), call.x.new_ones(()) - call.eps))
     identity = Site(
@@ -194,7 +195,7 @@ def _normalized_elman(run: LayerRun, call: NormalizedElmanCall) -> StateGradient
 
 def _lstm(run: LayerRun, call: LstmCall) -> StateGradients:
     states, gradients, W = run.states, run.gradients, call.W
-    # as if x were what remains after its normalisation, whose gradient is δ
+    # as if x were already normalised: its gradient is then δ
     x = states.kept if call.U is not None else apply_site(call.input, call.x, states.input, call)
     delta = _deltas(
         run,
@@ -234,7 +235,7 @@ class _Steps:
         return torch.cat((values.new_zeros(self.B, values.shape[-1]), _rows(values)))
 
     def scan(self, values: Tensor, factors: Tensor) -> Tensor:
-        """Every row plus what the step that starts from it hands back, times its factor."""
+        """Every row plus what the step that starts from it passes back, times its factor."""
         sizes, h = self.run.call.batch_sizes, self.run.states.h
         coefficients = torch.zeros_like(values).index_copy(0, self.before, factors)
         following = torch.full((len(values),), -1, device=values.device)
@@ -255,7 +256,7 @@ def _external(run: LayerRun, name: str) -> Tensor:
 
 
 def _deltas(run: LayerRun, call: Any, states: Any = None, gradients: Any = None) -> Tensor:
-    """The gradient of what the input contributed, by the fused backward pass."""
+    """The gradient of the input's contribution, from the fused backward pass."""
     states = run.states if states is None else states
     gradients = run.gradients if gradients is None else gradients
     if gradients.h is None:

@@ -21,16 +21,17 @@ def jacobians(
 ) -> Tensor:
     r"""Jacobians :math:`\partial h_\tau / \partial x_t` of a sequence layer, for all t.
 
-    Every row of a Jacobian is a vector–Jacobian product; as many of them as ``rows`` allows, of
-    several τ too, are the batch of one backward pass, since examples do not depend on one another.
+    Every row of a Jacobian is a vector–Jacobian product. Since examples do not depend on one
+    another, as many of them as ``rows`` allows, also for several τ, form the batch of one backward
+    pass.
 
     Arguments:
-        layer: A module whose output comes first, such as every layer of this package and of
-            ``torch.nn``. It is run in evaluation mode, without dropout.
+        layer: A module that returns its output first, such as every recurrent layer of this package
+            and of ``torch.nn``. It is run in evaluation mode, without dropout.
         x: The input, (T, B, I), (B, T, I) with ``batch_first``, or (T, I).
         units: Which features of the output; None for all.
         steps: The τ, counted from 0; None for all.
-        rows: How many sequences a pass may have.
+        rows: The largest number of sequences in one pass.
 
     Returns:
         (S, T, B, U, I) for S steps and U units.
@@ -54,7 +55,7 @@ def jacobian_heatmap(
 ) -> Tensor:
     r"""Norms :math:`\|\partial h_\tau / \partial x_t\|_2`, the mean over the batch.
 
-    Arguments are those of :func:`jacobians`, which are not all kept at once.
+    Arguments are those of :func:`jacobians`; the Jacobians are not all kept in memory at once.
 
     References:
         Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
@@ -125,7 +126,7 @@ def _output(layer: nn.Module, x: Tensor, batch_first: bool) -> Tensor:
 
 @contextmanager
 def _evaluation(module: nn.Module) -> Iterator[None]:
-    """Every module in evaluation mode, and afterwards in its own again."""
+    """Context with every module in evaluation mode; their own modes are restored afterwards."""
     modes: Mapping[nn.Module, bool] = {one: one.training for one in module.modules()}
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""Eigenvalues of a symmetric matrix that is known by its products."""
+"""Eigenvalues of a symmetric matrix that is given by its products with vectors."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,11 +14,11 @@ Product = Callable[[Tensor], Tensor]
 
 
 class Ritz(NamedTuple):
-    """What Lanczos finds.
+    """The result of Lanczos iteration.
 
     Attributes:
-        values: Approximate eigenvalues, rising, (k).
-        residuals: Each is at most this far from an eigenvalue, (k).
+        values: Approximate eigenvalues, in increasing order, (k).
+        residuals: Bounds of the distance of each from an exact eigenvalue, (k).
     """
 
     values: Tensor
@@ -29,14 +29,14 @@ class Ritz(NamedTuple):
 def lanczos(
     product: Product, start: Tensor, steps: int | None = None, *, metric: Product | None = None
 ) -> Ritz:
-    r"""Eigenvalues of a symmetric H that is known by its products, or of M H.
+    r"""Eigenvalues of a symmetric H, or of M H, given by products with vectors.
 
     .. math:: \beta_{j+1} u_{j+1} = H v_j - \alpha_j u_j - \beta_j u_{j-1}, \qquad v_j = M u_j
 
     The vectors are orthonormal in the sense :math:`u_i^\top M u_j = \delta_{ij}`, in which
-    :math:`M H` is symmetric for every positive semidefinite M, and are made so again against all
-    before them, twice. As many steps as there are distinct eigenvalues find all; fewer find the
-    outer ones first.
+    :math:`M H` is symmetric for every positive semidefinite M; each is orthogonalised against all
+    previous ones, twice. As many steps as there are distinct eigenvalues find all of them; fewer
+    find the outer ones first.
 
     References:
         An iteration method for the solution of the eigenvalue problem of linear differential and
@@ -44,9 +44,9 @@ def lanczos(
 
     Arguments:
         product: From v to H v, (n).
-        start: The first direction, (n): its dtype and device are those of all. An eigenvector that
-            is orthogonal to it is not found.
-        steps: How many; None for n.
+        start: The first direction, (n); it determines dtype and device. Eigenvectors that are
+            orthogonal to it are not found.
+        steps: The number of steps; None for n.
         metric: From u to M u; None for M = I.
 
     Example:
@@ -66,7 +66,7 @@ def lanczos(
     for k in range(min(steps, n)):
         z = M(w)
         beta = (w @ z).clamp_min(0).sqrt()
-        # nothing is left, or only what rounding has made
+        # nothing is left but rounding errors
         if beta == 0 or (alphas and beta <= tolerance * scale):
             break
         if alphas:
@@ -78,9 +78,7 @@ def lanczos(
             w = w - (vs[: k + 1] @ w) @ us[: k + 1]
         scale = torch.stack((scale, alphas[-1].abs(), *betas[-1:])).max()
     if not alphas:
-        raise ValueError(
-            "expected a start that the metric does not take to 0, got one that it does"
-        )
+        raise ValueError("expected a start that the metric does not map to 0, got one that it does")
     T = torch.diag(torch.stack(alphas))
     if betas:
         off = torch.stack(betas)
@@ -93,12 +91,12 @@ def lanczos(
 
 
 def condition_number(eigenvalues: Tensor, *, floor: float = 0.0) -> Tensor:
-    """The greatest modulus over the smallest one above a floor, ().
+    """The largest modulus divided by the smallest one above a floor, ().
 
     Arguments:
         eigenvalues: (k).
-        floor: Relative to the greatest: eigenvalues that are not above it count as 0, and are left
-            out. With ``floor=0`` only those that are exactly 0 are.
+        floor: Relative to the largest: eigenvalues that are not above it count as 0 and are left
+            out. With ``floor=0`` only those that are exactly 0 are left out.
 
     Example:
         >>> condition_number(torch.tensor([-8.0, 2.0, 0.0]))

@@ -1,4 +1,4 @@
-"""The normalisations inside of a run, of all steps at once."""
+"""The normalisations inside a run, for all steps together."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ __all__ = ["apply_site", "pull_back", "recurrent_products", "standardize"]
 
 
 def recurrent_products(run: LayerRun) -> Tensor:
-    """W h_{t−1} of all steps, with the bias that an LSTM has there, in the layout of h."""
+    """W h_{t−1} of all steps, plus the recurrent bias of an LSTM, in the layout of h."""
     call, h = run.call, run.states.h
     before = torch.cat((call.h0, h.flatten(0, -2)))[previous_rows(run)]
     b = call.b if isinstance(call, LstmCall) else None
@@ -26,8 +26,8 @@ def standardize(site: Site, a: Tensor, statistics: Tensor, call: WindowedCall) -
 
     Arguments:
         site: The normalisation.
-        a: What it normalises, (T, B, F) or (N, F).
-        statistics: What the run has found there, (4, T, G, ·).
+        a: The values that it normalises, (T, B, F) or (N, F).
+        statistics: The statistics of the run, (4, T, G, ·).
         call: The call that it belongs to.
     """
     if site.given is not None:
@@ -40,7 +40,7 @@ def standardize(site: Site, a: Tensor, statistics: Tensor, call: WindowedCall) -
 
 
 def apply_site(site: Site | None, a: Tensor, statistics: Tensor, call: WindowedCall) -> Tensor:
-    """What a normalisation makes of its values; they themselves where there is none."""
+    """The normalised values; the values themselves if there is no normalisation."""
     if site is None:
         return a
     return torch.addcmul(site.beta, standardize(site, a, statistics, call), site.gamma)
@@ -49,12 +49,12 @@ def apply_site(site: Site | None, a: Tensor, statistics: Tensor, call: WindowedC
 def pull_back(
     site: Site | None, a: Tensor, dy: Tensor, external: Tensor | None, call: WindowedCall
 ) -> Tensor:
-    """The gradient of the values of a normalisation, from that of its result.
+    """The gradient with respect to the values that were normalised, from that of the result.
 
     Arguments:
         site: The normalisation; None for the identity.
-        a: What it normalised, (T, B, F) or (N, F).
-        dy: The gradient of its result, likewise.
+        a: The values that it normalised, (T, B, F) or (N, F).
+        dy: The gradient of its result, shaped as a.
         external: The gradient with respect to its statistics, (4, T, G, ·).
         call: The call that it belongs to.
     """

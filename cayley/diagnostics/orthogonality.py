@@ -1,4 +1,4 @@
-"""How far recurrent matrices are from the orthogonal ones, and what their spectra are."""
+"""How far recurrent matrices are from orthogonal, and their spectra."""
 
 import math
 from collections.abc import Iterator
@@ -42,8 +42,8 @@ LSTM_GATES = ("input", "forget", "candidate", "output")
 def orthogonality_error(W: Tensor) -> Tensor:
     r"""Distance :math:`\|W^* W - I\|_F` from the orthogonal (unitary) matrices.
 
-    It is computed in double precision, whatever that of W is. Of a wide matrix it is
-    :math:`\|W W^* - I\|_F`: rows can be orthonormal where columns cannot.
+    It is always computed in double precision. For a wide matrix it is :math:`\|W W^* - I\|_F`: its
+    rows can be orthonormal, its columns cannot.
 
     References:
         Orthogonal Recurrent Neural Networks with Scaled Cayley Transform, Helfrich, Willmott, Ye,
@@ -71,8 +71,8 @@ class Spectrum(NamedTuple):
     """Eigenvalues and singular values of a matrix.
 
     Attributes:
-        eigenvalues: Complex, by falling modulus, (..., n).
-        singular_values: Falling, (..., n).
+        eigenvalues: Complex, by decreasing modulus, (..., n).
+        singular_values: In decreasing order, (..., n).
     """
 
     eigenvalues: Tensor
@@ -86,7 +86,7 @@ class Spectrum(NamedTuple):
 
 @torch.no_grad()
 def spectrum(W: Tensor) -> Spectrum:
-    """Eigenvalues and singular values in double precision; NaN where W is not finite.
+    """Eigenvalues and singular values in double precision; NaN if W is not finite.
 
     Arguments:
         W: Square matrices, real or complex, (..., n, n).
@@ -100,7 +100,7 @@ def spectrum(W: Tensor) -> Spectrum:
         raise ValueError(f"expected square matrices (..., n, n), got {tuple(W.shape)}")
     W = _double(W)
     if not W.isfinite().all():
-        # the decomposition would raise, where a diagnostic is wanted most
+        # the decomposition would raise, just when a diagnostic is needed most
         nothing = W.real.new_full(W.shape[:-1], torch.nan)
         return Spectrum(nothing.to(torch.complex128), nothing)
     eigenvalues = torch.linalg.eigvals(W)
@@ -112,10 +112,10 @@ def spectrum(W: Tensor) -> Spectrum:
 def recurrent_matrices(model: nn.Module) -> dict[str, Tensor]:
     """The square recurrent matrices of a model, by name.
 
-    Those of gates are apart: ``"weight_hh_l0.reset"``, ``"update"`` and ``"candidate"`` of a GRU,
-    ``"input"``, ``"forget"``, ``"candidate"`` and ``"output"`` of an LSTM. Of
-    :class:`~cayley.ENRNN` there are ``"weight_hh_l0.long"`` and ``"short"``. Complex ones are
-    complex. Reading them changes nothing.
+    The matrices of gates are separate: ``"weight_hh_l0.reset"``, ``"update"`` and ``"candidate"``
+    for a GRU, ``"input"``, ``"forget"``, ``"candidate"`` and ``"output"`` for an LSTM. For
+    :class:`~cayley.ENRNN` there are ``"weight_hh_l0.long"`` and ``"short"``. Complex matrices are
+    returned as complex tensors. Reading them changes nothing.
 
     Example:
         >>> import cayley
@@ -153,7 +153,7 @@ def _map(layer: Recurrent, name: str) -> nn.Module | None:
 
 
 def orthogonality_errors(model: nn.Module) -> dict[str, Tensor]:
-    """:func:`orthogonality_error` of those recurrent matrices that are to be orthogonal.
+    """:func:`orthogonality_error` of those recurrent matrices that should be orthogonal.
 
     Free matrices and those of eigenvalue normalisation are left out, and so is
     :class:`~cayley.SpectralRNN`, whose singular values may differ from 1.
@@ -219,7 +219,7 @@ def scaling_angles(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _structured(model: nn.Module) -> Iterator[tuple[str, StructuredMatrix]]:
-    """The structured matrices of recurrent layers, under the names of what they give."""
+    """The structured matrices of recurrent layers, under the names of their weights."""
     for prefix, layer in recurrent_layers(model).items():
         for name, matrix in zip(layer.structured, layer.matrices(), strict=True):
             yield join(prefix, name), matrix

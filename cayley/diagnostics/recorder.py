@@ -1,4 +1,4 @@
-"""Diagnostics of a training at given steps, into a dictionary of tensors."""
+"""Diagnostics at given training steps, recorded as a dictionary of tensors."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -31,9 +31,10 @@ class Diagnostic:
     """Something to record.
 
     Attributes:
-        measure: From the model, and the runs of its recurrences in this step, to tensors by name.
-        check: Raises where a model cannot serve it.
-        needs_runs: Whether the runs are watched for it; otherwise there are none.
+        measure: A function of the model, and of the runs of its recurrences in this step, that
+            returns tensors by name.
+        check: Raises if the diagnostic is not possible for a model.
+        needs_runs: Whether it needs the runs; otherwise none are recorded for it.
     """
 
     measure: Callable[[nn.Module, Runs], Found]
@@ -53,7 +54,7 @@ def _named(runs: Runs) -> Iterator[tuple[str, LayerRun]]:
 
 
 def _fields(found: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Records of tensors as their fields, each under its own name."""
+    """Named tuples of tensors as separate tensors, each under its own name."""
     return {
         join(name, field): value
         for name, record in found.items()
@@ -97,9 +98,9 @@ class Record(NamedTuple):
     """One quantity over the steps of a training.
 
     Attributes:
-        steps: When it was recorded, (S).
-        values: What it was, (S, ...); where sizes differ from step to step the smaller are filled
-            with NaN at their ends.
+        steps: The steps in which it was recorded, (S).
+        values: Its values, (S, ...); if sizes differ from step to step, the smaller ones are padded
+            with NaN.
     """
 
     steps: Tensor
@@ -120,20 +121,20 @@ class Recorder:
                 optimizer.zero_grad()
         recorder.records()["gradient_norms/rnn.l0"].values  # (S, T + 1)
 
-    In a step that is not recorded nothing is attached to the model, and nothing computed. In one
-    that is, hooks look at the passes, which compute what they always do; matrices are measured as
-    the step has left them, gradients and states as its passes had them, the mean over the batch.
+    In a step that is not recorded, nothing is attached to the model and nothing is computed. In a
+    recorded step, hooks observe the passes without changing them. Matrices are measured at the end
+    of the step, gradients and states as they were in its passes, averaged over the batch.
 
     Arguments:
         model: The model, called in eager mode.
-        diagnostics: Names of :data:`DIAGNOSTICS`; or a dictionary of those, each with None, and of
-            names of one's own, each with a :class:`Diagnostic`, or a function of the model that
-            returns a tensor, or tensors by name.
-        every: Record the first step and every so many after it.
+        diagnostics: Names of :data:`DIAGNOSTICS`; or a dictionary of such names with the value
+            None, and of names of your own with a :class:`Diagnostic`, or with a function of the
+            model that returns a tensor or tensors by name.
+        every: Record the first step and every ``every``-th after it.
         at: Record these steps, counted from 0.
 
     Attributes:
-        count: How many steps there have been.
+        count: The number of steps so far.
 
     Example:
         >>> import cayley
@@ -189,9 +190,9 @@ class Recorder:
                 yield
             if not runs:
                 warn_once(
-                    f"Recorder: no run of a recurrent layer was seen in step {self.count}: call "
-                    "the model itself in steps that are recorded, without torch.compile, whose "
-                    "code passes hooks by",
+                    f"Recorder: no run of a recurrent layer was seen in step {self.count}: in "
+                    "recorded steps call the model itself, without torch.compile, whose code does "
+                    "not call hooks",
                     key="no run",
                     owner=self,
                 )
@@ -209,7 +210,7 @@ class Recorder:
                 self._values.setdefault(whole, []).append(value.detach().cpu().clone())
 
     def records(self) -> dict[str, Record]:
-        """What has been recorded, under the diagnostic's name, a slash, and its own."""
+        """All records, under names such as ``"diagnostic/quantity"``."""
         return {
             key: Record(torch.tensor(steps), _stacked(self._values[key]))
             for key, steps in self._steps.items()
@@ -239,7 +240,7 @@ class Recorder:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         self.count = state_dict["count"]
         self._steps = {key: [*steps] for key, steps in state_dict["steps"].items()}
         self._values = {key: [*values] for key, values in state_dict["values"].items()}
@@ -264,7 +265,7 @@ def _diagnostic(name: str, own: Own) -> Diagnostic:
 
 
 def _stacked(values: list[Tensor]) -> Tensor:
-    """Tensors of one rank as one, the smaller ones filled up."""
+    """Tensors of the same rank stacked, the smaller ones padded."""
     shape = [max(sizes) for sizes in zip(*(v.shape for v in values), strict=True)]
     if all([*v.shape] == shape for v in values):
         return torch.stack(values)

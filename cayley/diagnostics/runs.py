@@ -1,4 +1,4 @@
-"""Runs of the recurrences of a model, as its passes make them."""
+"""The runs of a model's recurrences, recorded during its passes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,24 +27,24 @@ __all__ = [
 ]
 
 
-# calls of recurrences that only run forwards: their layers turn the input
+# calls of recurrences that only run forwards: their layers reverse the input
 NORMALIZED = (LstmCall, NormalizedElmanCall)
 
 
 @dataclass
 class LayerRun:
-    """One run of one recurrence of a layer, with copies of what training changes in place.
+    """One run of one recurrence of a layer, with copies of tensors that training overwrites.
 
     Attributes:
-        name: That of the layer in the model and of the recurrence in it, such as ``"rnn.l0"``.
-        operator: What computes the recurrence.
-        call: What it was given, apart from any graph.
-        states: What it gave, likewise.
-        backend: The back end under which it ran.
+        name: The name of the layer and of the recurrence in it, such as ``"rnn.l0"``.
+        operator: The operator that computes the recurrence.
+        call: Its arguments, detached.
+        states: Its results, detached.
+        backend: The back end that it ran on.
         reverse: Whether the recurrence reads its input from the end.
-        gradients: Those of a loss with respect to the states, other than by way of later steps;
-            None before a backward pass, and for an LSTM or a normalised RNN whose layer reads
-            from the end in the order of the recurrence, as all of these.
+        gradients: Those of a loss with respect to the states, without the effect through later
+            steps; None before a backward pass. For an LSTM or a normalised RNN that reads from the
+            end, they are in the order of the recurrence, as are call and states.
     """
 
     name: str
@@ -57,7 +57,7 @@ class LayerRun:
 
     @property
     def is_turned(self) -> bool:
-        """Whether time runs forwards here and backwards in the layer, which turns its input."""
+        """Whether time runs forwards here and backwards in the layer, which reverses its input."""
         return self.reverse and isinstance(self.call, NORMALIZED)
 
 
@@ -67,7 +67,7 @@ Runs = list[LayerRun]
 def previous_rows(run: LayerRun) -> Tensor:
     """The row that each step starts from, among the initial states and all states, (N).
 
-    Of B sequences row b < B is the initial state of sequence b, and row B + i the i-th row of h.
+    For B sequences, row b < B is the initial state of sequence b, and row B + i the i-th row of h.
     """
     call, h = run.call, run.states.h
     B, N = len(call.h0), h.shape[:-1].numel()
@@ -78,7 +78,7 @@ def previous_rows(run: LayerRun) -> Tensor:
 
 
 def join(prefix: str, name: str) -> str:
-    """The name in a model of what has a name in a module of it.
+    """The full name of a name inside a module.
 
     Example:
         >>> join("", "l0"), join("rnn", "l0"), join("rnn", "")
@@ -111,10 +111,10 @@ def recurrent_layers(model: nn.Module) -> dict[str, Recurrent]:
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[Runs]:
-    """Context in which runs of the recurrences of a model are kept, and gradients that reach them.
+    """Context that records the runs of a model's recurrences, and the gradients that reach them.
 
-    A run is complete once a backward pass has come through it, also after the context. Nothing of
-    the model's numbers changes. Runs keep their states: take what is needed, and let them go.
+    A run is complete after its backward pass, which may come after the context. The model's numbers
+    do not change. Runs keep their states in memory, so drop them when they are no longer needed.
 
     Arguments:
         model: A model with recurrent layers of this package, called in eager mode.
@@ -166,9 +166,9 @@ class _Watch:
 
 
 def _kept(run: observation.Run, name: str, reverse: bool) -> LayerRun:
-    """A run with what is its own; its gradients come when a backward pass brings them."""
+    """A run with copies of its own; a backward pass fills in its gradients."""
     operator, call, states, backend = run
-    # the states are new tensors, and so is x where it is read; parameters are written in place
+    # states and x are new tensors already; parameters are copied, since optimizers overwrite them
     copied = _mapped(call, torch.clone)._replace(x=call.x.detach())
     kept = LayerRun(name, operator, copied, _mapped(states), backend, reverse)
     node = states[0].grad_fn
@@ -176,7 +176,7 @@ def _kept(run: observation.Run, name: str, reverse: bool) -> LayerRun:
         gradients = operator.gradients
 
         def arrive(grads: tuple[Tensor | None, ...]) -> None:
-            # what is empty, and is not there, has a gradient to some
+            # empty tensors, which stand for missing ones, may get a gradient too
             found = (None if g is None or g.shape == (0,) else g.detach() for g in grads)
             kept.gradients = gradients(*found)
 
@@ -200,9 +200,8 @@ def check_seen(runs: Runs) -> None:
     """Raise unless there were runs."""
     if not runs:
         raise ValueError(
-            "expected a function that runs the recurrent layers of the model, got one in which "
-            "none was seen to run: call the model itself, without torch.compile, whose code passes "
-            "hooks by"
+            "expected a function that runs the recurrent layers of the model, but none was seen to "
+            "run: call the model itself, without torch.compile, whose code does not call hooks"
         )
 
 

@@ -35,10 +35,10 @@ class Moments(NamedTuple):
 
 @torch.no_grad()
 def moments(values: Tensor, batch_sizes: Tensor | None = None) -> Moments:
-    """Those of every step of every sequence, over the units.
+    """The moments of every step of every sequence, over the units.
 
     Arguments:
-        values: (T, B, F); or the steps one after another, (N, F), with ``batch_sizes``.
+        values: (T, B, F); with ``batch_sizes``, packed steps, (N, F).
         batch_sizes: Of packed sequences, (T), on the CPU.
 
     Example:
@@ -58,9 +58,9 @@ def moments(values: Tensor, batch_sizes: Tensor | None = None) -> Moments:
 def hidden_statistics(model: nn.Module, forward: Callable[[], object]) -> dict[str, Moments]:
     r"""Norms and moments of all states of a forward pass, before and after normalisation.
 
-    Of every recurrence there is ``"h"``; of an LSTM ``"c"``; of one that normalises
-    ``"input.before"`` and ``"input.after"`` of what the input contributes, likewise ``"recurrent"``
-    of :math:`W h_{t-1} + b` and ``"cell"``, all before γ and β.
+    For every recurrence there is ``"h"``; for an LSTM also ``"c"``; with a normalisation also
+    ``"input.before"`` and ``"input.after"`` for the input's contribution, and the same for
+    ``"recurrent"``, :math:`W h_{t-1} + b`, and ``"cell"``, all before γ and β.
 
     References:
         Normalization Techniques for Sequential and Graphical Data (dissertation), Pospisil, 2023,
@@ -68,8 +68,8 @@ def hidden_statistics(model: nn.Module, forward: Callable[[], object]) -> dict[s
 
     Arguments:
         model: A model with recurrent layers of this package.
-        forward: Runs the model; what it returns is not used. A pass in training mode changes what
-            such a pass changes.
+        forward: Runs the model; its result is ignored. A pass in training mode has its usual side
+            effects.
 
     Returns:
         By name, such as ``"rnn.l0.h"``. Steps are in the order of the input.
@@ -124,10 +124,10 @@ def count_nonfinite(values: Tensor) -> Tensor:
 
 
 def nonfinite_counts(model: nn.Module) -> dict[str, Tensor]:
-    """How many values of each parameter, and of each gradient there is, are inf or NaN.
+    """How many values of each parameter and of each existing gradient are inf or NaN.
 
     Returns:
-        By the parameter's name, and that with ``".grad"`` behind it.
+        The counts under the parameter's name, and under that name with ``".grad"`` appended.
 
     Example:
         >>> nonfinite_counts(nn.Linear(2, 1))
@@ -145,7 +145,7 @@ def first_nonfinite(steps: Tensor | Iterable[Tensor]) -> Tensor:
     """The first step with a value that is inf or NaN, −1 if there is none, int64, ().
 
     Arguments:
-        steps: The values of every step, (T, ...), or one tensor a step.
+        steps: The values of every step, (T, ...), or one tensor per step.
 
     Example:
         >>> first_nonfinite(torch.tensor([1.0, 2.0, torch.inf, torch.nan]))

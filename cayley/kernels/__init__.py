@@ -1,4 +1,4 @@
-"""What computes: C on the CPU, CUDA on GPUs, and the choice between them and plain torch."""
+"""The kernels: C on the CPU, CUDA on GPUs, and the choice between them and plain torch."""
 
 from cayley.kernels.dispatch import backend
 

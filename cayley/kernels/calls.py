@@ -1,7 +1,7 @@
-"""The calls of the recurrences as values: what loops, kernels and gradients are given and give.
+"""The arguments and results of the recurrences as named tuples, for loops, kernels and gradients.
 
-Of each recurrence there are three records: its call, what it gives, and the gradients of that. In
-the records of gradients, None stands for 0. Tensors come first in a call.
+Each recurrence has three of them: its call, its results, and the gradients of the results. In the
+gradients, None stands for 0. Tensors come first in a call.
 """
 
 from typing import NamedTuple, Protocol
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class ElmanCall(NamedTuple):
-    """A call of :func:`cayley.recurrences.elman`, whose arguments these are."""
+    """The arguments of a call of :func:`cayley.recurrences.elman`."""
 
     x: Tensor
     h0: Tensor
@@ -41,21 +41,21 @@ class ElmanCall(NamedTuple):
 
 
 class ElmanStates(NamedTuple):
-    """All h, and all z where the activation's derivative needs them (else an empty tensor)."""
+    """All h, and all z if the derivative of the activation needs them (else an empty tensor)."""
 
     h: Tensor
     z: Tensor
 
 
 class ElmanGradients(NamedTuple):
-    """Those with respect to h and z."""
+    """The gradients with respect to h and z."""
 
     h: Tensor
     z: Tensor | None = None
 
 
 class GruCall(NamedTuple):
-    """A call of :func:`cayley.recurrences.gru`, whose arguments these are."""
+    """The arguments of a call of :func:`cayley.recurrences.gru`."""
 
     x: Tensor
     h0: Tensor
@@ -75,7 +75,7 @@ class GruStates(NamedTuple):
 
 
 class GruGradients(NamedTuple):
-    """Those with respect to h and the gates."""
+    """The gradients with respect to h and the gates."""
 
     h: Tensor
     gates: Tensor | None = None
@@ -87,11 +87,11 @@ class Site(NamedTuple):
     Attributes:
         gamma: γ, (F).
         beta: β, (F).
-        reference: What all means are measured from, (G, ·); None for 0. There are G = B groups with
-            one number each, or over the batch one group with F.
-        past: Mean, less the reference, and variance of the K − 1 steps before the first,
+        reference: What is subtracted from all means, (G, ·); None for 0. There are G = B groups
+            with one number each, or over the batch one group with F.
+        past: Mean, minus the reference, and variance of the K − 1 steps before the first,
             (2, K − 1, G, ·).
-        given: Mean and variance to use in place of the sequence's own, (2, T, 1 or B, F).
+        given: Mean and variance to use instead of the sequence's own, (2, T, 1 or B, F).
     """
 
     gamma: Tensor
@@ -102,11 +102,11 @@ class Site(NamedTuple):
 
 
 class WindowedCall(Protocol):
-    """What a call with normalisations says about all of them."""
+    """The settings that all normalisations of a call share."""
 
     @property
     def weights(self) -> Tensor | None:
-        """The number of values behind each step of the past, (K − 1, G, 1)."""
+        """The number of values of each past step, (K − 1, G, 1)."""
 
     @property
     def batch_sizes(self) -> Tensor | None:
@@ -129,13 +129,13 @@ class NormalizedElmanCall(NamedTuple):
     """A call of :func:`cayley.recurrences.normalized_elman`, as its operator takes it.
 
     Attributes:
-        x: What the input contributes to each step, (T, B, H) or (N, H).
+        x: The input's contribution to each step, (T, B, H) or (N, H).
         h0: The state before the first step, (B, H).
         W: The recurrent matrix, (H, H).
         input: The normalisation of x.
-        recurrent: That of W h.
+        recurrent: The normalisation of W h.
         b: The threshold of modReLU, (H).
-        weights: The number of values behind each step of the past, (K − 1, B, 1).
+        weights: The number of values of each past step, (K − 1, B, 1).
         batch_sizes: Of a packed sequence, (T), on the CPU.
         window: The number K of steps.
         eps: The ε of the normalisations.
@@ -161,14 +161,13 @@ class NormalizedElmanCall(NamedTuple):
 
 
 class NormalizedElmanStates(NamedTuple):
-    """What it gives.
+    """The results of a normalised Elman recurrence.
 
     Attributes:
         h: All states.
-        kept: What is normalised of W h, before γ and β, in the layout of h.
-        input, recurrent: Of each normalisation, for each step: mean and variance of the step, mean
-            of its window and the scale by which it is divided, (4, T, B, 1), all means less the
-            reference.
+        kept: The normalised W h, before γ and β, in the layout of h.
+        input, recurrent: For each normalisation and each step: mean and variance of the step, mean
+            of its window and the factor 1/√(σ² + ε), (4, T, B, 1), all means minus the reference.
     """
 
     h: Tensor
@@ -190,16 +189,16 @@ class LstmCall(NamedTuple):
     """A call of :func:`cayley.recurrences.lstm`, as its operator takes it.
 
     Attributes:
-        x: The input, (T, B, I) or (N, I), or without U what it contributes, (T, B, 4H) or (N, 4H).
+        x: The input, (T, B, I) or (N, I), or without U its contribution, (T, B, 4H) or (N, 4H).
         h0: The state before the first step, (B, H).
         c0: The cell before the first step, (B, H).
         W: The recurrent matrix, (4H, H).
-        b: A bias beside it, (4H).
-        input: The normalisation of what the input contributes; there is no U then.
-        recurrent: That of W h + b; there is no U then.
-        cell: That of the cell.
-        weights: The number of values behind each step of the past, (K − 1, G, 1).
-        U: The input's matrix, (4H, I).
+        b: A bias that is added to W h, (4H).
+        input: The normalisation of the input's contribution; there is no U then.
+        recurrent: The normalisation of W h + b; there is no U then.
+        cell: The normalisation of the cell.
+        weights: The number of values of each past step, (K − 1, G, 1).
+        U: The input matrix, (4H, I).
         batch_sizes: Of a packed sequence, (T), on the CPU.
         window: The number K of steps.
         over_batch: Whether statistics are taken over the batch.
@@ -227,16 +226,16 @@ class LstmCall(NamedTuple):
 
 
 class LstmStates(NamedTuple):
-    """What an LSTM gives.
+    """The results of an LSTM.
 
     Attributes:
         h: All states.
         c: All cells.
-        kept: The gates, or where W h + b is normalised what that is before γ and β: what the
-            gradient cannot find again, in the layout of h with 4H features.
-        input, recurrent, cell: Of each normalisation, for each step: mean and variance of the step,
-            mean of its window and the scale by which it is divided, (4, T, G, ·), all means less
-            the reference; empty where there is none, or its statistics are given.
+        kept: What the gradient cannot compute again: the gates or, if W h + b is normalised, its
+            normalised values before γ and β, in the layout of h with 4H features.
+        input, recurrent, cell: For each normalisation and each step: mean and variance of the step,
+            mean of its window and the factor 1/√(σ² + ε), (4, T, G, ·), all means minus the
+            reference; empty if there is none, or if its statistics are given.
     """
 
     h: Tensor
@@ -247,7 +246,7 @@ class LstmStates(NamedTuple):
     cell: Tensor
 
     def statistics(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of the normalisations."""
+        """The statistics of the normalisations."""
         return self.input, self.recurrent, self.cell
 
 
@@ -262,5 +261,5 @@ class LstmGradients(NamedTuple):
     cell: Tensor | None = None
 
     def statistics(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Those with respect to the statistics."""
+        """The gradients with respect to the statistics."""
         return self.input, self.recurrent, self.cell

@@ -23,8 +23,8 @@ BACKENDS = ("auto", "reference", "cpu", "cuda")
 class _Choice(threading.local):
     """The back end that a thread has chosen.
 
-    A :class:`~contextvars.ContextVar` would be that of a task, too, but torch.compile cannot read
-    one; it reads an attribute of a thread, and compiles anew where that has changed.
+    A :class:`~contextvars.ContextVar` would also work for tasks, but torch.compile cannot read one.
+    It can read an attribute of a thread, and compiles again if that has changed.
     """
 
     def __init__(self) -> None:
@@ -37,18 +37,18 @@ _choice = _Choice()
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Context in which kernels of one back end run.
+    """Context in which the kernels of one back end run.
 
-    Every back end computes the same; they differ in speed, and in the last bits. It is chosen for
-    the recurrences, for the matrices of a scaled Cayley transform, and for the following of
-    eigenvalues. A gradient is computed by the back end of its forward pass. The choice is that of
-    the thread that makes it; in others, such as that in which autograd computes anew what a
-    checkpoint on a GPU has left out, it is ``"auto"``.
+    All back ends compute the same; they differ in speed and in the last bits. The choice applies to
+    the recurrences, to the matrices of scaled Cayley transforms, and to the tracking of
+    eigenvalues. A gradient is computed by the back end of its forward pass. The choice holds for
+    the current thread; in other threads, such as the one in which autograd recomputes a checkpoint
+    on a GPU, it is ``"auto"``.
 
     Arguments:
-        name: ``"auto"`` for the kernel of the tensors' device, and torch's operations where the
-            kernel refuses a call, which is said once for each reason where they are slower;
-            ``"reference"`` for torch's operations; ``"cpu"`` or ``"cuda"`` for the kernel or an
+        name: ``"auto"`` for the kernel of the tensors' device, and torch operations if the kernel
+            cannot run a call (with one warning for each reason, if they are slower);
+            ``"reference"`` for torch operations; ``"cpu"`` or ``"cuda"`` for the kernel or an
             error.
 
     Example:
@@ -74,7 +74,7 @@ def backend_in_force() -> str:
 
 @contextmanager
 def decomposing() -> Iterator[None]:
-    """Context in which operators that are traced are recorded as operations of torch."""
+    """Context in which traced operators are recorded as torch operations."""
     before, _choice.decomposing = _choice.decomposing, True
     try:
         yield
@@ -83,10 +83,10 @@ def decomposing() -> Iterator[None]:
 
 
 def is_decomposing() -> bool:
-    """Whether operators that are traced are recorded as operations of torch: for ONNX they are."""
+    """Whether traced operators are recorded as torch operations, as they are for ONNX."""
     if _choice.decomposing:
         return True
-    # torch.compile cannot ask, and nobody makes ONNX of what it makes
+    # torch.compile cannot trace this check, and its code is never exported to ONNX
     return not torch.compiler.is_dynamo_compiling() and torch.onnx.is_in_onnx_export()
 
 
@@ -102,15 +102,15 @@ def use_kernel(
     """Whether a kernel runs a call, rather than torch's operations.
 
     Arguments:
-        kernel: The back end that the kernel belongs to; None where the device has none.
-        refusal: Why the kernel cannot run this call; None if it can. Functions that say so are
-            called ``refusal``.
-        device: That of the tensors of the call.
-        backend: The choice under which the call was made; None for the one in force.
-        preferred: Whether the kernel is the faster of the two, for ``"auto"``.
-        otherwise: What happens where a kernel refuses a call under ``"auto"``, which is then said
-            once for each reason; None where torch is as good: that needs no word, and no back end
-            insists on the kernel.
+        kernel: The back end that the kernel belongs to; None if the device has none.
+        refusal: Why the kernel cannot run this call; None if it can. Functions that return such a
+            reason are called ``refusal``.
+        device: The device of the call's tensors.
+        backend: The choice under which the call was made; None for the current one.
+        preferred: Whether ``"auto"`` uses the kernel, because it is faster.
+        otherwise: The beginning of the warning, given once for each reason, if a kernel cannot run
+            a call under ``"auto"``. None if torch is as good: then there is no warning, and asking
+            for a back end does not raise.
 
     Example:
         >>> use_kernel("cpu", None, torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The gate before every kernel: what is behind a pointer must be what a tensor says it is."""
+"""Checks before every kernel: the memory behind a pointer must be what the tensor says."""
 
 from typing import overload
 
@@ -10,7 +10,7 @@ __all__ = ["memory_refusal", "readable", "readable_gradient"]
 
 
 def memory_refusal(*tensors: Tensor | None) -> str | None:
-    """Why no kernel can read some tensors; None if all of them lie in memory of their own."""
+    """Why no kernel can read these tensors; None if all of them have memory of their own."""
     for tensor in tensors:
         if tensor is not None and is_wrapper(tensor):
             return f"kernels read memory, and a {type(tensor).__name__} has none of its own"
@@ -22,10 +22,10 @@ def readable(tensor: Tensor) -> Tensor: ...
 @overload
 def readable(tensor: None) -> None: ...
 def readable(tensor: Tensor | None) -> Tensor | None:
-    """A real tensor as kernels read it, from front to back, where :func:`memory_refusal` is None.
+    """A real tensor as kernels read it: contiguous, if :func:`memory_refusal` is None.
 
-    Torch negates some tensors only when they are read, and some zeros have no memory at all;
-    ``contiguous`` leaves both as they are.
+    Torch negates some tensors only when they are read, and some zero tensors have no memory at all;
+    ``contiguous`` alone does not change either.
 
     Example:
         >>> import torch
@@ -42,7 +42,7 @@ def readable(tensor: Tensor | None) -> Tensor | None:
 
 
 def readable_gradient(G: Tensor) -> Tensor:
-    """The same for a gradient, which nobody has asked about, with any strides.
+    """The same for a gradient, which was not checked before, and may have any strides.
 
     Raises:
         NotImplementedError: The gradient has no memory of its own.

@@ -1,4 +1,4 @@
-"""Who looks on while recurrences run, for diagnostics; nobody does unless asked."""
+"""Observers of recurrences while they run, for diagnostics; by default there is none."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ class Run(NamedTuple):
 
     Attributes:
         operator: The :class:`~cayley.kernels.operator.Operator` of the recurrence.
-        call: What it was given, a record of :mod:`cayley.kernels.calls`.
-        states: What it gave, attached to autograd's graph.
-        backend: The back end under which it ran.
+        call: Its arguments, a named tuple of :mod:`cayley.kernels.calls`.
+        states: Its results, attached to autograd's graph.
+        backend: The back end that it ran on.
     """
 
     operator: Any
@@ -28,7 +28,7 @@ Observer = Callable[[Run], None]
 
 
 class _Looking(threading.local):
-    """The observer of a thread; see :class:`cayley.kernels.dispatch.backend` for why so."""
+    """The observer of a thread; :mod:`cayley.kernels.dispatch` says why it is one of a thread."""
 
     def __init__(self) -> None:
         self.observer: Observer | None = None
@@ -39,7 +39,7 @@ _looking = _Looking()
 
 @contextmanager
 def observed(observer: Observer) -> Iterator[None]:
-    """Context in which an observer is told of every run of a recurrence in this thread.
+    """Context in which an observer is called for every run of a recurrence in this thread.
 
     Arguments:
         observer: Called after each run.
@@ -60,23 +60,22 @@ def observed(observer: Observer) -> Iterator[None]:
 
 
 def is_observed() -> bool:
-    """Whether there is an observer in this thread: all that a run costs where there is none."""
+    """Whether there is an observer in this thread; without one, this check is the only cost."""
     return _looking.observer is not None
 
 
 def tell_observer(run: Run | None) -> None:
-    """Tell the observer, if there is one, of a run.
+    """Call the observer, if there is one, for a run.
 
     Arguments:
-        run: The run; None where somebody traces it, or takes derivatives that go around the
-            operator.
+        run: The run; None if it is traced, or if derivatives are taken that bypass the operator.
     """
     if _looking.observer is None:
         return
     if run is None:
         raise RuntimeError(
-            "expected a recurrence that runs now, got one that is traced or transformed: "
-            "diagnostics look at eager passes; call the layer outside of torch.compile, "
-            "torch.export, torch.func and derivatives in forward mode"
+            "expected a recurrence that runs eagerly, got one that is traced or transformed: for "
+            "diagnostics call the layer outside torch.compile, torch.export, torch.func and "
+            "forward-mode derivatives"
         )
     _looking.observer(run)

@@ -1,4 +1,4 @@
-"""One factory for the operators: from a loop, its gradient and kernels to a node of autograd."""
+"""The factory of all operators: it makes an autograd node from a loop, its gradient and kernels."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
@@ -24,14 +24,14 @@ Found = dict[str, Tensor | None]
 
 
 class Kernels(NamedTuple):
-    """What computes a recurrence on one kind of device.
+    """The kernels of a recurrence for one kind of device.
 
     Attributes:
-        refusal: Of a call, and of its gradient where the gradients of the results are a second
-            argument: why it cannot be computed, None if it can.
-        forward: From a call to its results.
-        backward: From the gradients of the results, the results, the call, and the names of what
-            needs a gradient, to those gradients, and any others.
+        refusal: Returns why a call cannot be computed, or its gradient if the gradients of the
+            results are given as a second argument; None if it can.
+        forward: Returns the results of a call.
+        backward: Takes the gradients of the results, the results, the call, and the names of the
+            arguments that need a gradient; returns those gradients, and possibly others.
     """
 
     refusal: Callable[..., str | None]
@@ -42,33 +42,32 @@ class Kernels(NamedTuple):
 class Operator(Generic[Call, States]):
     """A recurrence as one operator of torch, with a gradient written by hand.
 
-    It is ``cayley::<name>``, and its gradient ``cayley::<name>_backward``. To ``torch.compile`` and
-    ``torch.export`` each is a single node. Where nobody traces, both run without torch's
-    dispatcher: from there to a kernel that is written in Python, torch asks the schema for every
-    argument, and for all of them each time, which with thirty arguments takes longer than a
-    hundred steps of a recurrence on a GPU.
+    It is ``cayley::<name>``, and its gradient ``cayley::<name>_backward``. For ``torch.compile``
+    and ``torch.export`` each is a single node. Outside of tracing both run without torch's
+    dispatcher: for a kernel written in Python it looks up the schema of every argument in each
+    call, which with thirty arguments takes longer than a hundred steps of a recurrence on a GPU.
 
     Under ``grad`` and ``vmap`` of :mod:`torch.func` kernels run too: one call for each of G
-    networks that have a W of their own. Other transforms see the loop, which they know how to
-    differentiate and batch, and so do ``vmap`` over examples, second derivatives, and what a kernel
-    refuses.
+    networks that have their own W. Other transforms use the loop, which they can differentiate and
+    batch, and so do ``vmap`` over examples, second derivatives, and calls that a kernel cannot run.
 
     Arguments:
-        name: That of the operator.
-        call: The record of its arguments, tensors first. A field may be a record itself, or None.
-        states: The record of its results.
-        gradients: The record of their gradients.
-        loop: From a call to its results, in torch.
+        name: The name of the operator.
+        call: The named tuple of its arguments, tensors first. A field may itself be a named tuple,
+            or None.
+        states: The named tuple of its results.
+        gradients: The named tuple of their gradients.
+        loop: Returns the results of a call, in torch.
         gradient: Its gradient in torch, as in :class:`Kernels`.
-        shapes: From a call to its results, of which only the shapes count.
-        kernels: For each kind of device that has some.
-        definition: A loop whose steps are recorded where a gradient is differentiated again; None
-            where ``gradient`` itself can be.
+        shapes: Returns results of which only the shapes count.
+        kernels: The kernels, by kind of device.
+        definition: A loop whose steps are recorded if a gradient is differentiated again; None if
+            ``gradient`` itself can be differentiated.
         constants: The names of tensors that have no gradient.
-        kept_input: From a call and its results to what is kept for the gradient in the place of x,
-            of the shape of x, so that x need not be kept where it is not read; None for x.
-        scan: From a call to its results, of which those that only a gradient needs may be
-            anything, as a scan of torch; for exporters that do not know the operator.
+        kept_input: Returns, for a call and its results, what to save for the gradient instead of x,
+            in the shape of x, so that x need not be saved if it is not read; None for x.
+        scan: Returns the results of a call as a torch scan, for exporters that do not know the
+            operator; results that only a gradient needs may be anything.
     """
 
     def __init__(
@@ -138,14 +137,14 @@ class Operator(Generic[Call, States]):
         return self.loop(call) if kernels is None else kernels.forward(call)
 
     def kernels_of(self, backend: str, call: Call, *gradients: Any) -> Kernels | None:
-        """What computes a call on a back end, or its gradient; None for the loop.
+        """The kernels that compute a call on a back end, or its gradient; None for the loop.
 
         Arguments:
             backend: The back end.
             call: The call.
             *gradients: Those of its results, for its gradient.
         """
-        # refusals may cost something, and the loop refuses nothing
+        # only then, since checking for a refusal takes time, and the loop takes every call
         if backend == "reference":
             return None
         device = call[0].device
@@ -157,7 +156,7 @@ class Operator(Generic[Call, States]):
     def backward(
         self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str
     ) -> Found:
-        """The gradients that are needed, by a back end."""
+        """The needed gradients, computed by a back end."""
         kernels = self.kernels_of(backend, call, gradients)
         run = self.gradient if kernels is None else kernels.backward
         return run(gradients, states, call, needed)
@@ -165,22 +164,22 @@ class Operator(Generic[Call, States]):
     def traced_backward(
         self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str
     ) -> Found:
-        """The same as one operator, for those who trace it."""
+        """The same as one operator, for tracers."""
         flat = (*gradients, *states, *self.fields.flatten(call))
         needs = [name in needed for name in self.differentiable]
         found = self.backward_operator(*flat, needs, backend)
         return dict(zip(self.differentiable, found, strict=True))
 
     def save(self, ctx: Any, call: Call, states: States, backend: str) -> None:
-        """Keep in a context what the gradient needs."""
+        """Save what the gradient needs in a context."""
         flat, count = self.kept(call, states), len(self.fields.tensors)
         ctx.save_for_backward(*states, *flat[:count])
         ctx.options, ctx.backend = flat[count:], backend
-        # of results beside the states only some have one, and seldom
+        # results other than the states seldom get a gradient
         ctx.set_materialize_grads(False)
 
     def kept(self, call: Call, states: States) -> Sequence[Any]:
-        """The values of a call as they are kept for the gradient."""
+        """The values of a call as they are saved for the gradient."""
         flat = self.fields.flatten(call)
         if self.kept_input is None:
             return flat
@@ -191,13 +190,13 @@ class Operator(Generic[Call, States]):
         self, ctx: Any, gradients: Sequence[Tensor | None], needs: Sequence[bool]
     ) -> list[Tensor | None]:
         """Gradients of all fields of a call, from those of its results."""
-        # read once: activation checkpointing gives them out once
+        # read once: activation checkpointing allows it only once
         saved, count = ctx.saved_tensors, len(gradients)
         states = self.states(*saved[:count])
         call = self.fields.unflatten((*saved[count:], *ctx.options))
         pairs = [*zip(self.fields.names, needs, strict=True)]
         needed = [name for name, need in pairs if need]
-        # what is empty, and is not there, has a gradient to some tracers
+        # some tracers give empty gradients to missing results
         of_states = [None if g is None or g.shape == (0,) else g for g in gradients]
         with no_autocast(states[0].device):
             found = self._gradients(of_states, states, call, needed, ctx.backend)
@@ -211,7 +210,7 @@ class Operator(Generic[Call, States]):
         needed: list[str],
         backend: str,
     ) -> Found:
-        # a gradient that is differentiated again must be made of operations that are recorded
+        # a gradient that will be differentiated again must consist of recorded operations
         recorded = torch.is_grad_enabled()
         if recorded and self.definition is not None:
             return self._recorded(self.definition, gradients, call, needed)

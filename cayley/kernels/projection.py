@@ -1,4 +1,4 @@
-"""What the input contributes to every step of a recurrence."""
+"""The contribution of the input to every step of a recurrence."""
 
 from collections.abc import Collection
 
@@ -19,9 +19,9 @@ __all__ = [
 def project(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     """U x + c of all steps, as ``nn.functional.linear``, with a faster gradient; x without U.
 
-    On a CPU, that is: transposed, U stands on the right of the product, where its gradient has the
-    wide factor on the right too, and a bias is one more column of U, so that its gradient is not a
-    sum of its own.
+    The gradient is faster on a CPU: U is transposed on the right of the product, so that its
+    gradient has the wide factor on the right too, and the bias is one more column of U, so that its
+    gradient needs no separate sum.
 
     Example:
         >>> x, U, c = torch.randn(5, 3, 2), torch.randn(8, 2), torch.randn(8)
@@ -65,7 +65,7 @@ def projection_gradients(
 
 
 def check_projection(x: Tensor, U: Tensor | None, c: Tensor | None, F: int) -> None:
-    """Raise unless U and c make F features of x.
+    """Raise unless U and c map x to F features.
 
     Example:
         >>> check_projection(torch.zeros(5, 3, 2), torch.zeros(8, 2), None, 8)
@@ -83,7 +83,7 @@ def check_projection(x: Tensor, U: Tensor | None, c: Tensor | None, F: int) -> N
 def projected_under_autocast(
     x: Tensor, U: Tensor, c: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """x, U and c for a recurrence; under autocast the projected x alone, rounded as autocast does.
+    """x, U and c for a recurrence; under autocast only the projected x, in autocast's precision.
 
     Example:
         >>> x, U = torch.randn(5, 3, 2), torch.randn(8, 2)

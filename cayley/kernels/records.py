@@ -1,4 +1,4 @@
-"""Records as flat lists, which operators of torch take."""
+"""Nested named tuples ("records") as flat lists, which torch operators take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ SCHEMA_TYPES = {bool: "bool", int: "SymInt", float: "float", str: "str"}
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of a record, with those of records in it: its values as one list.
+    """The fields of a record and of the records in it, to flatten its values into one list.
 
     Attributes:
         record: The record.
-        inner: For each field that is a record or None the fields of that, None for others.
-        names: Those of all values, that of the field before the name in the record in it.
-        tensors: The names of those that are tensors, or None; they come first.
-        schema: The names with their types, as an operator has them.
+        inner: For each field that holds a record or None, the fields of that record; else None.
+        names: The names of all values; those of an inner record begin with the name of its field.
+        tensors: The names of those that are tensors or None; they come first.
+        schema: The names with their types, as in an operator's schema.
         nested: Whether there are records in the record.
 
     Example:
@@ -40,7 +40,7 @@ class Fields:
 
     @classmethod
     def of(cls, record: type, prefix: str = "", optional: bool = False) -> "Fields":
-        """Those of a record; in one that may be None every tensor may be."""
+        """The fields of a record; if the record may be None, so may every tensor in it."""
         inner: list[Fields | None] = []
         names, tensors, schema = [], [], []
         for name, hint in get_type_hints(record).items():
@@ -67,7 +67,7 @@ class Fields:
     def flatten(self, value: Sequence[Any]) -> Sequence[Any]:
         """All values of a record."""
         if not self.nested:
-            # torch.compile of torch 2.8 cannot cut a record
+            # torch.compile in torch 2.8 cannot slice a named tuple
             return (*value,)
         parts: list[Sequence[Any]] = []
         for part, inner in zip(value, self.inner, strict=True):
@@ -78,7 +78,7 @@ class Fields:
         return [leaf for part in parts for leaf in part]
 
     def unflatten(self, flat: Sequence[Any]) -> Any:
-        """The record of these values; a record in it is None where its first value is."""
+        """The record with these values; an inner record is None if its first value is."""
         if not self.nested:
             return self.record(*flat)
         values = iter(flat)

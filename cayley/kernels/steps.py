@@ -26,7 +26,7 @@ __all__ = [
 
 
 def check_sequence(x: Tensor, h0: Tensor, batch_sizes: Tensor | None) -> None:
-    """Raise unless x are the steps of sequences that begin with h0.
+    """Raise unless x holds the steps of sequences with the initial states h0.
 
     Example:
         >>> check_sequence(torch.zeros(3, 2, 5), torch.zeros(2, 8), None)
@@ -37,7 +37,7 @@ def check_sequence(x: Tensor, h0: Tensor, batch_sizes: Tensor | None) -> None:
             f"{tuple(x.shape)}"
         )
     if batch_sizes is None and h0.shape[0] != x.shape[1]:
-        raise ValueError(f"expected h0 of {x.shape[1]} rows, one a sequence, got {h0.shape[0]}")
+        raise ValueError(f"expected h0 of {x.shape[1]} rows, one per sequence, got {h0.shape[0]}")
 
 
 def check_devices(x: Tensor, *others: Tensor | None) -> None:
@@ -55,7 +55,7 @@ def check_devices(x: Tensor, *others: Tensor | None) -> None:
 
 
 def check_batch_sizes(batch_sizes: Tensor, N: int, B: int) -> None:
-    """Raise unless they are those of N packed rows of B sequences.
+    """Raise unless these are batch sizes of N packed rows of B sequences.
 
     Example:
         >>> check_batch_sizes(torch.tensor([2, 2, 1]), 5, 2)
@@ -70,8 +70,8 @@ def check_batch_sizes(batch_sizes: Tensor, N: int, B: int) -> None:
         or sizes[-1] < 1
     ):
         raise ValueError(
-            "expected batch_sizes of int64 on the CPU, contiguous, never increasing, positive, "
-            f"beginning with the {B} rows of the initial state and {N} in all, got "
+            "expected batch_sizes of int64 on the CPU, contiguous, positive, never increasing, "
+            f"beginning with the {B} rows of the initial state and with the sum {N}, got "
             f"{batch_sizes.dtype} {sizes} on {batch_sizes.device}"
         )
 
@@ -94,10 +94,10 @@ def step_order(T: int, reverse: bool) -> Sequence[int]:
 
 
 def rows(h: Tensor, h0: Tensor, B: int) -> Tensor:
-    """The states before a step of B sequences, from those after the step before it.
+    """The states before a step of B sequences, from those after the previous step.
 
-    Sequences that have ended leave; those that begin only now, as they do when time runs
-    backwards, come in with their initial state.
+    Sequences that have ended are dropped; those that begin only now, as happens when time runs
+    backwards, are added with their initial state.
 
     Example:
         >>> rows(torch.zeros(1, 2), torch.ones(3, 2), 2)
@@ -113,8 +113,8 @@ def previous_states(h: Tensor, h0: Tensor, batch_sizes: Tensor | None, reverse: 
     """The state before each step, in the layout of h."""
     if batch_sizes is None:
         return torch.cat((h[1:], h0[None]) if reverse else (h0[None], h[:-1]))
-    # In h0 and h one above another, starts[t + 1] is where step t begins. Tables of steps are made
-    # on the CPU and copied without waiting; those of all rows are made on the device.
+    # In h0 and h stacked, starts[t + 1] is where step t begins. Tables of steps are made on the CPU
+    # and copied without waiting; those of all rows are made on the device.
     zero = batch_sizes.new_zeros(1)
     starts = torch.cat((zero, batch_sizes[:1], batch_sizes)).cumsum(0)
     following = torch.cat((batch_sizes[1:], zero))
@@ -124,7 +124,7 @@ def previous_states(h: Tensor, h0: Tensor, batch_sizes: Tensor | None, reverse: 
     sequence = torch.arange(len(h), device=h.device) - (later - sizes - len(h0))[t]
     index = earlier[t] + sequence
     if reverse:
-        # sequences that end here begin with their initial state
+        # in reverse, sequences that end here begin with their initial state
         index = torch.where(sequence < following[t], later[t] + sequence, sequence)
     return torch.cat((h0, h))[index]
 
@@ -141,7 +141,7 @@ def outer_products(
     """
     if batch_sizes is not None:
         return product_of_rows(delta, previous_states(h, h0, batch_sizes, reverse))
-    # without a copy of h, which may be most of the memory in use
+    # without copying h, which may be most of the memory in use
     first, others = (delta[-1], delta[:-1]) if reverse else (delta[0], delta[1:])
     before = h[1:] if reverse else h[:-1]
     total = product_of_rows(first, h0)
@@ -153,9 +153,9 @@ def outer_products(
 def product_of_rows(a: Tensor, b: Tensor) -> Tensor:
     r"""The sum over rows :math:`\sum_k a_k b_k^\top`, for an a that is wider than b.
 
-    On a CPU the result is transposed in memory: with the wider of the two on the right the product
-    is up to 1.6 times as fast. On a GPU it is not, and a gradient that lies as its parameter does
-    need not be copied.
+    On a CPU the result is transposed in memory: with the wider factor on the right the product is
+    up to 1.6 times as fast. On a GPU it is not faster, and a gradient in the layout of its
+    parameter need not be copied.
 
     Example:
         >>> product_of_rows(torch.ones(5, 3), torch.ones(5, 2))
@@ -167,9 +167,9 @@ def product_of_rows(a: Tensor, b: Tensor) -> Tensor:
 
 
 def transposed(W: Tensor, B: int) -> Tensor:
-    """Wᵀ for one product with B rows: on a CPU a copy of it pays for more than two.
+    """Wᵀ for one product with B rows: on a CPU a contiguous copy pays off for more than two rows.
 
-    On aarch64 torch multiplies a few rows by a transposed view a hundred times more slowly.
+    On aarch64, torch's product of a few rows with a transposed view is a hundred times slower.
 
     Example:
         >>> W = torch.randn(3, 3)
@@ -180,7 +180,7 @@ def transposed(W: Tensor, B: int) -> Tensor:
 
 
 def empty_gradient(like: Tensor, matrix: Tensor | None) -> Tensor:
-    """Room for a gradient of a matrix, laid out as :func:`product_of_rows` does; none for None."""
+    """An empty tensor for a gradient in the layout of :func:`product_of_rows`; empty for None."""
     if matrix is None:
         return like.new_empty(0, 0)
     return like.new_empty(matrix.shape) if like.is_cuda else like.new_empty(matrix.shape[::-1]).mT

@@ -1,8 +1,8 @@
-"""Nodes that ``vmap`` and ``grad`` of :mod:`torch.func` see through: G networks on kernels.
+"""Nodes with rules for ``vmap`` and ``grad`` of :mod:`torch.func`, to run G networks on kernels.
 
-A transform takes part in a computation at a level of its own, and there asks a node for its rule:
-the batching rule of ``vmap``, and the gradient, which is a node too, so that ``vmap(grad(f))`` asks
-that one for its batching rule. Below the last level kernels run, one call a network.
+Each transform works at a level of its own, and asks a node there for its rule: the batching rule
+for ``vmap``, and the gradient, which is a node too, so that ``vmap(grad(f))`` can ask it for its
+batching rule. Below the last level kernels run, one call per network.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from cayley.tracing import transforms_active
 
 __all__ = ["Rule", "Transformed"]
 
-# that a GPU is given networks on: a launch for one may fill a third of it, and small ones less
+# streams that networks run on: a launch for one network may fill a third of a GPU, or less
 STREAMS = 8
 
 Gradients = Sequence[Tensor | None]
@@ -28,8 +28,8 @@ class Rule(Protocol):
     """What a node computes, of flat arguments: tensors, None and options.
 
     Attributes:
-        batched: Whether it also takes the arguments of G networks, of which the first dimension of
-            every tensor then counts them, and so in its results.
+        batched: Whether it also takes the arguments of G networks together, with the networks along
+            the first dimension of every tensor, and of its results.
     """
 
     batched: bool
@@ -38,15 +38,15 @@ class Rule(Protocol):
         """The results, without a gradient."""
 
     def node(self, *flat: Any) -> Sequence[Tensor]:
-        """The results as a node of autograd, where nobody transforms."""
+        """The results as an autograd node, outside of transforms."""
 
     def loop(self, *flat: Any) -> Sequence[Tensor]:
-        """The results in torch's operations, which transforms see through."""
+        """The results in torch operations, which transforms can trace."""
 
     def backward(
         self, gradients: Gradients, results: Sequence[Tensor], flat: Sequence[Any], needs: Any
     ) -> Gradients:
-        """The gradients of those arguments that need one, without gradients of their own."""
+        """The gradients of those arguments that need one, detached."""
 
     def loop_backward(
         self,
@@ -56,10 +56,10 @@ class Rule(Protocol):
         needs: Any,
         again: bool,
     ) -> Gradients:
-        """The same in torch's operations; ``again`` if they are differentiated again."""
+        """The same in torch operations; ``again`` if they will be differentiated again."""
 
     def kept(self, results: Sequence[Tensor], flat: Sequence[Any]) -> Sequence[Any]:
-        """The arguments as they are kept for the gradient."""
+        """The arguments as they are saved for the gradient."""
 
     def serves(
         self, dims: Sequence[int | None], flat: Sequence[Any], gradients: Gradients | None = None
@@ -67,7 +67,7 @@ class Rule(Protocol):
         """Whether a kernel is called for each network, rather than the loop for all of them.
 
         Arguments:
-            dims: Which dimension of each argument counts the networks; None where they share it.
+            dims: The dimension of each argument along which the networks are; None if shared.
             flat: The arguments of the first network.
             gradients: Those of its results; None in a forward pass.
         """
@@ -83,10 +83,10 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep what the gradient needs."""
+        """Save what the gradient needs."""
         ctx.rule, *flat = inputs
         _save(ctx, [*output, *ctx.rule.kept(output, flat)])
-        # of results beside the states only some have one, and seldom
+        # results other than the states seldom get a gradient
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -113,7 +113,7 @@ class Transformed(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """Whose gradient, and which; ``count`` is the number of results."""
+    """A rule, and the arguments whose gradients are needed; ``count`` is its number of results."""
 
     rule: Rule
     needs: tuple[bool, ...]
@@ -129,7 +129,7 @@ class _Job:
         return self._full(self.rule.backward(*self.parts(flat), self.needs), flat)
 
     def loop(self, again: bool, *flat: Any) -> tuple[Tensor, ...]:
-        """The same in torch's operations."""
+        """The same in torch operations."""
         return self._full(self.rule.loop_backward(*self.parts(flat), self.needs, again), flat)
 
     def _full(self, found: Gradients, flat: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -186,12 +186,12 @@ class _Pullback(torch.autograd.Function):
 
 
 def _there(gradient: Tensor | None) -> Tensor | None:
-    """A gradient, None for an empty tensor: what is not there has one of these to some tracers."""
+    """A gradient, None for an empty tensor: some tracers give those to missing arguments."""
     return None if gradient is None or gradient.shape == (0,) else gradient
 
 
 def _save(ctx: Any, values: Sequence[Any]) -> None:
-    """Keep tensors where autograd looks after them, and all else beside them."""
+    """Save tensors with autograd, and everything else in the context itself."""
     ctx.save_for_backward(*(value for value in values if isinstance(value, Tensor)))
     ctx.others = [None if isinstance(value, Tensor) else (value,) for value in values]
 
@@ -260,9 +260,9 @@ def _one_by_one(
 
 @contextmanager
 def _side_by_side(device: torch.device) -> Iterator[Callable[..., Any]]:
-    """Context for calls that do not wait for one another; what comes after waits for all of them.
+    """Context for calls that do not wait for one another; what follows waits for all of them.
 
-    It gives a context for each network, of its number and its arguments.
+    It gives a function that makes a context for a network from its number and its arguments.
     """
     if device.type != "cuda" or transforms_active():
         yield lambda g, network: nullcontext()
@@ -278,7 +278,7 @@ def _side_by_side(device: torch.device) -> Iterator[Callable[..., Any]]:
             stream.wait_stream(current)
         for value in network:
             if isinstance(value, Tensor) and value.is_cuda:
-                # memory of one stream is not given to others before this one has read it
+                # so that their memory is not reused before this stream has read it
                 value.detach().record_stream(stream)
         with torch.cuda.stream(stream):
             yield

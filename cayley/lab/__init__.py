@@ -1,6 +1,6 @@
 """The laboratory: the experiments of the papers as tasks, recipes, runs and reports.
 
-Imports run along these arrows only, from a room to those on its right::
+Packages import one another only along these arrows, from left to right::
 
     cli → commands ┬→ studies → training ┬→ models → tasks ┬→ errors, importing, settings, wording
                    ├→ sweeps → training  │    └──→ recipes ┤
@@ -19,12 +19,12 @@ Imports run along these arrows only, from a room to those on its right::
 ``report``    runs beside the published numbers
 ``verdicts``  what runs and studies say about every claim
 ``commands``  what :mod:`cayley.cli` calls
-``errors``    errors that a user can do something about
+``errors``    errors that a user can fix
 ``importing`` classes of the user's own
 ``settings``  what a setting may be: types, words, ranges
 ``wording``   numbers and times in words
 ============= ==================================================================
 
-The core never imports the laboratory, and tasks import nothing of the core.
+The core never imports the laboratory, and tasks import nothing from the core.
 ``tests/lab/test_rooms.py`` checks all of this.
 """

@@ -1,4 +1,4 @@
-"""Errors that a user can do something about, each with the exit code of the command."""
+"""Errors that a user can fix, each with the exit code of the command."""
 
 __all__ = [
     "DataError",
@@ -13,17 +13,17 @@ __all__ = [
 
 
 class LabError(RuntimeError):
-    """Something that a user can put right; the message says how."""
+    """An error that a user can fix; the message says how."""
 
     code = 1
 
 
 class DataError(LabError):
-    """Data that are missing, damaged or out of reach."""
+    """Data that are missing, damaged or not accessible."""
 
 
 class MachineError(LabError):
-    """A device that is not there."""
+    """A device that does not exist or cannot be used."""
 
 
 class RecipeError(LabError, ValueError):
@@ -45,7 +45,7 @@ class RunError(LabError):
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether an error of Python or torch says that memory is too small.
+    """Whether an error of Python or torch is about too little memory.
 
     Example:
         >>> is_shortage(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"))
@@ -55,7 +55,7 @@ def is_shortage(error: Exception) -> bool:
 
 
 class Interrupted(LabError):
-    """A run that was asked to stop and did, after a checkpoint.
+    """A run that was asked to stop, and did after writing a checkpoint.
 
     Arguments:
         message: Where it stopped.

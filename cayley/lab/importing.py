@@ -1,4 +1,4 @@
-"""What users bring: classes by the names of their modules."""
+"""Importing the user's own classes, by the names of their modules."""
 
 import importlib
 import sys
@@ -9,9 +9,9 @@ __all__ = ["import_class"]
 
 
 def import_class(name: str) -> Any:
-    """What ``module:Class`` names; None if there is none of this name in the module.
+    """The class that ``module:Class`` names; None if the module has no such name.
 
-    The current folder is looked into last, so that no file in it stands for an installed module.
+    The current folder is searched last, so that no file in it hides an installed module.
 
     Example:
         >>> import_class("collections:Counter")
@@ -24,10 +24,10 @@ def import_class(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
-        # another one that is missing is what the module imports
+        # if another module is missing, it is one that this module imports
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ValueError(
-            f"expected a module that Python finds, got {module!r} in {name!r}: go to its folder, "
-            "name that in PYTHONPATH, or install it"
+            f"expected a module that Python finds, got {module!r} in {name!r}: change to its "
+            "folder, add the folder to PYTHONPATH, or install it"
         ) from error

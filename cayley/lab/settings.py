@@ -1,4 +1,4 @@
-"""What a setting may be: its type, its words, its range, checked the same way everywhere."""
+"""The type, the words and the range of a setting, checked the same way everywhere."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,18 +10,18 @@ from cayley.lab.errors import RecipeError
 
 __all__ = ["Free", "Range", "check_settings", "convert"]
 
-# a dataclass from a table: its class, the table, and where that is
+# makes a dataclass from its class, a table, and the path of that table
 Maker = Callable[[type[Any], Any, str], Any]
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may be, as ``Annotated[int, Range(1, 100)]``; all are finite.
+    """The range of a setting, as ``Annotated[int, Range(1, 100)]``; only finite numbers.
 
     Arguments:
         least: The smallest.
         most: The largest; None for no limit.
-        below: What all are smaller than; None for no limit.
+        below: An exclusive upper limit; None for none.
 
     Example:
         >>> 0.5 in Range(0, below=1), 1.0 in Range(0, below=1), math.nan in Range(0)
@@ -35,7 +35,7 @@ class Range:
     below: float | None = None
 
     def __contains__(self, value: float) -> bool:
-        # an integer may be too large for a float, which isfinite makes of it
+        # an integer may be too large for a float, to which isfinite converts it
         return (
             (isinstance(value, int) or math.isfinite(value))
             and value >= self.least
@@ -56,22 +56,22 @@ class Free:
     """Why a setting has no list of words and no range, as ``Annotated[str, Free("a path")]``.
 
     Arguments:
-        reason: What checks it instead, or why nothing can.
+        reason: What checks it instead, or why nothing does.
     """
 
     reason: str
 
 
 def convert(value: Any, hint: Any, path: str, make: Maker | None = None) -> Any:
-    """A value as its type asks: lists become tuples, integers floats, tables dataclasses.
+    """A value converted to its type: lists become tuples, integers floats, tables dataclasses.
 
     Arguments:
         value: As TOML or Python gives it.
-        hint: The annotation. What is none of ``int``, ``float``, ``str``, ``bool``, ``None``,
-            ``Literal``, tuple, dict, dataclass, a union or one of them with a :class:`Range` is
+        hint: The annotation. Types other than ``int``, ``float``, ``str``, ``bool``, ``None``,
+            ``Literal``, tuple, dict, dataclass, a union, or one of them with a :class:`Range` are
             not checked.
         path: The name of the setting in a message.
-        make: Makes a dataclass of a table; without it, a dataclass must be given as it is.
+        make: Makes a dataclass from a table; without it, a dataclass must be given itself.
 
     Example:
         >>> convert([1, 2], tuple[Annotated[int, Range(1)], ...], "sizes")
@@ -96,7 +96,7 @@ def convert(value: Any, hint: Any, path: str, make: Maker | None = None) -> Any:
         return {key: convert(one, parts[1], f"{path}.{key}", make) for key, one in value.items()}
     elif kind in (Union, UnionType):
         if isinstance(value, Mapping) and (tables := [p for p in parts if _is_table(p)]):
-            # its error says more than that of the union
+            # its error is more specific than that of the union
             return convert(value, tables[0], path, make)
         for part in parts:
             try:
@@ -119,11 +119,11 @@ def convert(value: Any, hint: Any, path: str, make: Maker | None = None) -> Any:
 
 
 def check_settings(settings: Any, path: str = "") -> None:
-    """Convert every field of a dataclass, though it be frozen; raise at one that is wrong.
+    """Convert every field of a dataclass, even a frozen one; raise if one is wrong.
 
     Arguments:
         settings: The dataclass.
-        path: What stands before the name of a field in a message.
+        path: The prefix of a field's name in a message.
 
     Example:
         >>> @dataclass(frozen=True)

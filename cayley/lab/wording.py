@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: four digits, the same decimals where they are compared."""
+"""Numbers for readers: four digits, and the same decimals for numbers that are compared."""
 
 import math
 import re
@@ -24,11 +24,11 @@ DIGITS = 4
 
 
 def align(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Lines of columns; only the last one is wrapped, as the others are for copying.
+    """Lines of columns; only the last one is wrapped, since the others are for copying.
 
     Arguments:
-        rows: Their cells, as many in each.
-        width: Of a line.
+        rows: The cells, the same number in each row.
+        width: The width of a line.
 
     Example:
         >>> align([["mnist", "0.97"], ["cifar10", "0.5, 0.6"]], 13)
@@ -45,7 +45,7 @@ def align(rows: Sequence[Sequence[str]], width: int) -> list[str]:
 
 
 def counted(count: int, what: str) -> str:
-    """So many things.
+    """A number of things in words.
 
     Example:
         >>> counted(1, "run"), counted(2, "run")
@@ -55,7 +55,7 @@ def counted(count: int, what: str) -> str:
 
 
 def decimals(value: float) -> int | None:
-    """How many decimals show four digits of a number; None where only an exponent does.
+    """How many decimals show four digits of a number; None if it needs an exponent.
 
     Example:
         >>> decimals(0.97312), decimals(97.312), decimals(1.2e-5)
@@ -69,7 +69,7 @@ def decimals(value: float) -> int | None:
 
 
 def natural_key(text: str) -> list[tuple[float, str]]:
-    """What sorts texts with numbers in them as a reader would.
+    """A key that sorts texts with numbers in them as a reader would.
 
     Example:
         >>> sorted(["n = 16, x", "n = 8, y", "m"], key=natural_key)
@@ -104,7 +104,7 @@ def short_number(value: float) -> str:
 
 
 def spread(mean: float, deviation: float | None) -> str:
-    """A mean and what it varies by, where that is known.
+    """A mean with its standard deviation, if that is known.
 
     Example:
         >>> spread(0.97312, 0.00119), spread(0.97312, None)
@@ -126,7 +126,7 @@ def printed(value: float, deviation: float | None) -> str:
 
 
 def signed(value: float, like: float) -> str:
-    """A difference, with its sign and the decimals of what it is a difference of.
+    """A difference, with its sign and the decimals of the numbers it is a difference of.
 
     Example:
         >>> signed(-0.004, like=0.9731), signed(0.0, like=97.0)
@@ -139,7 +139,7 @@ def signed(value: float, like: float) -> str:
 
 
 def time_words(seconds: float) -> str:
-    """A time with the unit that suits it.
+    """A time in a suitable unit.
 
     Example:
         >>> time_words(0.00312), time_words(62.07), time_words(725)

@@ -41,14 +41,14 @@ __all__ = [
 
 Network = TypeVar("Network", bound=Recurrent)
 
-# what only a layer over sequences has, and the value of it that a cell is
+# options that only make sense for layers over sequences, with the values that a cell stands for
 SEQUENTIAL = {"num_layers": 1, "batch_first": False, "dropout": 0.0, "bidirectional": False}
 
 
 class Cell(Recurrent):
     """One step of a network of one layer, with the parameters and the ``state_dict`` of that layer.
 
-    It is what :func:`make_cell` adds to a network.
+    :func:`make_cell` combines this class with a network.
     """
 
     network: ClassVar[type[Recurrent]]
@@ -79,10 +79,10 @@ class Cell(Recurrent):
 
     @classmethod
     def of(cls, layer: Recurrent) -> Self:
-        """The cell of a layer, which has the layer's parameters themselves.
+        """The cell of a layer; the two share their parameters.
 
         Arguments:
-            layer: Of the network that this is the cell of, with one layer and one direction.
+            layer: A layer of this cell's network, with ``num_layers=1`` and one direction.
         """
         network = cls.network
         if type(layer) not in (network, cls) or layer.num_layers * layer.num_directions != 1:
@@ -91,7 +91,7 @@ class Cell(Recurrent):
                 f"{type(layer).__name__}({layer.extra_repr()})"
             )
         cell = cls.__new__(cls)
-        # parameters, buffers and modules are held in dictionaries, which both now have
+        # parameters, buffers and modules are held in dictionaries, which both now share
         cell.__dict__.update(layer.__dict__)
         return cell
 
@@ -138,13 +138,13 @@ class Cell(Recurrent):
         return state[0] if len(state) == 1 else state
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """The output and the state after a step, which is what a call gives."""
+        """The output of a step and the state after it; a call returns the state alone."""
         after: State = self(x_t, state)
         return after if isinstance(after, Tensor) else after[0], after
 
 
 def make_cell(network: type[Network]) -> type[Network]:
-    """The cell of a network: a class that takes its arguments, and makes one step of it a call.
+    """The cell class of a network: it takes the network's arguments, and a call is one step.
 
     Example:
         >>> import torch
@@ -161,8 +161,8 @@ def make_cell(network: type[Network]) -> type[Network]:
 
     ``cell(input, hx)`` gives the state after the step. Parameters and ``state_dict`` are those of a
     :class:`~cayley.{name}` of one layer: either loads what the other has saved, and
-    ``{name}Cell.of(layer)`` shares them. W is formed at each call in training: put a loop into
-    ``with cell.held():``, and ``cell.freeze()`` a cell that only evaluates.
+    ``{name}Cell.of(layer)`` shares them. In training every call forms W again: put a loop of steps
+    inside ``with cell.held():``, and call ``cell.freeze()`` for evaluation.
 
     Arguments:
         arguments: The sizes that :class:`~cayley.{name}` takes, then ``bias``.

@@ -26,12 +26,12 @@ from cayley.tracing import no_autocast
 
 __all__ = ["RNN"]
 
-# what is normalised: what the input contributes, and the recurrent products
+# what is normalised: the products with the input, and those with the state
 SITES = ("ih", "hh")
 
 
 class _Arranged(NamedTuple):
-    """A frozen matrix as a step reads it, transposed, and a view of U; what they are made of."""
+    """A frozen W and U, transposed for one step, and the tensors that they were made from."""
 
     matrix: StructuredMatrix
     kept: Tensor | None
@@ -57,7 +57,8 @@ class RNN(Recurrent):
 
     where N normalises each example over its units, ``"layer"``, and over the last K steps too,
     ``"atn"``: assorted-time normalisation. Each has its own γ and β (``gamma_ih_l0``,
-    ``gamma_hh_l0``, …), which start at 1 and 0. There is no fused kernel of it, which is said once.
+    ``gamma_hh_l0``, …), which start at 1 and 0. There is no fused kernel for it; a warning says so
+    once.
 
     With ``recurrent=None`` and tanh or ReLU the layer *is* ``nn.RNN``: the same parameters, numbers
     and initialisation, two biases included. Otherwise there is one bias a layer, ``bias_l0``.
@@ -68,13 +69,13 @@ class RNN(Recurrent):
         A *complex* recurrent matrix acts on states of n complex units, which the layer holds as 2n
         real features [Re h, Im h]: its output has 2n features, and W acts as [[R, −C], [C, R]].
 
-        The matrix is formed in float32 or float64 and the recurrence runs in that precision also
-        under autocast, which rounds the input's contribution only: an orthogonal recurrence never
-        forgets a rounding error. The output then is float32, as that of ``layer_norm`` is.
+        The matrix is formed in float32 or float64, and the recurrence runs in that precision even
+        under autocast, which applies to the product with the input only: an orthogonal recurrence
+        never forgets a rounding error. The output is then float32, as with ``layer_norm``.
 
         With ``norm="atn"`` the state is (h, windows), where the second tensor holds the statistics
-        of the last K − 1 steps: with it, chunks and :meth:`step` give what one run gives. Given h
-        alone the layer starts an empty window.
+        of the last K − 1 steps: with it, chunks and :meth:`step` give the same numbers as one run.
+        Given h alone, the layer starts with an empty window.
 
     References:
         Finding Structure in Time, Elman, 1990.
@@ -98,20 +99,20 @@ class RNN(Recurrent):
             direction gets a copy; or None for a free matrix.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
-        nonpositive_bias: Whether the threshold of modReLU is :math:`-|b|`, which is never above 0
-            and b itself below it, see :func:`~cayley.activations.nonpositive`: then the complex
-            modReLU has no singularity.
+        nonpositive_bias: Whether the threshold of modReLU is :math:`-|b|`, which is never positive,
+            see :func:`~cayley.activations.nonpositive`: the complex modReLU then has no
+            singularity.
         norm: None, ``"layer"`` or ``"atn"``, of real recurrences.
         window: The number K of steps of ``"atn"``.
         affine: Whether the normalisations have γ and β; otherwise they are 1 and 0.
         eps: The ε of both normalisations.
-        plain_state: Whether the windows of ``"atn"`` are kept in the layer, and the state is h,
-            see :class:`~cayley.LSTM`.
+        plain_state: Whether the windows of ``"atn"`` are kept in the layer, so that the state is h
+            alone; see :class:`~cayley.LSTM`.
         initializers: Functions that fill a tensor in place, under some of ``"weight_ih"``,
-            ``"weight_hh"``, ``"bias"`` and ``"h0"``, in the place of the network's own; or the
-            names of some, keys of :data:`cayley.initializers.INITIALIZERS`, such as ``"zeros_"``.
-            The layer keeps them: to be pickled it needs functions that can be.
-        device, dtype: Of the parameters, real also with a complex matrix.
+            ``"weight_hh"``, ``"bias"`` and ``"h0"``, to replace the network's own; or their names,
+            keys of :data:`cayley.initializers.INITIALIZERS`, such as ``"zeros_"``. The layer keeps
+            them, so a layer can be pickled only if they can.
+        device, dtype: Of the parameters; dtype is real even with a complex matrix.
 
     Shapes:
         As ``nn.RNN``: input (T, B, I), ``hx`` (layers · directions, B, H) ↦ output
@@ -191,7 +192,7 @@ class RNN(Recurrent):
         self._initializers = named_initializers(initializers or {})
         self._is_structured = template is not None
         self._arranged: Cache[_Arranged] = Cache()
-        # nn.RNN has two biases, which only their sum distinguishes; we have one unless we are it
+        # nn.RNN has two biases, of which only the sum matters; we have one, except as nn.RNN
         self._two_biases = template is None and norm is None and not self._threshold
         bias_names = ("bias_ih", "bias_hh") if self._two_biases else ("bias",)
         for suffix, size, _ in self.suffixes():
@@ -214,7 +215,7 @@ class RNN(Recurrent):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as when the layer was made."""
+        """Draw all parameters again, as when the layer was made."""
         bound = self.hidden_size**-0.5
         uniform = partial(nn.init.uniform_, a=-bound, b=bound)
         initializers: dict[str, Initializer] = {
@@ -322,7 +323,7 @@ class RNN(Recurrent):
         batch_sizes: Tensor | None,
         reverse: bool,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The same with a normalisation, whose windows run in the order of the recurrence."""
+        """:meth:`run` with a normalisation, whose windows follow the order of the recurrence."""
         weight = getattr(self, f"weight_ih_{suffix}")
         if weight.dtype not in PRECISIONS:
             raise TypeError(
@@ -372,7 +373,7 @@ class RNN(Recurrent):
         return NormSite(weight.new_ones(H), weight.new_zeros(H), past)
 
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:
-        """The bias to add to z and the threshold of the activation; at most one is there."""
+        """The bias to add to z, and the threshold of the activation; at most one is not None."""
         if not self.bias:
             U = getattr(self, f"weight_ih_{suffix}")
             return None, U.new_zeros(self.hidden_size) if self._threshold else None

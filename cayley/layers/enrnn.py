@@ -8,6 +8,7 @@ from cayley.initializers import small_uniform_
 from cayley.layers.elman import RNN
 from cayley.layers.options import Options, with_initializers
 from cayley.parametrizations.long_short import LongShort, check_sizes
+from cayley.parametrizations.rebase_option import Rebase
 
 __all__ = ["ENRNN"]
 
@@ -19,17 +20,17 @@ class ENRNN(RNN):
         h^L_t &= \mathrm{modReLU}_b(U^L x_t + W_L h^L_{t-1} + W_C h^S_{t-1}) \\
         h^S_t &= \mathrm{modReLU}_b(U^S x_t + W_S h^S_{t-1})
 
-    with an orthogonal :math:`W_L = (I + A)^{-1} (I - A) D` and :math:`W_S = T`, or, from the first
-    ρ(T) > 1 on, :math:`W_S = T / (\rho(T) + \epsilon)`. The state is
-    :math:`h = [h^L; h^S]`, and ``layer.weight_hh_l0`` the matrix [[W_L, W_C], [0, W_S]]: one
-    recurrence of :class:`~cayley.RNN`. :math:`U \sim U[-0.01, 0.01]`, b = 0, :math:`h_0 = 0` at
-    the start.
+    with an orthogonal :math:`W_L = (I + A)^{-1} (I - A) D` and :math:`W_S = T`; from the first step
+    with ρ(T) > 1 on, :math:`W_S = T / (\rho(T) + \epsilon)`. The state is
+    :math:`h = [h^L; h^S]`, and ``layer.weight_hh_l0`` is the matrix [[W_L, W_C], [0, W_S]], so that
+    one recurrence of :class:`~cayley.RNN` computes both. :math:`U \sim U[-0.01, 0.01]`, b = 0 and
+    :math:`h_0 = 0` at the start.
 
     Note:
-        A full eigendecomposition of T at every step took most of the time in the reference's code;
-        here the dominant eigenpair is followed, see
-        :func:`~.eigenvalue.dominant.dominant_eigenpair`. ``layer.events`` tells how
-        often that was not enough.
+        The reference's code computes all eigenvalues of T at every step, which takes most of its
+        time. Here the dominant eigenpair is tracked from step to step, see
+        :func:`~.eigenvalue.dominant.dominant_eigenpair`. ``layer.events`` counts how often that
+        was not enough.
 
     References:
         Eigenvalue Normalized Recurrent Neural Networks for Short Term Memory, Helfrich, Ye, 2020.
@@ -39,8 +40,8 @@ class ENRNN(RNN):
     Arguments:
         input_size: The number of features of the input.
         long_size: The number q of units of the long-term state; 0 for none.
-        short_size: The number s of units of the short-term state; 0 for none, which makes it
-            :class:`~cayley.ScoRNN`.
+        short_size: The number s of units of the short-term state; 0 for none, which makes the
+            network a :class:`~cayley.ScoRNN`.
         num_layers: The number of layers stacked.
         bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         coupled: Whether the short-term state acts on the long-term one, by :math:`W_C`.
@@ -48,6 +49,7 @@ class ENRNN(RNN):
         eps: The ε above; the reference uses 0.
         nonlinearity: See :class:`~cayley.RNN`.
         coupling: How :math:`W_C` is drawn, ``"uniform"`` (Glorot) or ``"orthogonal"``.
+        rebase: See :class:`~cayley.ScoRNN`.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -76,6 +78,7 @@ class ENRNN(RNN):
         eps: float = 0.0,
         nonlinearity: str = "modrelu",
         coupling: str = "uniform",
+        rebase: Rebase | None = None,
         **options: Unpack[Options],
     ) -> None:
         check_sizes("long_size", long_size, "short_size", short_size)
@@ -94,6 +97,7 @@ class ENRNN(RNN):
                 negative_ones=negative_ones,
                 eps=eps,
                 coupling=coupling,
+                rebase=rebase,
             ),
             nonlinearity=nonlinearity,
             **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),

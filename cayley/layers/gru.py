@@ -17,6 +17,7 @@ from cayley.parametrizations.gates import GATES, GateMatrices
 from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.orthogonal import make_map
 from cayley.parametrizations.parametrization import PRECISIONS, full_precision
+from cayley.parametrizations.rebase_option import Rebase
 from cayley.parametrizations.structured import StructuredMatrix
 from cayley.recurrences.gru import gru
 from cayley.tracing import no_autocast
@@ -44,28 +45,28 @@ class NCGRU(Recurrent):
             c = modrelu(x_c + (r * h) @ U_c.T, b)
             h = (1 - u) * h + u * c
 
-    with ``tanh(… + b)`` in the place of modReLU if asked for. The orthogonal matrices are
-    :math:`(I + A)^{-1} (I - A) D` with an inverse that follows A by Neumann series, see
-    :class:`~cayley.parametrizations.NeumannCayley`; ``order=None`` computes it exactly instead and
-    is the same network. ``structured.weight_hh_l0`` holds their free tensors and the free matrices
-    (``reset_A``, ``update``, ``candidate_A``). ``layer.weight_hh_l0`` reads all three matrices,
-    (3n, n), and assigning to it sets them.
+    with ``tanh(… + b)`` instead of modReLU for ``nonlinearity="tanh"``. The orthogonal matrices are
+    :math:`(I + A)^{-1} (I - A) D` with an inverse that is updated by Neumann series as A changes,
+    see :class:`~cayley.parametrizations.NeumannCayley`; ``order=None`` computes it exactly and
+    gives the same network. ``structured.weight_hh_l0`` holds their free tensors and the free
+    matrices (``reset_A``, ``update``, ``candidate_A``). ``layer.weight_hh_l0`` reads all three
+    matrices, (3n, n), and assigning to it sets them.
 
-    Call :meth:`refresh_` at the beginning of every epoch to have the inverses computed anew as the
-    paper does; without it, that happens when their measured error asks for it.
+    Call :meth:`refresh_` at the beginning of every epoch to compute the inverses from scratch, as
+    the paper does; without it, that happens when their measured error is too large.
 
     Note:
         u = 1 takes the candidate, as in the reference. ``nn.GRU`` has the gate z = 1 − u, which is
-        this one with negated weights, and :math:`r \odot (U_c h)` where this is
-        :math:`U_c (r \odot h)`. So the weights of an ``nn.GRU`` give its numbers here only where r
-        is 1, or where :math:`U_c` is diagonal and has no bias of its own. There is one bias for
-        each gate: the threshold b takes the place of :math:`b_c`.
+        this one with negated weights, and :math:`r \odot (U_c h)` where this layer has
+        :math:`U_c (r \odot h)`. So the weights of an ``nn.GRU`` give the same numbers here only if
+        r is 1, or if :math:`U_c` is diagonal and has no bias of its own. There is one bias for
+        each gate: the threshold b replaces :math:`b_c`.
 
         The paper does not give the initial values of the other parameters. They are those of
         ``nn.GRU``, :math:`U(-1/\sqrt n, 1/\sqrt n)`, and b = 0.
 
-        The recurrence runs in float32 or float64 also under autocast, which rounds the input's
-        contribution only.
+        The recurrence runs in float32 or float64 even under autocast, which applies to the product
+        with the input only.
 
     References:
         Orthogonal Gated Recurrent Unit with Neumann-Cayley Transformation, Mucllari,
@@ -80,14 +81,16 @@ class NCGRU(Recurrent):
         dropout: Probability of dropout on the output of each layer but the last.
         bidirectional: Whether a second set of weights reads the sequence from its end.
         orthogonal: Which matrices are orthogonal: any of ``"reset"``, ``"update"`` and
-            ``"candidate"``. The paper leaves the update gate's free; to choose others is its
-            ablation.
+            ``"candidate"``. The paper leaves that of the update gate free; the other choices are
+            its ablation study.
         order: The order of the Neumann series; None for the exact inverse.
         negative_ones: How many entries of D are −1, the last ones. None for n // 2.
-        tolerance: The residual above which an inverse is computed anew; None for what the
+        tolerance: The residual above which an inverse is computed from scratch; None for what the
             precision allows, see :class:`~cayley.parametrizations.NeumannCayley`.
-        refresh_every: After how many updates an inverse is computed anew in any case.
-        refine: Whether matrices by Neumann series are moved to orthogonal ones; the paper does not.
+        refresh_every: After how many updates an inverse is computed from scratch in any case.
+        refine: Whether the matrices from Neumann series are moved to the nearest orthogonal ones,
+            which the paper does not do.
+        rebase: See :class:`~cayley.ScoRNN`.
         nonlinearity: Of the candidate: ``"modrelu"`` or ``"tanh"``.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
@@ -123,6 +126,7 @@ class NCGRU(Recurrent):
         tolerance: float | None = None,
         refresh_every: int | None = None,
         refine: bool = True,
+        rebase: Rebase | None = None,
         nonlinearity: str = "modrelu",
         trainable_h0: bool = False,
         initializers: Mapping[str, Initializer | str] | None = None,
@@ -157,14 +161,14 @@ class NCGRU(Recurrent):
             unused |= {"tolerance": tolerance, "refresh_every": refresh_every}
             unused["refine"] = None if refine else False
         if not self.orthogonal:
-            unused["negative_ones"] = negative_ones
+            unused |= {"negative_ones": negative_ones, "rebase": rebase}
         for name, value in unused.items():
             if value is not None:
                 why = "the inverse is exact" if self.orthogonal else "no matrix is orthogonal"
                 default = True if name == "refine" else None
                 raise ValueError(f"expected {name}={default} where {why}, got {value}")
         if order is None:
-            make = partial(ScaledCayley, negative_ones=negative_ones)
+            make = partial(ScaledCayley, negative_ones=negative_ones, rebase=rebase)
         else:
             make = partial(
                 NeumannCayley,
@@ -173,6 +177,7 @@ class NCGRU(Recurrent):
                 tolerance=tolerance,
                 refresh_every=refresh_every,
                 refine=refine,
+                rebase=rebase,
             )
         template = make_map(make, n, device)
         for suffix, size, _ in self.suffixes():
@@ -196,7 +201,7 @@ class NCGRU(Recurrent):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as when the layer was made."""
+        """Draw all parameters again, as when the layer was made."""
         bound = self.hidden_size**-0.5
         for name, parameter in self.named_parameters(recurse=False):
             kind = name.partition("_l")[0]
@@ -213,7 +218,7 @@ class NCGRU(Recurrent):
             matrix.reset_parameters()
 
     def refresh_(self) -> None:
-        """Have the next forward pass in training compute the inverses anew, by factorisation.
+        """Have the next forward pass in training compute the inverses by factorisation.
 
         With ``order=None`` every pass does.
         """
@@ -265,7 +270,7 @@ class NCGRU(Recurrent):
         return (torch.lerp(h, c, u),)
 
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None]:
-        """The bias to add to the input's contribution and the threshold of modReLU."""
+        """The bias to add to the product with the input, and the threshold of modReLU."""
         n = self.hidden_size
         zeros = getattr(self, f"weight_ih_{suffix}").new_zeros(n)
         modrelu = self.nonlinearity == "modrelu"
@@ -289,7 +294,7 @@ class NCGRU(Recurrent):
 
 
 def check_orthogonal_gates(orthogonal: Sequence[str]) -> None:
-    """Raise unless each gate named is one that there is."""
+    """Raise unless every name is that of a gate."""
     listed = isinstance(orthogonal, Collection) and not isinstance(orthogonal, str)
     if not listed or not all(gate in GATES for gate in orthogonal):
         raise ValueError(

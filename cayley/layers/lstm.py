@@ -54,18 +54,19 @@ class LSTM(Recurrent):
       to which a step of a single sequence does not count;
     - ``"atn"`` does either over the last K steps: assorted-time normalisation.
 
-    Normalised layers start with W the identity four times, U orthogonal, biases and β at 0, γ at 1,
-    or at 0.1 over the batch.
+    Normalised layers start with W as four identity matrices, U orthogonal, biases and β at 0, and γ
+    at 1, or at 0.1 over the batch.
 
     Note:
-        The state is (h, c), and a third tensor where the next step needs more: the steps seen and,
-        over the layer, the statistics of the last K − 1 of them at each N. With it, chunks and
-        :meth:`step` give what one run gives. Given (h, c) alone the layer starts an empty window,
-        as the published code does at every segment of truncated backpropagation. Over the batch
-        the third tensor counts steps only: while training, each call starts an empty window.
+        The state is (h, c), with a third tensor if the next step needs more: the number of steps
+        seen and, over the layer, the statistics of the last K − 1 of them at each N. With it,
+        chunks and :meth:`step` give the same numbers as one run. Given (h, c) alone, the layer
+        starts with an empty window, as the published code does at every segment of truncated
+        backpropagation. Over the batch the third tensor only counts steps: in training, each call
+        starts with an empty window.
 
-        Gates are stacked as torch does, input, forget, candidate, output; the documents stack them
-        forget, input, output, candidate.
+        Gates are stacked in torch's order: input, forget, candidate, output. The papers stack them
+        as forget, input, output, candidate.
 
     References:
         Long Short-Term Memory, Hochreiter, Schmidhuber, 1997.
@@ -85,20 +86,20 @@ class LSTM(Recurrent):
         norm: None, ``"layer"``, ``"batch"`` or ``"atn"``.
         window: The number K of steps of ``"atn"``.
         over: What ``"atn"`` takes statistics over, ``"layer"`` or ``"batch"``.
-        norm_cell: Whether :math:`N_c` is there; otherwise it is the identity.
+        norm_cell: Whether cells are normalised; otherwise :math:`N_c` is the identity.
         affine: Whether the normalisations have γ and β; otherwise they are 1 and 0.
         bias_inside: Whether there are two biases inside of N as above, or one outside,
             :math:`N_h(W h) + N_x(U x) + b`, named ``bias_l0``.
-        forget_bias: What is added to the forget gate at the start: its bias, or with a
-            normalisation, which would undo a bias inside, its :math:`\beta_h`, or without β the
-            bias outside. None leaves it as it is drawn.
+        forget_bias: The initial value of the forget gate's bias. A normalisation would cancel a
+            bias inside, so with one it is the initial :math:`\beta_h` or, without β, the bias
+            outside. None leaves it as it is drawn.
         eps: The ε of all normalisations.
-        max_steps: The number of time steps with statistics of the population, over the batch; all
-            later steps share the last one's.
-        plain_state: Whether the state is (h, c) always, as client code unpacks it. The third tensor
-            of a call is then kept in the layer, and goes on if the next call is given the state
-            that this one returned, detached or not; with any other state a window starts empty.
-            Traced code keeps none.
+        max_steps: Over the batch, the number of time steps that have population statistics of their
+            own; all later steps share those of the last.
+        plain_state: Whether the state is always (h, c), for code that unpacks two tensors. The
+            layer then keeps the third tensor itself, and uses it if the next call is given the
+            state that this one returned, detached or not; with any other state the window starts
+            empty. Traced code keeps nothing.
         initializers: Functions that fill a tensor in place, or their names, under some of
             ``"weight_ih"``, ``"weight_hh"`` and ``"bias"``; see :class:`~cayley.RNN`.
         device, dtype: Of the parameters.
@@ -145,7 +146,7 @@ class LSTM(Recurrent):
         check_number("LSTM", "eps", eps)
         check_integer("max_steps", max_steps)
         if norm is None and not affine:
-            raise ValueError("affine=False is about a normalisation: expected norm, got None")
+            raise ValueError("affine=False needs a normalisation: expected norm, got None")
         if forget_bias is not None and (norm is None or not affine):
             if not bias:
                 raise ValueError(
@@ -153,7 +154,7 @@ class LSTM(Recurrent):
                 )
             if norm is not None and bias_inside:
                 raise ValueError(
-                    "forget_bias would be undone by the normalisation: expected affine=True or "
+                    "forget_bias would be cancelled by the normalisation: expected affine=True or "
                     "bias_inside=False, got neither"
                 )
         sites = 0 if norm is None else 2 + norm_cell
@@ -211,7 +212,7 @@ class LSTM(Recurrent):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, as when the layer was made, and forget the population."""
+        """Draw all parameters again, as when the layer was made; clear population statistics."""
         H = self.hidden_size
         for name, parameter in self.named_parameters(recurse=False):
             kind, _, suffix = name.partition("_l")
@@ -299,10 +300,10 @@ class LSTM(Recurrent):
                         if not transforms_active():
                             raise
                         raise RuntimeError(
-                            "a normalisation over the batch writes statistics of the population "
-                            "while it trains, and a transform of torch.func, such as vmap or grad, "
-                            "cannot: give functional_call the buffers too, call layer.eval(), or "
-                            "normalise over the layer"
+                            "a normalisation over the batch writes population statistics in "
+                            "training, which a transform of torch.func, such as vmap or grad, "
+                            "cannot do: pass the buffers to functional_call too, call "
+                            "layer.eval(), or normalise over the layer"
                         ) from error
         h_n, c_n = (last_states(v, batch_sizes, False) for v in (states.h, states.c))
         y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
@@ -322,7 +323,7 @@ class LSTM(Recurrent):
         return torch.lstm_cell(x, state, *weights)
 
     def freeze(self) -> Self:
-        """Keep all that is made of weights and statistics; see :meth:`Recurrent.freeze`."""
+        """Keep all matrices and population statistics; see :meth:`Recurrent.freeze`."""
         super().freeze()
         for population in self.population.values():
             cast(PopulationStatistics, population).freeze()
@@ -345,7 +346,7 @@ class LSTM(Recurrent):
         return cast(PopulationStatistics, self.population[f"{site}_{suffix}"])
 
     def _biases(self, suffix: str) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The biases inside N_x and N_h, and the one outside; without N the first is both."""
+        """The biases inside N_x and N_h, and the one outside; without N the first is their sum."""
         if not self.bias:
             return None, None, None
         if self.norm is not None and not self.bias_inside:

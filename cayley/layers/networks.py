@@ -1,4 +1,4 @@
-"""The networks of the papers: each the layer :class:`~cayley.RNN` with a recurrent matrix."""
+"""The networks of the papers: :class:`~cayley.RNN` with different recurrent matrices."""
 
 from functools import partial
 from typing import Literal, Unpack, cast
@@ -19,6 +19,7 @@ from cayley.parametrizations import (
     StiefelPoint,
     UnitaryComposition,
 )
+from cayley.parametrizations.rebase_option import Rebase
 
 __all__ = ["EURNN", "ORNN", "URNN", "ExpRNN", "FullURNN", "ScoRNN", "ScuRNN", "SpectralRNN"]
 
@@ -47,6 +48,11 @@ class ScoRNN(RNN):
         init: What A starts with: ``"blocks"``, the paper's choice, which gives W the eigenvalues
             :math:`\pm e^{\pm it}`, :math:`t \sim U[0, \pi/2)`; ``"circle"``, ``"uniform"`` or
             ``"zero"``, see :func:`~cayley.parametrizations.skew.initial_entries`.
+        rebase: Whether D is chosen again where entries of A grow beyond 1, for the same W, so that
+            ρ need not be tuned: ``"auto"``, or after how many steps to look. D is chosen for the
+            initial W when the layer is made. In training it takes the optimizer, whose moments
+            have to follow: call ``cayley.optim.attach_rebase(model, optimizer)`` once; a warning
+            says so if you forget. None to keep D.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:
@@ -71,6 +77,7 @@ class ScoRNN(RNN):
         nonlinearity: str = "modrelu",
         bandwidth: int | None = None,
         init: str = "blocks",
+        rebase: Rebase | None = None,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(
@@ -82,7 +89,11 @@ class ScoRNN(RNN):
             dropout=dropout,
             bidirectional=bidirectional,
             recurrent=partial(
-                ScaledCayley, negative_ones=negative_ones, bandwidth=bandwidth, init=init
+                ScaledCayley,
+                negative_ones=negative_ones,
+                bandwidth=bandwidth,
+                init=init,
+                rebase=rebase,
             ),
             nonlinearity=nonlinearity,
             **with_initializers(options, weight_ih=small_uniform_, bias=nn.init.zeros_),
@@ -216,14 +227,15 @@ class FullURNN(RNN):
 
     .. math:: h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad W^* W = I
 
-    over n complex units. W starts as that of :class:`URNN`.
+    over n complex units. W is initialised as in :class:`URNN`.
 
     Note:
-        An optimiser of ``torch.optim`` would take W off the unitary matrices at the first step.
+        With an optimizer of ``torch.optim`` W would no longer be unitary after the first step.
         Train it with :class:`cayley.optim.StiefelRMSprop` or :class:`cayley.optim.StiefelSGD`,
         over the groups that :func:`cayley.parameter_groups` makes; ``train()`` and ``eval()`` warn
-        when W has left. torch's ``GradScaler``, ``clip_grad_value_`` and fused optimizers refuse
-        complex parameters such as W: for mixed precision use bfloat16, which needs no scaler.
+        if W is not unitary. torch's ``GradScaler``, ``clip_grad_value_`` and fused optimizers
+        do not take complex parameters such as W: for mixed precision use bfloat16, which needs no
+        scaler.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -287,7 +299,7 @@ class EURNN(RNN):
         hidden_size: The number n of complex units; the output has 2n features [Re h, Im h].
         num_layers: The number of recurrent layers stacked.
         bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
-        layers: The number L of layers of rotations of neighbours; n + 2 of them reach every
+        layers: The number L of layers of rotations of neighbouring units; n + 2 of them reach every
             unitary matrix. Or ``"fft"``: log₂ n layers in the pattern of the fast Fourier
             transform.
         options: Further keyword arguments of :class:`~cayley.RNN`.
@@ -389,8 +401,8 @@ class ExpRNN(RNN):
 
     .. math:: h_t = \mathrm{modReLU}_b(U x_t + W h_{t-1}), \qquad W = B \exp(K)
 
-    K is skew-symmetric, given by its n(n−1)/2 free entries; the base B is fixed, the identity
-    at first. :meth:`rebase_` moves it, as dynamic trivialisation does.
+    K is skew-symmetric, given by its n(n−1)/2 free entries; the base B is not trained and starts as
+    the identity. :meth:`rebase_` moves it, as dynamic trivialisation does.
 
     References:
         Cheap Orthogonal Constraints in Neural Networks: A Simple Parametrization of the Orthogonal
@@ -439,7 +451,7 @@ class ExpRNN(RNN):
         )
 
     def rebase_(self) -> None:
-        """Move every base B to the present W, which keeps its value, and set K to 0.
+        """Move every base B to the current W and set K to 0; W keeps its value.
 
         Call it after ``optimizer.step()``, every hundred steps or so: the exponential is then
         only ever used near 0, where it distorts gradients least.

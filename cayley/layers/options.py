@@ -1,4 +1,4 @@
-"""The options of Elman networks: those that all of them share, and what they may be."""
+"""The options that all Elman networks share, and checks of their values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
 
 
 def with_initializers(options: Options, **own: Initializer) -> Options:
-    """The options of a network with its own initialisers, over which go those of the options.
+    """The options of a network with its own initialisers, unless the options name others.
 
     Example:
         >>> from torch import nn
@@ -55,7 +55,7 @@ def check_norm(norm: str | None, window: int | None, affine: bool, is_complex: b
     if norm is not None and is_complex:
         raise ValueError(f"expected norm=None with a complex matrix, got {norm!r}")
     if norm is None and not affine:
-        raise ValueError("affine=False is about a normalisation: expected norm, got None")
+        raise ValueError("affine=False needs a normalisation: expected norm, got None")
     if norm == "atn":
         if window is None:
             raise ValueError("norm='atn' needs the number of steps of its window: pass window=K")
@@ -69,7 +69,7 @@ def check_norm(norm: str | None, window: int | None, affine: bool, is_complex: b
 
 def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:
     """Raise unless the activation exists for states of this kind."""
-    # a list: it can be asked for what has no hash
+    # a list, since nonlinearity may be something without a hash
     known = sorted({"modrelu", "identity"} if is_complex else {*ACTIVATIONS} - {"modrelu_stacked"})
     if nonlinearity not in known:
         kind = "a complex" if is_complex else "a real"
@@ -82,7 +82,7 @@ def check_nonlinearity(nonlinearity: str, is_complex: bool) -> None:
 def named_initializers(
     initializers: Mapping[str, Initializer | str], names: Sequence[str] = INITIALIZED
 ) -> dict[str, Initializer]:
-    """The functions, of which some may be given by name; raise unless all names are known.
+    """Initialisers as functions, where some may be given by name; raise for unknown names.
 
     Example:
         >>> named_initializers({"bias": "zeros_"})["bias"] is torch.nn.init.zeros_
@@ -90,7 +90,7 @@ def named_initializers(
     """
     if not isinstance(initializers, Mapping):
         raise TypeError(
-            f"expected initializers as a dictionary of functions under {names}, got "
+            f"expected initializers as a dictionary of functions with keys from {names}, got "
             f"{initializers!r}"
         )
     if unknown := set(initializers) - set(names):
@@ -106,7 +106,7 @@ def named_initializers(
             initializer = INITIALIZERS[initializer]
         if not callable(initializer):
             raise TypeError(
-                f"expected initializers of functions that fill a tensor in place, got "
+                f"expected initializers to be functions that fill a tensor in place, got "
                 f"{initializer!r} for {name!r}"
             )
         found[name] = initializer

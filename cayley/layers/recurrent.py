@@ -23,12 +23,13 @@ State = Tensor | tuple[Tensor, ...]
 
 
 class _Stream(NamedTuple):
-    """What a call returned, and the tensor of the stream that goes with it.
+    """The plain state that a call returned, and the tensor that was left out of it.
 
     Attributes:
-        tensors: The state that was returned, detached: their memory is not given to others.
-        versions: How often each had been written to.
-        stream: The last tensor of the state.
+        tensors: The state that was returned, detached. Keeping it keeps its memory from being used
+            for another tensor, so that addresses can be compared.
+        versions: The version counter of each when it was returned.
+        stream: The tensor that was left out, the last of the full state.
     """
 
     tensors: list[Tensor]
@@ -51,9 +52,9 @@ class _Stream(NamedTuple):
 class Recurrent(nn.Module, ABC):
     """Recurrent layers stacked on one another, in one or two directions.
 
-    A subclass says with :meth:`run` what one layer does in one direction; shapes, order of the
-    batch, packed sequences, dropout and the states of all layers are the business of this class,
-    and are those of :class:`torch.nn.RNN`.
+    A subclass defines in :meth:`run` what one layer does in one direction. This class handles
+    shapes, ``batch_first``, packed sequences, dropout and the states of all layers, all as in
+    :class:`torch.nn.RNN`.
 
     Arguments:
         input_size: The number I of features of the input.
@@ -65,8 +66,8 @@ class Recurrent(nn.Module, ABC):
         dropout: Probability of dropout on the output of each layer but the last.
         bidirectional: Whether a second set of weights reads the sequence from its end.
         trainable_h0: Whether the output's initial state is a parameter, ``h0_l0``.
-        streams: Whether the last tensor of the state is what a stream adds to the others: it may be
-            left out of ``hx``, and :meth:`run` is then given the others alone.
+        streams: Whether the last tensor of the state is one that only streams need: it may be left
+            out of ``hx``, and :meth:`run` then gets the others alone.
         plain_state: Whether that tensor is kept in the layer rather than returned, see
             :class:`~cayley.LSTM`.
     """
@@ -144,7 +145,7 @@ class Recurrent(nn.Module, ABC):
 
     @property
     def output_size(self) -> int:
-        """The number of features of the output: of both directions together."""
+        """The number of features of the output, of both directions together."""
         return self.state_sizes[0] * self.num_directions
 
     def suffixes(self) -> Iterator[tuple[str, int, bool]]:
@@ -178,8 +179,8 @@ class Recurrent(nn.Module, ABC):
         if isinstance(input, torch.fx.Proxy):
             raise TypeError(
                 f"torch.fx.symbolic_trace cannot look into {type(self).__name__}: use "
-                "torch.export.export(model, (x,)), or a torch.fx.Tracer whose is_leaf_module is "
-                "true of cayley.layers.Recurrent"
+                "torch.export.export(model, (x,)), or a torch.fx.Tracer whose is_leaf_module "
+                "returns True for cayley.layers.Recurrent"
             )
         if not (self.plain_state and self.streams):
             return self._forward(input, hx)
@@ -195,8 +196,8 @@ class Recurrent(nn.Module, ABC):
             if transforms_active() and is_batched(batch_sizes):
                 raise ValueError(
                     f"{type(self).__name__}: expected packed sequences of the same lengths for all "
-                    "networks under vmap, got lengths of each network's own: pad the sequences, or "
-                    "call the networks one by one"
+                    "networks under vmap, got different lengths: pad the sequences, or call the "
+                    "networks one by one"
                 )
             B = int(batch_sizes[0]) if len(batch_sizes) else 0
             if B == 0 or int(batch_sizes[-1]) == 0:
@@ -232,7 +233,7 @@ class Recurrent(nn.Module, ABC):
 
         Arguments:
             x_t: The input of one step, (B, I), or (I) without a batch.
-            state: The state that the step before returned, shaped as ``hx``; None at the start.
+            state: The state that the previous step returned, shaped as ``hx``; None at the start.
 
         Returns:
             The output of the step, (B, H) or (H), and the state after it.
@@ -246,7 +247,7 @@ class Recurrent(nn.Module, ABC):
         ):
             h = self.lean_step(x_t, state[0])
             if h is not None:
-                # a copy: the output may be written to
+                # a copy: the caller may write to the output
                 return h, h.unsqueeze(0).clone()
         if self.bidirectional:
             raise ValueError(
@@ -270,7 +271,7 @@ class Recurrent(nn.Module, ABC):
         return y, self._join(last)
 
     def _needs_forward(self) -> bool:
-        """Whether a step must be one of :meth:`forward`: a hook waits for it, or a kernel."""
+        """Whether a step has to call :meth:`forward`, because of a hook or a kernel."""
         return bool(
             self._forward_hooks
             or self._forward_pre_hooks
@@ -280,7 +281,7 @@ class Recurrent(nn.Module, ABC):
         )
 
     def _needs_kernel(self) -> bool:
-        """Whether :meth:`run` serves a step better, for its gradient, or somebody asks for it."""
+        """Whether a step has to use :meth:`run`: for a gradient, or a kernel was requested."""
         return (
             torch.is_grad_enabled()
             or torch._C._is_any_autocast_enabled()
@@ -289,10 +290,10 @@ class Recurrent(nn.Module, ABC):
         )
 
     def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:
-        """One step of one frozen layer in as few lines as it takes; None where it cannot be.
+        """One step of one frozen layer with as little Python as possible; None if it cannot be.
 
-        Around a product of a matrix and a vector, functions that call one another take most of the
-        time. A subclass that has none leaves it to :meth:`advance`.
+        The products of a step are so small that Python calls around them take most of the time. A
+        subclass without a short cut leaves the step to :meth:`advance`.
 
         Arguments:
             x: The input, (B, I).
@@ -315,10 +316,10 @@ class Recurrent(nn.Module, ABC):
     def advance(
         self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, ...]:
-        """One step of one layer: what :meth:`run` does to a sequence of one.
+        """One step of one layer: what :meth:`run` does to a sequence of length one.
 
-        A subclass may write it in a few operations of torch, which take less time than a kernel
-        takes to be called. Gradients are not asked for.
+        A subclass may write it in a few torch operations, which take less time than the call of a
+        kernel. It is used only where no gradient is needed.
 
         Arguments:
             suffix: The end of its parameters' names.
@@ -331,11 +332,12 @@ class Recurrent(nn.Module, ABC):
         return self.run(suffix, x.unsqueeze(0), state, None, False)[1]
 
     def freeze(self) -> Self:
-        """Keep every W as it is now, as a constant, and set the layer to evaluation.
+        """Keep every W as it is now, as a constant, and set the layer to evaluation mode.
 
-        Then nothing is formed, compared or waited for: :meth:`step` is as fast as a cell of torch.
-        W has no gradient, and what an optimizer writes to its free tensors is not noticed; to load
-        or assign some is. :meth:`unfreeze` or ``train()`` ends it.
+        :meth:`step` then costs little more than a cell of torch, since W is neither formed nor
+        compared with its free tensors, and nothing waits for a GPU. W has no gradient. Loading or
+        assigning free tensors gives a new W; what an optimizer writes to them goes unnoticed.
+        :meth:`unfreeze` or ``train()`` ends it.
 
         Example:
             >>> import cayley
@@ -367,10 +369,10 @@ class Recurrent(nn.Module, ABC):
     def held(self) -> Iterator[Self]:
         """Context in which W is formed once, with its graph, for all calls.
 
-        It is for loops over :meth:`step` in training, which then have one W, and one backward pass
+        It is for loops over :meth:`step` in training, which then share one W and one backward pass
         through it. The loop and its ``backward()`` may be inside; ``optimizer.step()`` belongs
-        after it, since W does not follow. ``torch.nn.utils.parametrize.cached()`` does the same for
-        all layers of a model.
+        after it, since W does not change inside. ``torch.nn.utils.parametrize.cached()`` does the
+        same for all layers of a model.
 
         Example:
             >>> import cayley
@@ -389,7 +391,7 @@ class Recurrent(nn.Module, ABC):
                 matrix.release(state)
 
     def _with_stream(self, hx: State | None) -> State | None:
-        """A state as :meth:`run` takes it, if it is the one that the last call returned."""
+        """The full state, if this is the plain state that the last call returned."""
         last = self._stream.value
         if last is None or hx is None:
             return hx
@@ -399,7 +401,7 @@ class Recurrent(nn.Module, ABC):
         return (*tensors, last.stream) if last.goes_on_with(tensors) else hx
 
     def _without_stream(self, state: State) -> State:
-        """What a client unpacks; the rest is kept for the next call."""
+        """The plain state that a caller unpacks; the rest is kept for the next call."""
         *tensors, stream = state
         if traced(stream):
             self._stream.value = None
@@ -409,13 +411,13 @@ class Recurrent(nn.Module, ABC):
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def carry(self, state: State, *, decay: float = 1.0, max_norm: float | None = None) -> State:
-        r"""A state for the next chunk of a long sequence: detached, and smaller if asked for.
+        r"""The state for the next chunk of a long sequence: detached, and optionally made smaller.
 
         .. math:: h \mapsto d\, h \min(1, m / \|d\, h\|)
 
-        An orthogonal W with b = 0 keeps all that it is given, so a state that is carried through
-        thousands of steps grows with the root of their number, and the output with it. Either
-        number bounds it; so do thresholds b < 0 and :class:`~cayley.ENRNN`.
+        An orthogonal W with b = 0 adds up all inputs, so a state that is carried through thousands
+        of steps grows with the square root of their number, and the output with it. Either of the
+        two numbers bounds it; so do thresholds b < 0 and :class:`~cayley.ENRNN`.
 
         Arguments:
             state: What a call returned.
@@ -490,7 +492,7 @@ class Recurrent(nn.Module, ABC):
 
     def _join(self, states: list[tuple[Tensor, ...]]) -> State:
         if len(states) == 1:
-            # a copy, as of several: the output may be written to
+            # a copy, as torch.stack makes one below: the caller may write to the output
             tensors = tuple(h.unsqueeze(0).clone() for h in states[0])
         else:
             tensors = tuple(torch.stack(h) for h in zip(*states, strict=True))
@@ -525,13 +527,14 @@ class Recurrent(nn.Module, ABC):
             )
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """Add a parameter, as every module does; refuse what would take a structured W apart."""
+        """Add a parameter, as every module does; refuse to let pruning break a structured W."""
         matrix = name.removesuffix("_orig")
         if matrix != name and matrix in self.__dict__.get("_modules", {}).get("structured", ()):
             raise TypeError(
                 f"torch.nn.utils.prune cannot prune {matrix} of {type(self).__name__}: it is made "
-                f"of free tensors (structured.{matrix}), and zeros would take it off its set. "
-                "Prune weight_ih instead, or use fewer free entries: ScoRNN(bandwidth=…)"
+                f"from free tensors (structured.{matrix}), and with zeros in it it would lose its "
+                "structure. Prune weight_ih instead, or use fewer free entries: "
+                "ScoRNN(bandwidth=…)"
             )
         super().register_parameter(name, param)
 
@@ -543,12 +546,12 @@ class Recurrent(nn.Module, ABC):
         )
 
     def flatten_parameters(self) -> None:
-        """Do nothing: there is no cuDNN buffer to flatten into; ``nn.RNN`` has this method."""
+        """Do nothing; for code that calls this method of ``nn.RNN``."""
 
     def recurrent_matrix(self, suffix: str) -> Tensor:
-        """``weight_hh`` for a forward pass: in training, what its map remembers follows it.
+        """``weight_hh`` for a forward pass, which in training also updates the map's buffers.
 
-        A frozen complex one is given as it acts on real features.
+        A frozen complex matrix is returned as it acts on real features.
 
         Reading ``layer.weight_hh_l0`` gives the same matrix and changes nothing.
         """
@@ -556,7 +559,7 @@ class Recurrent(nn.Module, ABC):
         matrix = cast(StructuredMatrix | None, self.structured._modules.get(name))
         if matrix is None:
             return getattr(self, name)
-        # every step of a stream asks, and a call of a module takes longer than the answer
+        # a short cut for steps of a stream: calling a module takes longer than this lookup
         return matrix.acting if matrix.is_frozen else matrix(update=True)
 
     def matrices(self) -> Iterator[StructuredMatrix]:
@@ -564,7 +567,7 @@ class Recurrent(nn.Module, ABC):
         return cast(Iterator[StructuredMatrix], iter(self.structured.values()))
 
     def __getattr__(self, name: str) -> Any:
-        # most of what is asked for, and by every step of a stream
+        # first, since most lookups are of parameters, and every step of a stream makes some
         if (parameter := self.__dict__.get("_parameters", {}).get(name)) is not None:
             return parameter
         modules = self.__dict__.get("_modules", {})
@@ -594,8 +597,8 @@ class Recurrent(nn.Module, ABC):
                 got = tuple(state_dict[f"{prefix}{name}"].shape)
                 error_msgs.append(
                     f"{prefix}{name}: expected the free tensors of a structured matrix "
-                    f"({expected}), got the matrix itself {got}. If it is on the matrix's set, "
-                    f"assign it: layer.{name} = state_dict[{prefix + name!r}]"
+                    f"({expected}), got the matrix itself {got}. If it has that structure, assign "
+                    f"it: layer.{name} = state_dict[{prefix + name!r}]"
                 )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -618,7 +621,7 @@ class Recurrent(nn.Module, ABC):
 
 
 def freeze(model: nn.Module) -> nn.Module:
-    """Set a model to evaluation, and :meth:`~Recurrent.freeze` all layers in it.
+    """Set a model to evaluation mode and :meth:`~Recurrent.freeze` all layers in it.
 
     Example:
         >>> import cayley

@@ -1,4 +1,4 @@
-"""What a saved layer is made of, so that ``torch.load(weights_only=True)`` takes it."""
+"""The classes that saved layers are made of, so that ``torch.load(weights_only=True)`` works."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,13 +14,14 @@ from cayley.parametrizations.gates import GateMatrices
 from cayley.parametrizations.givens import Layer
 from cayley.parametrizations.long_short import LongShort
 from cayley.parametrizations.parametrization import Parametrization
+from cayley.parametrizations.rebase_option import RebaseOption
 from cayley.parametrizations.skew import Skew, SkewHermitian
 
 __all__ = ["register_safe_globals", "safe_globals"]
 
 
 def safe_globals(*layers: type[nn.Module]) -> list[Any]:
-    """The classes and functions that pickles of layers name, ours and torch's.
+    """The classes and functions that pickled layers refer to, ours and torch's.
 
     Arguments:
         layers: The classes of the layers themselves.
@@ -30,8 +31,8 @@ def safe_globals(*layers: type[nn.Module]) -> list[Any]:
         >>> cayley.ScoRNN in safe_globals(cayley.ScoRNN)
         True
     """
-    parts = [Cache, Layer, GateMatrices, LongShort, PopulationStatistics, Skew, SkewHermitian]
-    return [*layers, *parts, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
+    parts = [Cache, Layer, GateMatrices, LongShort, PopulationStatistics, RebaseOption]
+    return [*layers, *parts, Skew, SkewHermitian, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
 
 
 def _maps() -> Iterator[type]:
@@ -46,6 +47,6 @@ def _maps() -> Iterator[type]:
 def register_safe_globals(*layers: type[nn.Module]) -> None:
     """Let ``torch.load(weights_only=True)`` load whole layers, from now on in this process.
 
-    It makes objects of these classes and fills them, and runs none of their code but that.
+    Loading makes objects of these classes and fills in their attributes; it runs no other code.
     """
     torch.serialization.add_safe_globals(safe_globals(*layers))

@@ -1,4 +1,4 @@
-"""The last tensor of the state of a normalised recurrence: what a stream adds to h and c."""
+"""The last tensor of the state of a normalised recurrence, which streams need beside h and c."""
 
 from typing import Literal
 
@@ -25,7 +25,7 @@ def stream_size(sites: int, window: int, over: Literal["layer", "batch"]) -> int
 
 
 class StreamState:
-    """The last tensor of the state: what it says, what a run adds, and what it becomes.
+    """The last tensor of the state: read before a run, extended by it, and written after it.
 
     Its columns are the number of steps seen and, over the layer, for each normalisation the
     reference, the K − 1 means and the K − 1 variances. A layer whose next step needs none of this
@@ -64,7 +64,7 @@ class StreamState:
         for name, columns in zip(sites, state[:, 1:].split(2 * K - 1, 1), strict=True):
             reference, tables = columns[:, :1], columns[:, 1:]
             means, variances = (table.mT.unsqueeze(-1) for table in tables.split(K - 1, 1))
-            # columns of steps that never were may hold anything
+            # columns of steps that did not happen may hold anything
             means, variances = (table.where(weights > 0, 0) for table in (means, variances))
             self.past[name] = TimeWindow(reference, means, variances, weights)
 
@@ -74,7 +74,7 @@ class StreamState:
         return steps if self.seen is None else steps + self.seen.mT.long()
 
     def start(self) -> int:
-        """The number of steps before the first, of the sequence that has had the most."""
+        """The number of steps before this run, of the sequence with the most."""
         return 0 if self.seen is None else int(self.seen.max())
 
     def take(self, **found: tuple[Tensor, Tensor] | None) -> None:
@@ -88,7 +88,7 @@ class StreamState:
         return self.batch_sizes.to(self.x)[:, None, None]
 
     def statistics(self, eps: float) -> dict[str, tuple[Tensor, Tensor]]:
-        """Mean and unbiased variance that were used at each step, over the batch, (T, F)."""
+        """Mean and unbiased variance over the batch that were used at each step, (T, F)."""
         result = {}
         for name, (reference, values) in self.found.items():
             _, _, mean, scale = values.detach()

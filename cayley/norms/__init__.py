@@ -1,4 +1,4 @@
-"""Normalisation over time: assorted-time normalisation, and statistics of the population."""
+"""Normalisation over time: assorted-time normalisation, and population statistics."""
 
 from cayley.norms.atn import AssortedTimeNorm, assorted_time_norm
 from cayley.norms.batch import PopulationStatistics

@@ -37,10 +37,10 @@ class StepStatistics(NamedTuple):
     """Statistics of every step, and of the window that ends with it.
 
     Attributes:
-        reference: What all means are measured from, (B, 1) over the layer, (1, F) over the batch.
+        reference: What is subtracted from all means, (B, 1) over the layer, (1, F) over the batch.
         m: The mean of each step, (T, B, 1) or (T, 1, F).
         v: The population variance of each step, shaped as m.
-        w: The number of values, (T, 1, 1), counted in examples.
+        w: The number of examples, (T, 1, 1).
         mean: The mean of the window, shaped as m.
         var: The population variance of the window, shaped as m.
     """
@@ -77,7 +77,7 @@ def assorted_time_norm(
         2022, equations 3.7 to 3.9 of Pospisil's dissertation (2023).
 
     Arguments:
-        a: (T, B, F); or the steps one after another, (N, F), with ``batch_sizes``.
+        a: (T, B, F); with ``batch_sizes``, packed steps, (N, F).
         gamma: γ, (F); None for 1.
         beta: β, (F); None for 0.
         window: The number K of steps.
@@ -103,7 +103,7 @@ def assorted_time_norm(
     axis = 2 if over == "layer" else 1
     past = past if window > 1 else None
     if reference is None:
-        # the sum is a value, or the 0 of a batch without any
+        # the sum of one value, or 0 for an empty batch
         values = a.narrow(axis, 0, min(1, a.shape[axis])).sum(axis, keepdim=True)
         is_there = rows[..., None] if rows is not None and over == "layer" else None
         reference = reference_with_past(reference_of(values, is_there), past)
@@ -156,7 +156,7 @@ def unbiased(var: Tensor, w: Tensor, window: int, past: TimeWindow | None = None
 
 
 def check_over(over: str) -> None:
-    """Raise unless statistics can be taken over this."""
+    """Raise unless ``over`` is one of the axes that statistics are taken over."""
     if over not in ("layer", "batch"):
         raise ValueError(f"expected over to be 'layer' or 'batch', got {over!r}")
 
@@ -175,19 +175,19 @@ class AssortedTimeNorm(nn.Module):
         y_t = \gamma \odot \frac{a_t - \mu_t}{\sqrt{\sigma_t^2 + \epsilon}} + \beta, \qquad
         \mu_t, \sigma_t^2 \text{ over the last } k_t = \min(t, K) \text{ steps}
 
-    Over the layer, statistics are those of one example, over its units and the window's steps.
-    Over the batch, they are those of one unit, over the examples and the window's steps; examples
-    that have ended are not counted. K = 1 is layer or batch normalisation of every step. Unlike
-    these, a larger window lets the scale of a single step through.
+    Over the layer, statistics are those of one example, over its units and the steps of the window.
+    Over the batch, they are those of one unit, over the examples and the steps of the window;
+    sequences that have ended are not counted. K = 1 is layer or batch normalisation of every step.
+    A larger window, unlike these, preserves differences in scale between steps.
 
-    The statistics cost the same whatever K is, in memory too: of the steps of a window only means
-    and variances are kept. Gradients reach all steps of the window.
+    The statistics cost the same for every K, in memory too: only means and variances are kept of
+    the steps of a window. Gradients reach all steps of the window.
 
     Note:
-        The documents do not say what the form over the batch does at inference. Here it uses, as
-        batch normalisation does, the mean over training batches of the statistics that were used
-        at each time step (:class:`~cayley.norms.PopulationStatistics`). A step of a single sequence
-        does not count there.
+        The papers do not say what the form over the batch does at inference. Here it uses, as batch
+        normalisation does, the mean over training batches of the statistics that were used at each
+        time step (:class:`~cayley.norms.PopulationStatistics`). Steps that only one sequence
+        reaches do not count.
 
     References:
         Breaking Time Invariance: Assorted-Time Normalization for RNNs, Pospisil, Zadorozhnyy, Ye,
@@ -199,8 +199,8 @@ class AssortedTimeNorm(nn.Module):
         over: ``"layer"`` or ``"batch"``.
         eps: ε.
         affine: Whether there are γ and β, which start at 1 and 0.
-        max_steps: The number of time steps with statistics of the population, over the batch; all
-            later steps share the last one's.
+        max_steps: Over the batch, the number of time steps that have population statistics of their
+            own; all later steps share those of the last.
         device, dtype: Of γ and β.
 
     Shapes:
@@ -254,7 +254,7 @@ class AssortedTimeNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set γ to 1 and β to 0, and forget the population."""
+        """Set γ to 1 and β to 0, and clear the population statistics."""
         if self.gamma is not None and self.beta is not None:
             nn.init.ones_(self.gamma)
             nn.init.zeros_(self.beta)
@@ -262,7 +262,7 @@ class AssortedTimeNorm(nn.Module):
             self.population.reset()
 
     def forward(self, input: Tensor | PackedSequence) -> Tensor | PackedSequence:
-        """Normalise a whole sequence, whose first step has an empty window before it."""
+        """Normalise a whole sequence, starting with an empty window."""
         if isinstance(input, PackedSequence):
             a, batch_sizes, order, back = input
             y, _ = self._run(a, batch_sizes, None)
@@ -274,11 +274,11 @@ class AssortedTimeNorm(nn.Module):
 
         Arguments:
             a_t: The values of one step, (B, F).
-            state: What the step before returned; None at the start.
+            state: The state that the previous step returned; None at the start.
 
         Returns:
             y of the step, (B, F), and the state after it: 2 (K − 1) numbers for each example, or
-            for each unit over the batch. The state that was given stays as it is.
+            for each unit over the batch. The given state is not changed.
         """
         if a_t.dim() != 2:
             raise ValueError(f"expected the values of one step, (B, F), got {tuple(a_t.shape)}")

@@ -1,4 +1,4 @@
-"""Statistics over the batch, for each time step apart, and what they are in the population."""
+"""Population statistics of a normalisation over the batch, separate for each time step."""
 
 import warnings
 from collections.abc import MutableMapping, Sequence
@@ -22,11 +22,11 @@ class PopulationStatistics(nn.Module):
         \bar\mu_t \leftarrow (1 - \alpha_t)\, \bar\mu_t + \alpha_t\, \mu_t, \qquad
         \alpha_t = \max(\alpha, 1/k_t) \, n_t / \bar n_t
 
-    and the same for the variance, where step t had :math:`n_t` sequences in this batch and
-    :math:`\bar n_t` on average over the :math:`k_t` batches that had it: a plain mean over
-    sequences at first, then a moving one. A step of a single sequence has no variance and does not
-    count, which a warning says once. A step that never counted takes the statistics of the last
-    one before it that did.
+    and the same for the variance, where :math:`n_t` sequences of this batch reach step t, and
+    :math:`\bar n_t` on average over the :math:`k_t` batches that reach it: a plain mean over
+    sequences at first, then a moving one. A step that only one sequence reaches has no variance and
+    does not count; a warning says so once. A step that never counted uses the statistics of the
+    last step before it that did.
 
     Each of the first ``max_steps`` − 1 steps has a slot of its own. The last slot is for all later
     steps, whose values are pooled. So the buffers have one size whatever the sequences: streams do
@@ -34,8 +34,8 @@ class PopulationStatistics(nn.Module):
     the first, as those of ``nn.BatchNorm1d``), averages of models and checkpoints fit together.
 
     Note:
-        ``load_state_dict`` takes statistics of any number of slots. Slots that are too many are
-        pooled in the last one.
+        ``load_state_dict`` takes statistics with any number of slots. Surplus slots are pooled in
+        the last one.
 
     References:
         Recurrent Batch Normalization, Cooijmans, Ballas, Laurent, Gülçehre, Courville, 2017.
@@ -79,7 +79,7 @@ class PopulationStatistics(nn.Module):
             self.register_buffer(name, counts)
         self.register_buffer("slots", None, persistent=False)
         self._warned = False
-        self._may_be_empty = False  # whether steps did not count, and perhaps none did
+        self._may_be_empty = False  # whether some steps did not count, perhaps none of them
 
     def reset(self) -> None:
         """Forget all batches: mean 0 and variance 1 at every step."""
@@ -96,8 +96,8 @@ class PopulationStatistics(nn.Module):
         if self._may_be_empty and computes_now(counted):
             if not counted.any():
                 raise RuntimeError(
-                    "there are no population statistics to evaluate by: no training step had two "
-                    "sequences or more; train on batches of at least two"
+                    "there are no population statistics for evaluation, since no training step had "
+                    "two sequences or more: train on batches of at least two"
                 )
             self._may_be_empty = False
         slots = self._slots() if self.slots is None else self.slots
@@ -105,26 +105,26 @@ class PopulationStatistics(nn.Module):
         return self.mean[at], self.var[at]
 
     def _slots(self) -> Tensor:
-        """For each step the last slot that counted, or before all of these the first one."""
+        """For each step the last slot up to it that counted; if there is none, the first."""
         counted = self.batches > 0
         slots = torch.arange(len(counted), device=counted.device)
         last = torch.where(counted, slots, 0).cummax(0).values
         return torch.maximum(last, counted.int().argmax())
 
     def freeze(self) -> None:
-        """Keep what says which statistics a step is given, until some are added."""
+        """Keep the table of which statistics each step uses, until some are added."""
         self.slots = None if self.batches.is_meta else self._slots()
 
     @torch.no_grad()
     def update(self, mean: Tensor, var: Tensor, sequences: int | Tensor, start: int = 0) -> None:
-        """Take in the statistics of one batch.
+        """Add the statistics of one batch.
 
         Arguments:
             mean: Of each step, (T, F).
             var: The unbiased variance of each step, (T, F).
-            sequences: The number of sequences that had each step, the same for all or (T), on the
-                CPU.
-            start: The number of steps that the sequences had before.
+            sequences: The number of sequences that reach each step, one for all steps or (T), on
+                the CPU.
+            start: The number of steps that came before these.
         """
         T, last = mean.shape[0], len(self.batches) - 1
         self.slots = None
@@ -151,11 +151,11 @@ class PopulationStatistics(nn.Module):
         share = ((self.momentum * k).clamp_min(1) * n / total).clamp_max(1)
         share = share.to(self.mean.dtype)[:, None]
         for kept, new in ((self.mean, mean), (self.var, var)):
-            # what does not count may be anything, which 0 times it need not be
+            # where a step does not count, its values may be NaN, and 0 times NaN is not 0
             kept[at] += (share * (new - kept[at])).where(share > 0, 0)
 
     def _warn_once(self) -> None:
-        # compiled code cannot warn; evaluation still says if nothing counted
+        # compiled code cannot warn, but evaluation still raises if nothing counted
         if not self._warned and not torch.compiler.is_compiling():
             self._warned = True
             warnings.warn(
@@ -186,10 +186,10 @@ class PopulationStatistics(nn.Module):
 def _with_pooled_end(
     mean: Tensor, var: Tensor, n: Tensor, own: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Statistics of steps, of which those from ``own`` on become one: of all their values."""
+    """Statistics of steps, where those from ``own`` on are pooled into one."""
     weights = n[own:, None].to(mean.dtype)
     weights = weights / weights.sum().clamp_min(1)
-    # what does not count may be anything
+    # where a step does not count, its values may be anything
     m, v = (table[own:].where(weights > 0, 0) for table in (mean, var))
     pooled = (weights * m).sum(0)
     spread = (weights * (v + (m - pooled).square())).sum(0)
@@ -201,7 +201,7 @@ def _with_pooled_end(
 
 
 def _fitted(tables: Sequence[Tensor], slots: int) -> list[Tensor]:
-    """The four tables with so many slots: empty ones are added, or the last ones pooled."""
+    """The four tables with another number of slots: empty ones are added, or the last pooled."""
     mean, var, batches, sequences = tables
     missing = slots - len(batches)
     if missing < 0:

@@ -7,20 +7,20 @@ __all__ = ["packed_table", "padded", "reversed_sequences", "step_mask"]
 
 
 def step_mask(batch_sizes: Tensor, device: torch.device) -> Tensor:
-    """Which sequences have which step, (T, B).
+    """Which sequences reach which step, (T, B).
 
     Example:
         >>> step_mask(torch.tensor([2, 1]), torch.device("cpu"))
         tensor([[ True,  True],
                 [ True, False]])
     """
-    # the largest size stands first: sequences are sorted by length
+    # the first size is the largest, since sequences are sorted by length
     sequence = torch.arange(int(batch_sizes[0]), device=batch_sizes.device)
     return (sequence < batch_sizes[:, None]).to(device)
 
 
 def padded(x: Tensor, rows: Tensor) -> Tensor:
-    """Packed steps (N, ·) as (T, B, ·), with 0 where ``rows`` says that there is none.
+    """Packed steps (N, ·) as (T, B, ·), with 0 where the mask ``rows`` is False.
 
     Example:
         >>> padded(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[True, True], [True, False]]))

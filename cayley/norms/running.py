@@ -1,8 +1,8 @@
 """Window statistics inside a loop over time, and the sums of their gradient on the way back.
 
-They compute what :mod:`cayley.norms.windows` computes of all steps at once, a step at a time, for
-recurrences whose next step needs this one's statistics. Sequences may end on the way, the last
-ones first: their rows then are missing in all later steps.
+They compute one step at a time what :mod:`cayley.norms.windows` computes for all steps together,
+for recurrences whose next step needs the statistics of this one. Sequences may end on the way, the
+last ones first: their rows are then missing in all later steps.
 """
 
 from itertools import accumulate
@@ -17,7 +17,7 @@ __all__ = ["DefinedWindow", "RunningAdjoint", "RunningWindow", "window_counts"]
 
 
 class RunningWindow:
-    """Mean and variance over the last K steps, step by step; each costs the same whatever K is.
+    """Mean and variance over the last K steps, step by step, at a cost independent of K.
 
     Arguments:
         window: The number K of steps.
@@ -46,7 +46,7 @@ class RunningWindow:
         Arguments:
             m: The mean of the step, (G, ·), where G never grows.
             v: Its population variance, (G, ·).
-            w: The number of values behind them.
+            w: The number of values that they were taken over.
         """
         if self.window == 1:
             return m, v
@@ -63,10 +63,10 @@ class RunningWindow:
         return total.mean, total.spread / total.n
 
     def _close(self, G: int) -> None:
-        """Sum the block that is full from its end; its first step is in no window any more."""
+        """Sum the full block from its end; its first step is in no window any more."""
         m, v, w = zip(*self._block[1:], strict=True)
         m, v = (torch.stack([x[:G] for x in steps]) for steps in (m, v))
-        # a number fills a tensor on a GPU without waiting for it, a list does not
+        # filling a tensor on a GPU with a number does not wait for it; copying a list would
         weights = m.new_full((len(w),), w[0]) if len({*w}) == 1 else m.new_tensor(w)
         _, mean, spread = suffix_statistics(m, v, weights[:, None, None])
         # numbers, not tensors: they cost the loop nothing
@@ -76,7 +76,7 @@ class RunningWindow:
 
 
 class DefinedWindow:
-    """What :class:`RunningWindow` computes, by the sums that define it, at K times the cost.
+    """The same as :class:`RunningWindow`, by the sums that define it, at K times the cost.
 
     Arguments:
         window: The number K of steps.
@@ -136,7 +136,7 @@ class RunningAdjoint:
     """Sums over each step and the K − 1 after it, for steps given from the last to the first.
 
     A step's mean and variance are in the windows of these steps, so that their gradients are such
-    sums. Each costs the same whatever K is.
+    sums. The cost is independent of K.
 
     Arguments:
         window: The number K of steps.

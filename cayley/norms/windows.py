@@ -1,7 +1,7 @@
-r"""Mean and variance over the last K steps, from those of each step, at a cost free of K.
+r"""Mean and variance over the last K steps, from those of each step, at a cost independent of K.
 
 A step contributes its mean :math:`m_t`, its population variance :math:`v_t` and the number
-:math:`w_t` of values behind them. Over the steps of a window
+:math:`w_t` of values that they were taken over. Over the steps of a window
 
 .. math::
     \mu = \frac{1}{n} \sum_i w_i m_i, \qquad
@@ -36,15 +36,15 @@ __all__ = [
 
 
 class TimeWindow(NamedTuple):
-    """What a normalisation remembers between the steps of a stream.
+    """The state of a normalisation between the steps of a stream.
 
     The statistics of the last K − 1 steps, oldest first, (K − 1, G, ·) for G groups.
 
     Attributes:
-        reference: What the values are measured from, (G, ·): the means are kept less this.
-        means: The mean of each step, less the reference.
+        reference: What is subtracted from the means, (G, ·).
+        means: The mean of each step, minus the reference.
         variances: The variance of each step.
-        weights: The number of values behind them; 0 for steps before the first.
+        weights: The number of values that they were taken over; 0 for steps before the first.
     """
 
     reference: Tensor
@@ -63,7 +63,7 @@ def measured_from(past: TimeWindow, reference: Tensor) -> TimeWindow:
         5.0
     """
     means = past.means + (past.reference - reference)
-    means = means.where(past.weights > 0, 0)  # of steps that never were
+    means = means.where(past.weights > 0, 0)  # 0 for steps that did not happen
     return TimeWindow(reference, means, past.variances, past.weights)
 
 
@@ -76,20 +76,20 @@ def advance(
     window: int,
     lengths: Tensor | None,
 ) -> TimeWindow:
-    """The last K − 1 steps after T more.
+    """The window of the last K − 1 steps after T more.
 
     Arguments:
-        past: Those before; None for none.
-        reference: What the means are measured from, (G, ·).
+        past: The window before; None for an empty one.
+        reference: What is subtracted from the means, (G, ·).
         m: The mean of each step, (T, G, ·).
         v: The variance of each step, (T, G, ·).
-        w: The number of values behind them, (T, G, 1) or (T, 1, 1).
+        w: The number of values that they were taken over, (T, G, 1) or (T, 1, 1).
         window: The number K of steps.
         lengths: How many of the T steps each group has, (G); None for all.
     """
     new = (m, v, w.expand(-1, m.shape[1], 1))
     T = m.shape[0]
-    # T may be a symbol, which must not be asked
+    # T may be symbolic, so it must not be compared
     if lengths is None and computes_now(m) and window <= T + 1:
         return TimeWindow(reference, *(x.narrow(0, T - window + 1, window - 1) for x in new))
     if past is None:
@@ -116,7 +116,7 @@ class PartialStatistics(NamedTuple):
 
 def mean_and_variance(a: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Mean and population variance along an axis, which is kept with size 1."""
-    if a.numel() == 0:  # of which torch warns
+    if a.numel() == 0:  # torch would warn
         return a.sum(axis, keepdim=True), a.sum(axis, keepdim=True)
     v, m = torch.var_mean(a, axis, correction=0, keepdim=True)
     return m, v
@@ -125,9 +125,9 @@ def mean_and_variance(a: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 def coarse(m: Tensor) -> Tensor:
     """A number near m with only 8 bits, by Veltkamp's splitting; it has no derivative.
 
-    Values near m lose nothing when it is subtracted from them, and statistics that are taken of the
-    differences keep all digits: a mean of 1000 does not hide a standard deviation of 0.1. Being
-    constant around almost every m, it needs no gradient.
+    Subtracting it from values near m is exact, and statistics of the differences keep all digits: a
+    mean of 1000 does not hide a standard deviation of 0.1. It is constant around almost every m, so
+    it needs no gradient.
 
     Example:
         >>> coarse(torch.tensor([1001.3, 0.0]))
@@ -140,14 +140,14 @@ def coarse(m: Tensor) -> Tensor:
 
 
 def reference_of(values: Tensor, is_there: Tensor | None = None) -> Tensor:
-    """What to measure means from: near the value of least magnitude over time, (T, ·) ↦ (·).
+    """The reference to subtract: near the value of least magnitude over time, (T, ·) ↦ (·).
 
-    Values that have a large mean in common all lie near it, and :func:`coarse` says what is gained
-    by taking it away. Where they have none, it is small, and takes nothing from the digits of any
-    step: a single step that is large, infinite or not a number does not act on others.
+    If the values share a large mean, they all lie near the reference, and :func:`coarse` says what
+    is gained by subtracting it. If they do not, it is small and costs no digits of any step: a
+    single step that is large, infinite or NaN does not affect the others.
 
     Arguments:
-        values: A value of each step; 0 is the result where none is finite.
+        values: A value of each step; the result is 0 if none is finite.
         is_there: Which of them count, (T, ·); None for all.
 
     Example:
@@ -163,7 +163,7 @@ def reference_of(values: Tensor, is_there: Tensor | None = None) -> Tensor:
 
 
 def reference_with_past(reference: Tensor, past: TimeWindow | None) -> Tensor:
-    """The one of least magnitude: a reference, or that of the steps before."""
+    """The reference or that of the past steps, whichever has the smaller magnitude."""
     if past is None:
         return reference
     before = coarse(past.reference)
@@ -172,7 +172,7 @@ def reference_with_past(reference: Tensor, past: TimeWindow | None) -> Tensor:
 
 
 def merge(a: PartialStatistics, b: PartialStatistics) -> PartialStatistics:
-    """Statistics of two disjoint sets together; one of them may be empty, not both.
+    """Statistics of the union of two disjoint sets, of which one may be empty.
 
     References:
         Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, Chan, Golub,
@@ -223,17 +223,18 @@ def sliding_sum(x: Tensor, window: int, *, ahead: bool = False) -> Tensor:
 
 
 def window_statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance over the last ``window`` steps, or all there are, at every step.
+    """Mean and variance over the last ``window`` steps (or all so far) at every step.
 
     Arguments:
         m: The mean of each step, (T, G, ·).
         v: The population variance of each step, (T, G, ·).
-        w: The number of values behind them, (T, G, 1) or (T, 1, 1); 0 where a step is missing.
+        w: The number of values that they were taken over, (T, G, 1) or (T, 1, 1); 0 for a missing
+            step.
         window: The number K of steps.
 
     Returns:
-        μ and σ² at each step, shaped as m; finite but without meaning where the whole window is
-        missing. Their gradients reach every step of the window, at a cost free of K too.
+        μ and σ² at each step, shaped as m; finite but meaningless if the whole window is missing.
+        Their gradients reach every step of the window, also at a cost independent of K.
 
     Example:
         >>> a = torch.randn(6, 1, 4)
@@ -253,7 +254,7 @@ def _statistics(m: Tensor, v: Tensor, w: Tensor, window: int) -> tuple[Tensor, T
     blocks = [_to_blocks(x, K) for x in (m, v, w)]
     end = PartialStatistics(*(_of_block_before(x) for x in suffix_statistics(*blocks)))
     n, mean, spread = _prefix_statistics(*blocks)
-    # a window that is missing altogether divides by the 1 that is put in place of its 0
+    # for a window that is missing altogether, divide by 1 instead of 0
     n = torch.where(n + end.n == 0, 1, n)
     n, mean, spread = merge(end, PartialStatistics(n, mean, spread))
     mean, var = (_from_blocks(x, len(m)).contiguous() for x in (mean, spread / n))
@@ -265,7 +266,7 @@ def _statistics_backward(
 ) -> tuple[Tensor, Tensor]:
     K = max(1, min(window, len(m)))
     n = sliding_sum(w, K).clamp_min(1)
-    # σ² does not change to first order with μ, its minimiser: μ has only its own gradient
+    # μ minimises σ², so σ² does not change with μ to first order: μ has only its own gradient
     P, Q, R = (sliding_sum(x / n, K, ahead=True) for x in (grad_mean, grad_var, grad_var * mean))
     return w * (P + 2 * (Q * m - R)), w * Q
 
@@ -283,7 +284,7 @@ def _from_blocks(x: Tensor, T: int) -> Tensor:
 
 
 def _of_block_before(ends: Tensor) -> Tensor:
-    """What the block before contributes to the window that ends at each position of a block."""
+    """What the previous block contributes to the window that ends at each position of a block."""
     ends = torch.cat((ends[1:], torch.zeros_like(ends[:1])))
     return torch.cat((torch.zeros_like(ends[:, :1]), ends[:, :-1]), 1)
 
@@ -317,7 +318,7 @@ def _differentiate(ctx: Any, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tenso
     m, v, w, mean = ctx.saved_tensors
     if not torch.is_grad_enabled():
         gradients = _window_statistics_backward(grad_mean, grad_var, m, mean, w, ctx.window)
-    else:  # the gradient is to be differentiated again: its own operations must be recorded
+    else:  # the gradient will be differentiated again, so its operations must be recorded
         mean, _ = _statistics(m, v, w, ctx.window)
         gradients = _statistics_backward(grad_mean, grad_var, m, mean, w, ctx.window)
     return *gradients, None, None

@@ -25,28 +25,27 @@ def parameter_groups(
     ========= ============================================ ================ ================
     name      parameters                                   learning rate    weight decay
     ========= ============================================ ================ ================
-    rest      those of no structured matrix                ``lr``           ``weight_decay``
+    rest      all others                                   ``lr``           ``weight_decay``
     recurrent free tensors of structured matrices          ``recurrent_lr`` 0
     phases    free tensors that are angles                 ``phase_lr``     0
     ========= ============================================ ================ ================
 
     A structured matrix is a :class:`~cayley.parametrizations.StructuredMatrix`, or a tensor to
     which :func:`torch.nn.utils.parametrize.register_parametrization` gave one of this package's
-    maps and no other. Every parameter that is trained appears once; groups without any are left
-    out.
+    maps and no other. Every trainable parameter appears once; empty groups are left out.
 
     If a map's free tensor is the unitary matrix itself, only an optimizer such as
     :class:`~cayley.optim.StiefelRMSprop` keeps it unitary. Every group has the key ``stiefel``,
-    true for the group of these matrices alone; other optimizers keep it and do not read it. That
-    group is "recurrent", unless there are other free tensors: then they are "recurrent" and the
+    which is true only for the group of these matrices; other optimizers ignore it. That group is
+    called "recurrent", unless there are other free tensors: then those are "recurrent" and the
     matrices are "stiefel", with the same learning rate.
 
     Arguments:
         model: The model.
         lr: The learning rate.
-        recurrent_lr: That of the free tensors of structured matrices; None for ``lr``.
-        phase_lr: That of the phases; None for ``lr``.
-        weight_decay: The weight decay of the rest; None for the optimizer's own.
+        recurrent_lr: The learning rate of the free tensors of structured matrices; None for ``lr``.
+        phase_lr: The learning rate of the phases; None for ``lr``.
+        weight_decay: The weight decay of the rest; None for the optimizer's default.
 
     Returns:
         The groups, in the order of the table.
@@ -99,7 +98,7 @@ def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, str]]:
             continue
         if not isinstance(map, Parametrization):
             continue
-        # a parametrised buffer has no parameter
+        # a parametrised buffer has no parameters
         for name, X in zip(map.names, free, strict=False):
             if name in map.unconstrained:
                 continue

@@ -18,15 +18,15 @@ class Optimizers(Optimizer):
         for optimizer in optimizers:
             optimizer.step()
 
-    To everything else it is one optimizer: ``param_groups`` are the very groups of its members, one
-    after the other, so that a scheduler from :mod:`torch.optim.lr_scheduler`, gradient clipping and
-    :class:`torch.amp.GradScaler` work on it. Hooks registered on it run once a step; a member's own
-    hooks run with the member.
+    To everything else it is one optimizer: ``param_groups`` are the groups of its members
+    themselves, so that a scheduler from :mod:`torch.optim.lr_scheduler`, gradient clipping and
+    :class:`torch.amp.GradScaler` work with it. Hooks registered on it run once per step; a member's
+    own hooks run with the member.
 
     Note:
-        A closure is evaluated once, before the first member steps; so a member that must evaluate
-        it several times, such as :class:`torch.optim.LBFGS`, has no place here. As with every torch
-        optimizer, a copy or a pickle leaves the hooks behind.
+        A closure is evaluated once, before the first member steps; so a member that has to evaluate
+        it several times, such as :class:`torch.optim.LBFGS`, cannot be used. As with every torch
+        optimizer, copies and pickles have no hooks.
 
     Arguments:
         optimizers: The members, in the order in which they step.
@@ -67,8 +67,8 @@ class Optimizers(Optimizer):
             for name, value in first.defaults.items()
             if all(name in other.defaults for other in others)
         }
-        # torch's __init__ would make groups and a state of its own; this way, which unpickling
-        # takes too, it makes only what the hooks need
+        # torch's __init__ would make groups and a state of its own; __setstate__, which unpickling
+        # calls too, makes only what the hooks need
         self.__setstate__({"optimizers": optimizers, "defaults": common})
 
     @property
@@ -80,7 +80,7 @@ class Optimizers(Optimizer):
     @property
     # pyrefly: ignore[bad-override]
     def state(self) -> dict[Tensor, Any]:
-        """What the members keep for each parameter: the members' own, not copies."""
+        """The state of each parameter: the members' own, not copies."""
         return {p: state for optimizer in self.optimizers for p, state in optimizer.state.items()}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Optimizers(Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of all members, or set them to zero."""
+        """Clear the gradients of all members, or set them to zero."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none)
 
@@ -114,7 +114,7 @@ class Optimizers(Optimizer):
         """Refused: a group belongs to one of the members."""
         raise RuntimeError(
             "Optimizers: expected a group to be added to a member: call "
-            "optimizer.optimizers[i].add_param_group(...), which is seen here at once"
+            "optimizer.optimizers[i].add_param_group(...), and it appears here too"
         )
 
     def state_dict(self) -> dict[str, Any]:

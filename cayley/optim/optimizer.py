@@ -1,4 +1,4 @@
-"""What the optimizers of this package have in common."""
+"""The base class of this package's optimizers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,10 +12,10 @@ __all__ = ["DenseOptimizer", "as_real"]
 
 
 class DenseOptimizer(Optimizer, ABC):
-    """Optimizer that moves one parameter after the other, each by its dense gradient.
+    """Optimizer that updates one parameter after the other, each by its dense gradient.
 
-    A subclass says what it demands of a group (``check``) and how a parameter moves (``update``).
-    A parameter without a gradient stays where it is, and its state too.
+    A subclass defines what a group must look like (``check``) and how a parameter is updated
+    (``update``). A parameter without a gradient keeps its value and its state.
     """
 
     @abstractmethod
@@ -29,7 +29,7 @@ class DenseOptimizer(Optimizer, ABC):
         Arguments:
             p: A parameter of any shape, real or complex.
             g: Its gradient, of the same shape.
-            state: What is kept for the parameter between steps; empty at the first.
+            state: The optimizer's state of the parameter; empty at the first step.
             group: The options.
         """
 
@@ -58,7 +58,7 @@ class DenseOptimizer(Optimizer, ABC):
                         f"{p.grad.layout} for a parameter of shape {tuple(p.shape)}: build the "
                         "embedding with sparse=False, or give it to torch.optim.SparseAdam"
                     )
-                # a gradient may be a lazy conjugate, of which there is no real view
+                # a gradient may be a lazy conjugate, which has no real view
                 self.update(p, p.grad.resolve_conj(), self.state[p], group)
         return loss
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from cayley.checks import check_integer, check_number, is_integer
+from cayley.checks import check_number
 from cayley.optim.multiple import Optimizers
 from cayley.parametrizations import (
     GateMatrices,
@@ -17,13 +17,14 @@ from cayley.parametrizations import (
     ScaledCayley,
     StructuredMatrix,
 )
+from cayley.parametrizations.rebase_option import Rebase, RebaseOption
 from cayley.parametrizations.rebasing import Rebased, rebase_cayley
 
 __all__ = ["attach_rebase", "rebase_"]
 
 Moments = Literal["carry", "reset"]
 
-# what optimizers keep for a parameter, by what it is made of
+# the names under which optimizers keep averages of gradients, averages of squares, and steps
 GRADIENTS = ("exp_avg", "grad_avg", "mean")
 SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "square", "accumulator")
 STEPS = ("velocity",)
@@ -38,7 +39,6 @@ class _Place(NamedTuple):
     A: Tensor
 
 
-@torch.no_grad()
 def rebase_(
     model: nn.Module,
     optimizer: Optimizer | None = None,
@@ -48,21 +48,21 @@ def rebase_(
 ) -> dict[str, Tensor]:
     r"""Choose D again for those scaled Cayley transforms whose A has entries beyond a limit.
 
-    W, and so the loss, stay as they are, up to rounding; afterwards all :math:`|a_{ij}| \le 1`.
-    Call it after ``optimizer.step()``. A gradient that is there goes over to the new A; a graph
-    that is still to be differentiated would give one of the old.
+    W, and so the loss, stays the same up to rounding; afterwards all :math:`|a_{ij}| \le 1`. Call
+    it after ``optimizer.step()``. An existing gradient is converted to the new A; a graph that was
+    recorded before would give a gradient for the old A.
 
     Note:
-        Averages of gradients, and steps, go over to the new coordinates exactly. Averages of
-        squares have no such change: they are taken as those of independent entries, see
+        Averages of gradients, and steps, are converted to the new coordinates exactly. Averages of
+        squares cannot be: they are converted as if the entries were independent, see
         :meth:`~cayley.parametrizations.rebasing.Rebased.covector_squares`.
 
     Arguments:
         model: A model with scaled Cayley transforms; those with a bandwidth are left alone.
-        optimizer: That of their A; None where nothing is kept for them.
+        optimizer: The optimizer of their A; None if it has no state for them.
         limit: The largest :math:`|a_{ij}|` that is left alone.
-        moments: ``"carry"`` what the optimizer keeps for A over to the new coordinates, or
-            ``"reset"`` it to what it is at the start.
+        moments: ``"carry"`` to convert the optimizer's state of A to the new coordinates, or
+            ``"reset"`` to start it again.
 
     Returns:
         For each transform, by its matrix's name, whether D was chosen again, bool, ().
@@ -79,22 +79,33 @@ def rebase_(
         >>> bool((layer.structured["weight_hh_l0"].A.abs() <= 1).all())
         True
     """
+    _check(limit, moments)
+    return _rebase(_places(model), optimizer, limit, moments)
+
+
+def _check(limit: float, moments: str) -> None:
     check_number("rebase_", "limit", limit)
     if limit < 1:
         raise ValueError(f"expected a limit of at least 1, which D can promise, got {limit}")
     if moments not in ("carry", "reset"):
         raise ValueError(f'expected moments "carry" or "reset", got {moments!r}')
+
+
+@torch.no_grad()
+def _rebase(
+    places: list[_Place], optimizer: Optimizer | None, limit: float, moments: Moments
+) -> dict[str, Tensor]:
     members = () if optimizer is None else _members(optimizer)
     found: dict[str, Tensor] = {}
-    for name, map, A in _places(model):
+    for name, map, A in places:
         beyond = A.new_zeros((), dtype=torch.bool) if A.numel() == 0 else A.abs().max() > limit
         found[name] = beyond
-        # NaN is beyond nothing
+        # false for NaN
         if not beyond:
             continue
         new = rebase_cayley(map.skew(A), map.D)
         change = _carried if moments == "carry" else _reset
-        # what can be refused is refused before anything is written
+        # first, since it may raise, and then nothing else must have changed
         for member in members:
             if A in member.state:
                 change(member, A, map.skew, new)
@@ -110,22 +121,24 @@ def rebase_(
 def attach_rebase(
     model: nn.Module,
     optimizer: Optimizer,
-    rebase: Literal["auto"] | int = "auto",
+    rebase: Rebase | None = None,
     *,
     limit: float = 1.0,
     moments: Moments = "carry",
 ) -> RemovableHandle:
-    """Let an optimizer choose D again as the training goes on, by :func:`rebase_`.
+    """Let an optimizer choose D again during training, by :func:`rebase_`.
 
-    D is chosen for the first time now, for the W that the model starts with: which entries of D
-    are −1 at the start, the papers' ρ, then matters for that W only. The steps are counted in the
-    first group of the optimizer, with whose ``state_dict`` a training resumes exactly.
+    D is chosen for the first time now, for the W that the model starts with: how many entries of D
+    are −1, the papers' ρ, then matters for the initial W only. The steps are counted in the first
+    group of the optimizer, so training resumes exactly from the optimizer's ``state_dict``.
 
     Arguments:
         model: A model with scaled Cayley transforms.
         optimizer: An optimizer of their A.
         rebase: After how many steps of the optimizer to look for entries beyond the limit, which
-            waits for a GPU; ``"auto"`` for 100.
+            waits for a GPU; ``"auto"`` for 100. None to do what the layers' own option says, as in
+            ``ScoRNN(…, rebase="auto")``, and to leave layers without it alone; if no layer has
+            the option, it is ``"auto"`` for all.
         limit: See :func:`rebase_`.
         moments: See :func:`rebase_`.
 
@@ -134,37 +147,46 @@ def attach_rebase(
 
     Example:
         >>> import cayley
-        >>> layer = cayley.ScoRNN(2, 8)
+        >>> layer = cayley.ScoRNN(2, 8, rebase="auto")
         >>> optimizer = torch.optim.Adam(layer.parameters())
-        >>> handle = attach_rebase(layer, optimizer, "auto")
+        >>> handle = attach_rebase(layer, optimizer)
         >>> handle.remove()
     """
-    if rebase != "auto" and not is_integer(rebase):
-        raise ValueError(f'expected rebase="auto" or a number of steps, got {rebase!r}')
-    every = 100 if rebase == "auto" else rebase
-    check_integer("rebase", every)
-    for name, _, A in _places(model):
+    _check(limit, moments)
+    places = _places(model)
+    if rebase is None:
+        asked = [place for place in places if place.map.rebase_option.rebase is not None]
+        places, rebase = asked or places, None if asked else "auto"
+    given = RebaseOption(rebase).steps
+    steps = {name: given or map.rebase_option.steps for name, map, _ in places}
+    for name, _, A in places:
         if A.requires_grad and _group(optimizer, A) is None:
             raise ValueError(
-                f"expected an optimizer of all scaled Cayley transforms of the model, but that of "
-                f"{name} is not among those of this {type(optimizer).__name__}"
+                f"expected an optimizer of all scaled Cayley transforms of the model, but the A of "
+                f"{name} is not among the parameters of this {type(optimizer).__name__}"
             )
-    # an optimizer whose state was loaded has begun before
+    # unless the state of the optimizer was loaded, and training continues
     if STEPS_TAKEN not in _first_group(optimizer):
-        rebase_(model, optimizer, limit=limit, moments=moments)
+        _rebase(places, optimizer, limit, moments)
         _first_group(optimizer)[STEPS_TAKEN] = 0
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         group = _first_group(optimizer)
         group[STEPS_TAKEN] += 1
-        if group[STEPS_TAKEN] % every == 0:
-            rebase_(model, optimizer, limit=limit, moments=moments)
+        names = {name for name, every in steps.items() if group[STEPS_TAKEN] % every == 0}
+        if names:
+            # looked up again: loading with assign=True replaces parameters
+            due = [place for place in _places(model) if place.name in names]
+            _rebase(due, optimizer, limit, moments)
 
-    return optimizer.register_step_post_hook(after)
+    handle = optimizer.register_step_post_hook(after)
+    for place in places:
+        place.map.rebase_option.handle.value = handle
+    return handle
 
 
 def _first_group(optimizer: Optimizer) -> dict[str, Any]:
-    """Where the steps are counted: groups are saved with the state, and loaded."""
+    """Where the steps are counted, since groups are saved and loaded with the state."""
     return optimizer.param_groups[0]
 
 
@@ -174,7 +196,7 @@ def _group(optimizer: Optimizer, A: Tensor) -> dict[str, Any] | None:
 
 
 def _places(model: nn.Module) -> list[_Place]:
-    """The scaled Cayley transforms of a model whose A is any skew matrix."""
+    """The scaled Cayley transforms of a model whose A may be any skew matrix."""
     found = [place for place in _transforms(model) if place.map.onto]
     if not found:
         raise TypeError(
@@ -208,7 +230,7 @@ def _members(optimizer: Optimizer) -> tuple[Optimizer, ...]:
 
 
 def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
-    """Take over what an optimizer keeps for the free entries."""
+    """Convert an optimizer's state of the free entries to the new coordinates."""
     changes: dict[str, Callable[[Tensor], Tensor]] = {}
     state = optimizer.state[A]
     gradients, squares, steps = GRADIENTS, SQUARES, STEPS
@@ -228,7 +250,7 @@ def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
             changes[key] = lambda v: skew.entries(new.vector(skew(v)))
         else:
             raise ValueError(
-                f"expected what {type(optimizer).__name__} keeps to be known, averages of "
+                f"expected the state of {type(optimizer).__name__} to consist of averages of "
                 f"gradients {gradients}, of squares {squares} or steps {steps}, got {key!r}: use "
                 'moments="reset"'
             )
@@ -237,9 +259,9 @@ def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
 
 
 def _reset(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
-    """Have an optimizer begin anew with the free entries."""
+    """Start an optimizer's state of the free entries again."""
     if isinstance(optimizer, Adagrad):
-        # which makes its state when it is made itself
+        # which makes its state when it is constructed
         group = _group(optimizer, A)
         assert group is not None
         optimizer.state[A]["sum"].fill_(group["initial_accumulator_value"])

@@ -26,15 +26,16 @@ def stiefel_step(W: Tensor, G: Tensor, lr: float) -> Tensor:
     with the slope :math:`\mathrm{d}L/\mathrm{d}\lambda = -\tfrac12 \|A\|_F^2` at λ = 0.
 
     Note:
-        With :math:`\partial L / \partial W` for G, as it is printed too, the slope is another one.
+        With :math:`G = \partial L / \partial W`, as the reference prints it elsewhere, the slope
+        would be a different one.
 
-        What is computed is the equal :math:`W - 2 (I + B)^{-1} B W`, :math:`B = \tfrac{\lambda}{2}
-        A`: its rounding errors shrink with the step. They still add up, since W is never formed
-        anew: :math:`\|W^* W - I\|_F` grows as the square root of the number of steps. For n = 64 in
-        complex64, λ = 1e-3 and random gradients it is 3e-6 after 100 steps and 2e-5 after 3000; the
-        product above leaves 4e-5 and 6e-4. Nothing here moves W back;
-        :func:`cayley.parametrizations.refine` does, and the optimizers below call it. No step waits
-        for the GPU, and a non-finite gradient gives a non-finite W, not an error.
+        The step is computed as :math:`W - 2 (I + B)^{-1} B W`, :math:`B = \tfrac{\lambda}{2} A`,
+        which is equal, and whose rounding errors shrink with the step. They still add up, since W
+        is never formed from scratch: :math:`\|W^* W - I\|_F` grows as the square root of the number
+        of steps. For n = 64 in complex64, λ = 1e-3 and random gradients it is 3e-6 after 100 steps
+        and 2e-5 after 3000; with the product above, 4e-5 and 6e-4. This function does not correct
+        W; :func:`cayley.parametrizations.refine` does, and the optimizers below call it. No step
+        waits for the GPU, and a non-finite gradient gives a non-finite W, not an error.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -63,7 +64,7 @@ def stiefel_step(W: Tensor, G: Tensor, lr: float) -> Tensor:
 
 
 class StiefelOptimizer(DenseOptimizer):
-    """What the optimizers along the Stiefel manifold share: the move, and old checkpoints."""
+    """Common base of the optimizers along the Stiefel manifold: the step, and old checkpoints."""
 
     def move(self, W: Tensor, G: Tensor, group: dict[str, Any]) -> None:
         """Move W by :func:`stiefel_step`, as a group says."""
@@ -74,7 +75,7 @@ class StiefelOptimizer(DenseOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
-            # those that were saved before there was this option went on without it
+            # checkpoints from before this option existed were trained without it
             group.setdefault("refine", False)
 
 
@@ -96,9 +97,9 @@ class StiefelSGD(StiefelOptimizer):
     Arguments:
         params: The parameters, or groups of them, as for every torch optimizer.
         lr: λ, the learning rate.
-        stiefel: Whether the matrices of a group that does not say so are unitary.
-        refine: Whether the rounding errors of a step are taken out of W, so that they do not add
-            up; the papers' programs leave them there.
+        stiefel: The default of the key ``stiefel`` for groups without it.
+        refine: Whether the rounding errors of a step are removed from W, so that they do not add
+            up; the papers' programs do not.
         weight_decay: The factor of an L2 penalty on all other parameters.
 
     Example:
@@ -180,10 +181,10 @@ class StiefelRMSprop(StiefelOptimizer):
         MNIST; their program for copying and TIMIT starts s at 1e-3, has no ε, and moves W by the
         plain :class:`StiefelSGD`. Real and imaginary parts are separate numbers.
 
-        A is made of the normalised gradient, so a step need not descend, however small, and where
-        the steps end need not be a minimum: for the loss :math:`\langle C, W \rangle` the matrix
-        comes to rest at minus the polar factor of sign(C), the minimum is at that of C. Only where
-        the gradient itself vanishes do the two agree.
+        A is made from the normalised gradient, so even a small step need not reduce the loss, and
+        the steps need not converge to a minimum: for the loss :math:`\langle C, W \rangle` they
+        converge to minus the polar factor of sign(C), while the minimum is minus that of C. The two
+        agree only where the gradient itself vanishes.
 
         On the manifold ``weight_decay`` does nothing: the norm of a unitary matrix is constant.
 
@@ -197,9 +198,9 @@ class StiefelRMSprop(StiefelOptimizer):
         alpha: α, the decay of the mean square.
         eps: ε, added to the root.
         initial_square: What s starts with.
-        stiefel: Whether the matrices of a group that does not say so are unitary.
-        refine: Whether the rounding errors of a step are taken out of W, so that they do not add
-            up; the papers' programs leave them there.
+        stiefel: The default of the key ``stiefel`` for groups without it.
+        refine: Whether the rounding errors of a step are removed from W, so that they do not add
+            up; the papers' programs do not.
         weight_decay: The factor of an L2 penalty on all other parameters.
 
     Example:

@@ -35,7 +35,7 @@ def rmsprop_tf_(
     Without ``mean``, m is 0; without ``velocity``, μ is 0.
 
     Note:
-        Rounding can bring s − m² below zero, where TensorFlow returns NaN. It is taken for 0.
+        Rounding can make s − m² negative, for which TensorFlow returns NaN. Here it counts as 0.
 
     Arguments:
         p: The parameter, real, of any shape; changed.
@@ -76,8 +76,8 @@ class RMSpropTF(DenseOptimizer):
         p \leftarrow p - v, \qquad s_0 = 1
 
     It differs from :class:`torch.optim.RMSprop` in four ways: s starts at one instead of zero,
-    which makes the first hundred steps a warm-up; ε stands inside the root; λ stands inside the
-    momentum, so that a new learning rate does not rescale old steps; α is 0.9 instead of 0.99. For
+    which makes the first hundred steps a warm-up; ε is inside the root; λ is inside the momentum,
+    so that a new learning rate does not rescale old steps; α is 0.9 instead of 0.99. For
     a constant gradient of 0.01 the first step is 0.0105 λ, where torch's is 10 λ.
 
     Note:

@@ -24,6 +24,7 @@ from cayley.parametrizations.parametrization import (
     full_precision,
 )
 from cayley.parametrizations.polar import refine
+from cayley.parametrizations.rebase_option import Rebase, RebaseOption
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import (
@@ -49,8 +50,8 @@ def scaled_cayley(A: Tensor, D: Tensor) -> Tensor:
 
     .. math:: W = (I + A)^{-1} (I - A) D = (2 X - I) D, \qquad X = (I + A)^{-1}
 
-    I + A is factorised once: :math:`X` serves the backward pass too, where it makes of
-    :math:`G = \partial L / \partial W` two products,
+    I + A is factorised once: the backward pass uses :math:`X` too, and takes two products with
+    :math:`G = \partial L / \partial W`,
 
     .. math::
         \frac{\partial L}{\partial A} = -X^* (2 G D^*) X^* = -(I + A)^{-*} G (D^* + W^*),
@@ -60,9 +61,9 @@ def scaled_cayley(A: Tensor, D: Tensor) -> Tensor:
 
     Note:
         The inverse of I + A is well conditioned, since :math:`\|X\|_2 \le 1` for skew A, and
-        :func:`~cayley.parametrizations.polar.refine` removes what rounding leaves: for entries
-        around 0.5 and n = 1030, a solve in float32 is off the orthogonal matrices by 40 times as
-        much. No step waits for the GPU. Non-finite A gives non-finite W, not an error.
+        :func:`~cayley.parametrizations.polar.refine` removes rounding errors: with entries around
+        0.5 and n = 1030, a solve in float32 is 40 times as far from orthogonal. No step waits for
+        the GPU. Non-finite A gives non-finite W, not an error.
 
     References:
         Orthogonal Recurrent Neural Networks with Scaled Cayley Transform, Helfrich, Willmott, Ye,
@@ -102,6 +103,10 @@ class ScaledCayley(Parametrization):
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
         init: What A starts with, ``"blocks"``, ``"circle"``, ``"uniform"`` or ``"zero"``: see
             :func:`~cayley.parametrizations.skew.initial_entries`.
+        rebase: ``"auto"``, or a number of steps, to keep the entries of A at most 1 in modulus:
+            D is chosen for the initial W here, and again in training by
+            :func:`cayley.optim.attach_rebase`, which a program calls once it has an optimizer.
+            None to keep D.
 
     Shapes:
         A's free entries (n(n−1)/2) ↦ W (n, n).
@@ -123,22 +128,34 @@ class ScaledCayley(Parametrization):
         negative_ones: int | None = None,
         bandwidth: int | None = None,
         init: str = "blocks",
+        rebase: Rebase | None = None,
     ) -> None:
         super().__init__(n)
         self.negative_ones = count_signs(n, negative_ones)
+        self.rebase_option = RebaseOption(rebase)
         self.skew = Skew(n, bandwidth=bandwidth, init=init)
         self.register_buffer("D", torch.empty(n))
         place_signs_(self.D, self.negative_ones)
         self._replay: Cache[Replay] = Cache()
+        if rebase is not None and not self.onto:
+            raise ValueError(
+                f"expected bandwidth=None with rebase={rebase!r}, got {bandwidth}: another D needs "
+                "entries outside of the band"
+            )
 
     @property
     def onto(self) -> bool:
-        """Whether A is any skew matrix."""
+        """Whether A may be any skew matrix."""
         return self.skew.onto
+
+    @property
+    def awaits_rebase(self) -> bool:
+        """Whether the option ``rebase`` was given, but no optimizer does what it says."""
+        return self.rebase_option.is_unmet
 
     def forward(self, A: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``A``."""
-        # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
+        # where no derivative is needed: bitwise the same matrix as :meth:`with_pullback` gives
         if computes_now(A) and not differentiated(A):
             last = last_diagonal(self.n, self.skew.bandwidth)
             kernel = kernel_for(self.n, A, self.D)
@@ -151,7 +168,7 @@ class ScaledCayley(Parametrization):
         return scaled_cayley(self.skew(A), self.D)
 
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
-        """The matrix, apart from any graph, and the closed form of its gradient."""
+        """The matrix, detached, and its pullback in closed form."""
         (A,) = X
         n, D, bandwidth = self.n, self.D, self.skew.bandwidth
         last, kernel = last_diagonal(n, bandwidth), kernel_for(n, A, D)
@@ -175,7 +192,7 @@ class ScaledCayley(Parametrization):
         return W, lambda G: (pulled_back(G, inverse, D, places),)
 
     def capturable(self, *X: Tensor) -> bool:
-        """Whether a CUDA graph can capture :meth:`with_pullback`: where it is one launch."""
+        """Whether a CUDA graph can capture :meth:`with_pullback`: if it is one launch."""
         return kernel_for(self.n, X[0], self.D) == "cuda"
 
     def right_inverse(self, W: Tensor) -> Tensor:
@@ -190,17 +207,25 @@ class ScaledCayley(Parametrization):
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        """A as ``init`` says, and −1 in the last entries of D."""
+        """A as ``init`` says, and −1 in the last entries of D; with ``rebase``, a small A."""
         place_signs_(self.D, self.negative_ones)
-        return self.skew.sample(device=device, dtype=dtype)
+        (A,) = self.skew.sample(device=device, dtype=dtype)
+        if self.rebase_option.rebase is None or A.is_meta or (A.abs() <= 1).all():
+            return (A,)
+        W = scaled_cayley(self.skew(A.to(torch.float64)), self.D.to(A.device, torch.float64))
+        small, D = small_cayley(W)
+        self.D.copy_(D)
+        return (self.skew.entries(small).to(A.dtype),)
 
     def extra_repr(self) -> str:
-        """The size, the number of −1 that D starts with, and what is unusual about A."""
-        return f"{self.n}, negative_ones={self.negative_ones}{skew_repr(self.skew)}"
+        """The size, the number of −1 that D starts with, and settings that are not defaults."""
+        text = f"{self.n}, negative_ones={self.negative_ones}{skew_repr(self.skew)}"
+        rebase = self.rebase_option.rebase
+        return text if rebase is None else f"{text}, rebase={rebase!r}"
 
 
 def _matrix_and_inverse(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """W and (I + A)⁻¹ from the free entries and where they belong."""
+    """W and (I + A)⁻¹ from the free entries and their places in A."""
     n = len(D)
     X = resolvent(skew_at(A, n, places))
     eye = torch.eye(n, device=A.device, dtype=A.dtype)
@@ -208,17 +233,17 @@ def _matrix_and_inverse(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor, T
 
 
 def _stacked(A: Tensor, D: Tensor, places: Tensor) -> tuple[Tensor]:
-    """The same and D, one below another: on a GPU to copy one takes a third of three."""
+    """The same and D, stacked: on a GPU, one copy takes a third of the time of three."""
     return (torch.cat((*_matrix_and_inverse(A, D, places), D[None])),)
 
 
 def differentiated(A: Tensor) -> bool:
-    """Whether autograd follows A, backward or forward."""
+    """Whether A is differentiated, in backward or in forward mode."""
     return (torch.is_grad_enabled() and A.requires_grad) or has_tangent(A)
 
 
 def count_signs(n: int, negative_ones: int | None) -> int:
-    """How many of n signs are −1: as many as asked for, by default half of them."""
+    """How many of n signs are −1: ``negative_ones``, by default half of them."""
     count = n // 2 if negative_ones is None else negative_ones
     if not is_integer(count) or not 0 <= count <= n:
         raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones!r}")

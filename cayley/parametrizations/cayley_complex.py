@@ -38,8 +38,8 @@ class ComplexScaledCayley(Parametrization):
         With :math:`C = (I+A)^{-\top} \frac{\partial L}{\partial W} (D + W^\top)` the reference
         states :math:`\partial L/\partial A = C^\top - \bar C` and
         :math:`\partial L/\partial \theta = 2 \mathrm{Re}(i\, \mathrm{diag}(\frac{\partial L}
-        {\partial W}^\top K) \odot d)`. The gradient here is that of the n² real numbers behind A,
-        hence twice the former off the diagonal, and equal to it on the diagonal.
+        {\partial W}^\top K) \odot d)`. The gradient here is with respect to the n² real numbers
+        that A is made from: twice the former off the diagonal, and equal to it on the diagonal.
 
     References:
         Complex Unitary Recurrent Neural Networks using Scaled Cayley Transform, Maduranga,
@@ -71,7 +71,7 @@ class ComplexScaledCayley(Parametrization):
 
     @property
     def onto(self) -> bool:
-        """Whether A is any skew-Hermitian matrix."""
+        """Whether A may be any skew-Hermitian matrix."""
         return self.skew.onto
 
     def forward(self, A: Tensor, theta: Tensor) -> Tensor:
@@ -94,5 +94,5 @@ class ComplexScaledCayley(Parametrization):
         return *self.skew.sample(device=device, dtype=dtype), theta
 
     def extra_repr(self) -> str:
-        """The size, and what is unusual about A."""
+        """The size, and settings of A that are not defaults."""
         return f"{self.n}{skew_repr(self.skew)}"

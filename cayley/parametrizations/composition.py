@@ -55,14 +55,14 @@ def compose(h: Tensor, w: Tensor, v: Tensor, permutation: Tensor) -> Tensor:
 
 def _reflect(h: Tensor, v: Tensor) -> Tensor:
     """Vectors h − 2 v (v* h) / (v* v), for a v of length one or zero."""
-    # the length is one only up to rounding, and small n would feel the difference
+    # the length is one only up to rounding, which matters for small n
     square = (v.real.square() + v.imag.square()).sum()
     along = (h * v.conj()).sum(-1, keepdim=True) / torch.where(square > 0, square, 1)
     return h - 2 * along * v
 
 
 class UnitaryComposition(Parametrization):
-    r"""Unitary matrices :math:`W = D_3 R_2 F^{-1} D_2 \Pi R_1 F D_1`, by 7n numbers.
+    r"""Unitary matrices :math:`W = D_3 R_2 F^{-1} D_2 \Pi R_1 F D_1`, from 7n numbers.
 
     The phases of the diagonal matrices D and the vectors of the reflections R are trained; the
     permutation Π is drawn once; F is the Fourier transform. For n > 7 only some unitary matrices
@@ -95,8 +95,8 @@ class UnitaryComposition(Parametrization):
 
     def __init__(self, n: int) -> None:
         super().__init__(n)
-        # An average of buffers that are all the same, as of torch.optim.swa_utils, is rounded down
-        # to an integer: what it makes of 2π + 1 is 2π at the least.
+        # An average of equal integer buffers, as in torch.optim.swa_utils, may be rounded down by
+        # one: of 2π + 1 that leaves 2π, from which π can still be read.
         self.register_buffer("odd_permutation", 2 * torch.arange(n) + 1)
 
     @property

@@ -27,22 +27,22 @@ from cayley.tracing import computes_now
 
 __all__ = ["MatrixExponential", "matrix_exponential"]
 
-# how many squarings are left to the correction at the end
+# how many squarings may do without a correction in between
 EXACT_SQUARES = 8
 
 
 def matrix_exponential(K: Tensor, B: Tensor) -> Tensor:
-    r"""Exponential of a skew-symmetric (skew-Hermitian) matrix, seen from a base.
+    r"""Exponential of a skew-symmetric (skew-Hermitian) matrix, relative to a base.
 
     .. math:: W = B \exp(K)
 
     Note:
-        The error of :func:`torch.matrix_exp` grows with the norm of K: in float32, n = 256, it is
-        off the orthogonal matrices by 4e-5 √n for :math:`\|K\|_2 = 30`.
-        :func:`~cayley.parametrizations.polar.refine` brings that to 3e-7 √n, and to 1e-6 √n up to
-        :math:`\|K\|_2 = 3000`; angles above π repeat themselves, so that a norm near that is a
-        sign of a step size that is too large. In float32 it is off by up to 5e-5 also where the
-        1-norm of K is 0.2 to 0.58; :meth:`MatrixExponential.with_pullback`, by which layers train,
+        The error of :func:`torch.matrix_exp` grows with the norm of K: in float32 with n = 256, its
+        distance from the orthogonal matrices is 4e-5 √n for :math:`\|K\|_2 = 30`.
+        :func:`~cayley.parametrizations.polar.refine` reduces that to 3e-7 √n, and to 1e-6 √n up to
+        :math:`\|K\|_2 = 3000`. (Angles above π repeat themselves, so a norm of that size means that
+        the step size is too large.) In float32 the error is also up to 5e-5 if the 1-norm of K is
+        between 0.2 and 0.58; :meth:`MatrixExponential.with_pullback`, which layers use in training,
         has a series of its own.
 
     References:
@@ -75,16 +75,16 @@ class MatrixExponential(Parametrization):
 
     Note:
         Far from K = 0 the exponential distorts: a step of K is not the step of W that the gradient
-        asked for. ``rebase_`` moves the base to the present W, where the gradient with respect to K
-        is the Riemannian one (dynamic trivialisation). With ``matrix`` a
-        :class:`~cayley.parametrizations.StructuredMatrix` of this map, call it every so many
-        steps::
+        points to. ``rebase_`` moves the base to the current W, where the gradient with respect to K
+        is the Riemannian one (dynamic trivialisation). For a
+        :class:`~cayley.parametrizations.StructuredMatrix` ``matrix`` of this map, call it now and
+        then::
 
             optimizer.step()
             if step % 100 == 0:
                 matrix.map.rebase_(matrix.K)
 
-        A momentum that the optimiser holds is kept as it is.
+        The momentum of the optimizer stays as it is.
 
     References:
         Cheap Orthogonal Constraints in Neural Networks: A Simple Parametrization of the Orthogonal
@@ -114,14 +114,14 @@ class MatrixExponential(Parametrization):
 
     def forward(self, K: Tensor) -> Tensor:
         """The orthogonal matrix of the free entries ``K``."""
-        # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
+        # where no derivative is needed: bitwise the same matrix as :meth:`with_pullback` gives
         if computes_now(K) and not differentiated(K):
             return self.with_pullback(K)[0]
         return matrix_exponential(self.skew(K), self.B)
 
     @torch.no_grad()
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
-        """The matrix, apart from any graph, and the closed form of its gradient."""
+        """The matrix, detached, and its pullback in closed form."""
         (x,) = X
         places = positions(self.n, None, x)
         with full_precision(x, self.B):
@@ -163,26 +163,26 @@ def _powers(K: Tensor) -> tuple[list[Tensor], float]:
 
     The eigenvalues of a skew-symmetric K are pairs ±iθ, so that ‖K‖₂⁴ ≤ ‖K²‖²_F / 2.
     """
-    # scaled: the squares of large entries have no room in float32
+    # scaled first: the squares of large entries would overflow in float32
     size = K.abs().max()
     scaled = K / size
-    # one question, since a GPU is waited for
+    # both at once, since reading a number waits for a GPU
     largest, square = torch.stack((size, torch.linalg.matrix_norm(scaled @ scaled))).tolist()
-    # 0 where K is, and where some entry is no number, nor will be any of W
+    # 0 if K is 0, or if some entry of K is NaN, which makes all of W NaN
     norm = largest * (square**0.5 / 2**0.25) if 0 < largest < math.inf else 0.0
     m = max(0, math.ceil(math.log2(norm))) if norm > 0 else 0
     powers = [_series(K / 2.0**m, norm / 2.0**m)]
     for k in range(1, m + 1):
         square = powers[-1] @ powers[-1]
-        # every squaring doubles the distance from the orthogonal matrices
+        # each squaring doubles the distance from the orthogonal matrices
         powers.append(refine(square) if k % EXACT_SQUARES == 0 else square)
     return powers, norm / 2.0**m
 
 
 def _series(A: Tensor, norm: float) -> Tensor:
-    """exp(A) by its power series, for ‖A‖₂ ≤ 1, in blocks of powers that are formed once.
+    """exp(A) by its power series, for ‖A‖₂ ≤ 1, in blocks that share the same powers.
 
-    In float32 :func:`torch.matrix_exp` is off by up to 5e-5 where the norm is 0.2 to 0.58, and each
+    In float32 :func:`torch.matrix_exp` is off by up to 5e-5 for norms of 0.2 to 0.58, and each
     squaring would double that.
     """
     order, size = 0, 1.0
@@ -206,25 +206,25 @@ def _series(A: Tensor, norm: float) -> Tensor:
 def _integral(N: Tensor, K: Tensor, powers: Sequence[Tensor], norm: float) -> Tensor:
     r"""The integral :math:`\int_0^1 e^{-uK} N e^{uK} du` for skew-symmetric N and K.
 
-    A power series in the commutator with K gives that to :math:`2^{-m}`, and each of m doublings
-    adds the second half of a longer one, :math:`Q^\top M Q` to M with Q one of ``powers``.
+    A power series in the commutator with K gives the integral from 0 to :math:`2^{-m}`. Then m
+    times the interval is doubled, by adding :math:`Q^\top M Q` to M with Q one of ``powers``.
 
     Note:
-        With :math:`N = G \exp(K)^\top` it is the gradient with respect to K of a function that has
-        the gradient G with respect to exp(K). Autograd takes that from the exponential of a matrix
-        of twice the size, whose other block is G: with the exponential itself it takes four times
-        as long on a CPU (``benchmarks/formation.py``), and in float32 at n = 512, ‖K‖₂ = 3 it is
-        right to 2e-4, this one to 2e-6.
+        With :math:`N = G \exp(K)^\top` it is the gradient with respect to K of a function whose
+        gradient with respect to exp(K) is G. Autograd takes it from the exponential of a matrix of
+        twice the size that has G as a block. Together with the exponential itself that takes four
+        times as long on a CPU (``benchmarks/formation.py``), and in float32 at n = 512, ‖K‖₂ = 3
+        its error is 2e-4, where that of this function is 2e-6.
 
     Arguments:
         N: A skew-symmetric matrix, (n, n).
-        K: Another, (n, n).
-        powers: What :func:`_powers` gives.
-        norm: Likewise.
+        K: A skew-symmetric matrix, (n, n).
+        powers: The powers that :func:`_powers` returns.
+        norm: The norm that it returns.
     """
     m = len(powers) - 1
     term = N / 2.0**m
-    M, order, size = term, 0, 1.0  # no term is larger than that, against N
+    M, order, size = term, 0, 1.0  # size bounds the next term, relative to N
     while size > torch.finfo(N.dtype).eps:
         order += 1
         size *= 2 * norm / (order + 1)

@@ -1,4 +1,4 @@
-"""The matrices of scaled Cayley transforms from their free entries: by a kernel, or by torch."""
+"""Forming scaled Cayley transforms from their free entries, by a kernel or by torch."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ def kernel_for(n: int, A: Tensor, D: Tensor) -> str | None:
 
 
 def of_inverse(X: Tensor, D: Tensor) -> Tensor:
-    """The matrix (2X − I) D of an inverse X = (I + A)⁻¹, without what rounding leaves."""
+    """The matrix (2X − I) D from the inverse X = (I + A)⁻¹, with rounding errors removed."""
     eye = torch.eye(X.shape[-1], device=X.device, dtype=X.dtype)
     return refine(2 * X - eye) * D
 
@@ -59,9 +59,9 @@ def pulled_back(G: Tensor, X: Tensor, D: Tensor, places: Tensor) -> Tensor:
 def formed_under_transforms(A: Tensor, D: Tensor, n: int, bandwidth: int | None) -> Tensor:
     """The scaled Cayley transform under ``vmap`` and ``grad`` of :mod:`torch.func`.
 
-    The matrices of G networks are formed together: on a GPU by one launch where a multiprocessor
-    has room for one of them, in C one after another where they are small, and by a batched inverse
-    of torch's otherwise.
+    The matrices of G networks are formed together: on a GPU in one launch if a matrix fits into a
+    multiprocessor, in C one after another if they are small, and otherwise by torch's batched
+    inverse.
 
     Arguments:
         A: The free entries, one diagonal after another.
@@ -102,7 +102,7 @@ class _Formation:
         return [torch.stack(values) for values in zip(*pairs, strict=True)]
 
     def _by_torch(self, A: Tensor, D: Tensor) -> Sequence[Tensor]:
-        """As precise as that of a single network is, and without waiting for a GPU."""
+        """As precise as for a single network, and without waiting for a GPU."""
         n, places = self.n, positions(self.n, self.bandwidth, A)
         if A.dim() == 1:
             X = resolvent(skew_at(A, n, places))
@@ -131,7 +131,7 @@ class _Formation:
         flat: Sequence[Tensor],
         gradients: Sequence[Tensor | None] | None = None,
     ) -> bool:
-        # one dimension more is all that kernels know
+        # kernels handle one batch dimension, not more
         return dims[0] is not None and flat[0].dim() == 1
 
     def backward(

@@ -1,4 +1,4 @@
-"""The recurrent matrices of a gated recurrence as one, some of them structured."""
+"""The recurrent matrices of a gated recurrence stacked into one, some of them structured."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ GATES = ("reset", "update", "candidate")
 
 
 class GateMatrices(Parametrization):
-    r"""The matrices of a GRU one above another, :math:`[W_r; W_u; W_c]`, some of them structured.
+    r"""The stacked matrices of a GRU, :math:`[W_r; W_u; W_c]`, some of them structured.
 
     Arguments:
         n: The number of units: each matrix is (n, n).
         maps: Parametrisations of size n, under ``"reset"``, ``"update"`` and ``"candidate"``; a
-            matrix without one is free, and its own free tensor. They are copied: no two matrices
+            matrix without one is a free tensor itself. They are copied, so that no two matrices
             share one.
 
     Attributes:
@@ -46,10 +46,10 @@ class GateMatrices(Parametrization):
         if unknown := set(maps) - set(GATES):
             raise ValueError(f"expected maps of some of {GATES}, got {sorted(unknown)}")
         for gate, map in maps.items():
-            # an optimiser tells the points of a manifold from other tensors by the whole map
+            # optimizers recognise points of a manifold by the map as a whole, not by its parts
             if map.n != n or map.is_complex or map.on_manifold:
                 raise ValueError(
-                    f"expected for {gate!r} a real map of size {n} that any optimiser can train, "
+                    f"expected for {gate!r} a real map of size {n} that any optimizer can train, "
                     f"got {map}"
                 )
         for gate in GATES:
@@ -69,12 +69,12 @@ class GateMatrices(Parametrization):
         return cast("Parametrization | None", self._modules[gate])
 
     def _own(self, X: Sequence[Tensor]) -> list[tuple[Parametrization | None, list[Tensor]]]:
-        """Of each gate its map, None for a free matrix, and its free tensors."""
+        """The map of each gate, None for a free matrix, with its free tensors."""
         named = dict(zip(self.names, X, strict=True))
         return [(self._map(gate), [named[name] for name in self._names(gate)]) for gate in GATES]
 
     def forward(self, *X: Tensor, update: bool = False) -> Tensor:
-        """The matrix [W_r; W_u; W_c] of the free tensors; the maps' buffers follow on request."""
+        """The matrix [W_r; W_u; W_c]; with ``update`` the maps' buffers are updated too."""
         blocks: list[Tensor] = []
         for map, own in self._own(X):
             if map is None:
@@ -86,7 +86,7 @@ class GateMatrices(Parametrization):
 
     @torch.no_grad()
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
-        """The matrix, apart from any graph, and its pullback: those of the structured ones."""
+        """The matrix, detached, and its pullback, put together from those of the maps."""
         pairs = [
             (own[0], _unchanged) if map is None else map.with_pullback(*own, update=update)
             for map, own in self._own(X)
@@ -101,7 +101,7 @@ class GateMatrices(Parametrization):
             return torch.cat(blocks), pullback
 
     def capturable(self, *X: Tensor) -> bool:
-        """Whether a CUDA graph can capture :meth:`with_pullback`: if it can capture every map's."""
+        """Whether a CUDA graph can capture :meth:`with_pullback`: if it can for every map."""
         return all(map is None or map.capturable(*own) for map, own in self._own(X))
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
@@ -113,14 +113,14 @@ class GateMatrices(Parametrization):
                 X = block.clone() if map is None else map.right_inverse(block)
                 free += (X,) if isinstance(X, Tensor) else X
         except Exception:
-            # a block that is refused must not leave the maps of those before it changed
+            # if a block is refused, the maps of earlier blocks must not stay changed
             for buffer, value in zip(self.buffers(), before, strict=True):
                 buffer.copy_(value)
             raise
         return free
 
     def project(self, W: Tensor) -> Tensor:
-        """The nearest matrix whose structured blocks are on their sets."""
+        """The nearest matrix whose structured blocks have their structure."""
         blocks = self._blocks(W)
         return torch.cat([block if map is None else map.project(block) for map, block in blocks])
 
@@ -149,7 +149,7 @@ class GateMatrices(Parametrization):
         if W.shape != (3 * self.n, self.n):
             raise ValueError(
                 f"expected a matrix of shape ({3 * self.n}, {self.n}), the reset, update and "
-                f"candidate matrices one above another, got {tuple(W.shape)}"
+                f"candidate matrices stacked, got {tuple(W.shape)}"
             )
         if W.is_complex():
             raise TypeError(f"expected a real matrix, got {W.dtype}")

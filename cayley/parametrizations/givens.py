@@ -24,8 +24,8 @@ class Layer(NamedTuple):
     """Which disjoint pairs of coordinates a layer rotates.
 
     From ``offset`` on there are ``blocks`` blocks of 2·``stride`` coordinates. In each of them
-    coordinate j is paired with coordinate j + ``stride``, j < ``stride``. This being a matter of
-    views, no list of indices is needed, and none must be on the GPU.
+    coordinate j is paired with coordinate j + ``stride``, j < ``stride``. A view is enough to
+    select them, so no list of indices has to be on the GPU.
     """
 
     offset: int
@@ -59,7 +59,7 @@ def fft_pattern(n: int) -> list[Layer]:
         below = 1 << (max(n, 1).bit_length() - 1)
         raise ValueError(
             f'layers="fft" expected a size n that is a power of two, got {n}: use n = {below} or '
-            f"n = {2 * below}, or a number of layers, which any n can have"
+            f"n = {2 * below}, or a number of layers, which works for any n"
         )
     return [Layer(0, 1 << i, n >> (i + 1)) for i in range(n.bit_length() - 1)]
 
@@ -151,10 +151,10 @@ class GivensLayers(Parametrization):
     Note:
         The reference states that L = n layers of the tunable pattern reach every unitary matrix.
         That holds with the phase on the other side of the rotation. With
-        :math:`e^{i\phi}` in the first row, as printed, the phases of :math:`F^{(1)}` do the work
-        of D's, none stands to the right of :math:`F^{(L)}`'s rotations, and the matrices have
-        fewer than n² dimensions (13 of 16 for n = 4). n + 2 layers reach every unitary matrix, and
-        then there is a ``right_inverse``.
+        :math:`e^{i\phi}` in the first row, as printed, the phases of :math:`F^{(1)}` do the same as
+        those of D, there is none to the right of the rotations of :math:`F^{(L)}`, and the matrices
+        have fewer than n² dimensions (13 of 16 for n = 4). n + 2 layers reach every unitary matrix,
+        and have a ``right_inverse``.
 
     References:
         Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs, Jing, Shen,
@@ -198,7 +198,7 @@ class GivensLayers(Parametrization):
             eye = torch.eye(self.n, device=theta.device, dtype=theta.dtype)
             # row k holds W e_k, which is column k of W
             W = apply_rotations(eye, theta, phi, omega, self.pattern).mT.contiguous()
-            # L layers leave 7e-8 √(L n) in float32: only many of them are worth two products
+            # L layers have a rounding error of 7e-8 √(L n) in float32: correct it for many layers
             return refine(W) if len(self.pattern) > 64 else W
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
@@ -209,7 +209,7 @@ class GivensLayers(Parametrization):
         if self.layers == "fft" or not self.onto:
             raise NotImplementedError(
                 f"{self.layers} layers reach only a subset of the unitary matrices of size "
-                f"{self.n} and know no inverse: draw a matrix with sample(), or "
+                f"{self.n} and have no inverse: draw a matrix with sample(), or "
                 f'init="sample", or use layers={self.n + 2}'
             )
         theta, phi, omega = _factorize(W, self.layers)
@@ -235,12 +235,13 @@ def _factorize(W: Tensor, layers: int) -> tuple[Tensor, Tensor, Tensor]:
     """Angles and phases of at least n + 2 layers of the tunable pattern, and ω, that give W.
 
     W = F(1) ⋯ F(n) Δ: the entries below the diagonal are eliminated, one antidiagonal after
-    another from the corner, in turn by rotations from the left and from the right (the rectangle
-    of Clements, Humphreys, Metcalf, Kolthammer, Walmsley, Optimal design for universal multiport
-    interferometers, 2016). The phases of the diagonal Δ that is left go into two more layers.
+    another from the corner, alternately by rotations from the left and from the right (the
+    rectangle of Clements, Humphreys, Metcalf, Kolthammer, Walmsley, Optimal design for universal
+    multiport interferometers, 2016). The phases of the remaining diagonal Δ go into two more
+    layers.
     """
     n = len(W)
-    # thousands of operations on a few numbers each: no work for a GPU
+    # on the CPU: these are thousands of operations on a few numbers each
     M = W.detach().to("cpu", torch.complex128, copy=True)
     # at [layer, first coordinate of the pair]
     theta, phi = M.new_zeros(2, layers, n, dtype=torch.float64)
@@ -259,7 +260,7 @@ def _factorize(W: Tensor, layers: int) -> tuple[Tensor, Tensor, Tensor]:
                 x, y = M[n - 1 - j, k : k + 2]
                 theta[layer, k] = torch.atan2(x.abs(), y.abs())
                 phi[layer, k] = (x * y.conj()).angle()
-                # a phase in the first row cannot help x to vanish; the next loop moves it there
+                # a phase in the first row cannot eliminate x; the next loop moves it there
                 F = _rotation(-theta[layer, k], phi[layer, k]).mT
                 M[:, k : k + 2] = M[:, k : k + 2] @ F.mH
                 from_the_right.append((layer, k))

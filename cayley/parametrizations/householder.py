@@ -26,7 +26,7 @@ def unit(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
         tensor([[0.6000, 0.0000],
                 [0.8000, 0.0000]])
     """
-    # the squares of what is tiny or huge would leave the range of the numbers
+    # scaled first: the squares of tiny or huge numbers would underflow or overflow
     largest = x.detach().abs().amax(dim, keepdim=True)
     x = x / torch.where(largest > 0, largest, 1)
     square = (x * x).sum(dim, keepdim=True)
@@ -47,9 +47,8 @@ def householder_product(U: Tensor) -> Tensor:
     Note:
         A reflection along a zero vector drops out: its factor is the identity, and the gradient
         with respect to the vector is zero. The gradient grows as :math:`1 / \|u_k\|`.
-        Nearly parallel vectors in float32 leave 2e-5 √n of
-        :math:`\|W^\top W - I\|_F` (n = K = 256), which
-        :func:`~cayley.parametrizations.polar.refine` removes.
+        With nearly parallel vectors in float32, :math:`\|W^\top W - I\|_F` would be 2e-5 √n
+        (n = K = 256); :func:`~cayley.parametrizations.polar.refine` removes that.
 
     References:
         A Storage-Efficient WY Representation for Products of Householder Transformations,
@@ -86,8 +85,8 @@ class HouseholderProduct(Parametrization):
     chooses it. With l = n reflections every orthogonal matrix is reached for some D.
 
     Note:
-        :math:`H_1` is −1 whatever its u. The reference gives it a sign instead, by which it
-        reaches every orthogonal matrix; here the sign is in D.
+        :math:`H_1` is −1 for every u. The reference gives it a sign instead, so that it reaches
+        every orthogonal matrix; here the sign is in D.
 
     References:
         Efficient Orthogonal Parametrisation of Recurrent Neural Networks Using Householder
@@ -134,7 +133,7 @@ class HouseholderProduct(Parametrization):
     def right_inverse(self, W: Tensor) -> Tensor:
         """Entries of reflection vectors that give ``W``; sets D accordingly.
 
-        D is +1, but for columns that need no reflection, and for those after the last reflection.
+        D is +1 except for columns that need no reflection and those after the last reflection.
         """
         check_square(W, self.n, is_complex=False)
         check_orthogonal(W, self.defect(W))
@@ -144,7 +143,7 @@ class HouseholderProduct(Parametrization):
         for j in range(self.reflections):
             u, sign = _reflect_to_first(M[j:, j], 4e-3 * tolerance)
             M[j:, j:] -= 2 * torch.outer(u, u @ M[j:, j:])
-            # the gradient is as large as the vector is short: it gets the length that sample gives
+            # a short vector would have a large gradient: give it the length that sample does
             U[j:, j], D[j] = u * (self.n - j) ** 0.5, sign
         rest = M[self.reflections :, self.reflections :]
         signs = torch.where(rest.diagonal() < 0, -1.0, 1.0)
@@ -152,9 +151,8 @@ class HouseholderProduct(Parametrization):
         if not distance <= tolerance:
             raise ValueError(
                 f"expected a product of {self.reflections} reflections of this form, got a matrix "
-                f"at a distance of {float(distance):.3g} from the nearest sign matrix after "
-                f"undoing {self.reflections} of them: reflections={self.n} reaches every "
-                "orthogonal matrix"
+                f"that after undoing {self.reflections} reflections is {float(distance):.3g} away "
+                f"from a diagonal of ±1: reflections={self.n} reaches every orthogonal matrix"
             )
         D[self.reflections :] = signs
         self.D.copy_(D)
@@ -163,7 +161,7 @@ class HouseholderProduct(Parametrization):
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Sequence[Tensor]:
-        """Vectors with entries u ~ N(0, 1), so of uniform directions, and D = I."""
+        """Vectors with entries u ~ N(0, 1), hence of uniform direction, and D = I."""
         self.D.fill_(1.0)
         l = self.reflections  # noqa: E741
         return (torch.randn(l * self.n - l * (l - 1) // 2, device=device, dtype=dtype),)
@@ -188,7 +186,7 @@ def _reflect_to_first(w: Tensor, rounding: float) -> tuple[Tensor, float]:
     if u[0] <= 0:
         u[0] -= 1
     elif rest.sqrt() > rounding:
-        # w_1 − 1 without the cancellation
+        # w_1 − 1 without cancellation
         u[0] = -rest / (1 + u[0])
     else:
         return torch.eye(1, len(u), device=u.device, dtype=u.dtype)[0], -1.0

@@ -10,6 +10,7 @@ from cayley.parametrizations.cayley import ScaledCayley
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_square
 from cayley.parametrizations.polar import polar
+from cayley.parametrizations.rebase_option import Rebase
 
 __all__ = ["LongShort", "check_sizes", "long_short"]
 
@@ -17,7 +18,7 @@ COUPLINGS = {"uniform": nn.init.xavier_uniform_, "orthogonal": nn.init.orthogona
 
 
 def long_short(W_L: Tensor, W_C: Tensor, W_S: Tensor) -> Tensor:
-    r"""Block matrix that acts on a state :math:`[h^L; h^S]` and never lets L into S.
+    r"""Block matrix that acts on a state :math:`[h^L; h^S]`, where L has no influence on S.
 
     .. math:: W = \begin{bmatrix} W_L & W_C \\ 0 & W_S \end{bmatrix}
 
@@ -25,7 +26,7 @@ def long_short(W_L: Tensor, W_C: Tensor, W_S: Tensor) -> Tensor:
 
     Arguments:
         W_L: The matrix of the long-term state, (q, q).
-        W_C: What the short-term state adds to the long-term one, (q, s).
+        W_C: The matrix from the short-term state to the long-term one, (q, s).
         W_S: The matrix of the short-term state, (s, s).
 
     Returns:
@@ -62,10 +63,11 @@ class LongShort(Parametrization):
         eps: The ε above.
         coupling: How :math:`W_C` is drawn: ``"uniform"`` (Glorot) or ``"orthogonal"``, rows or
             columns of a random orthogonal matrix.
+        rebase: Of :math:`W_L`, see :class:`~cayley.parametrizations.ScaledCayley`.
 
     Note:
-        The reference trains A alone with a learning rate of its own. So ``parameter_groups`` puts A
-        among the recurrent tensors, and T with C among the rest.
+        In the reference only A has a learning rate of its own. So ``parameter_groups`` puts A into
+        the group of recurrent tensors, and T and C into the other.
 
     Attributes:
         long: The map of :math:`W_L`, or None.
@@ -73,7 +75,7 @@ class LongShort(Parametrization):
 
     Shapes:
         A's free entries (q(q−1)/2), C (q, s) if coupled, T (s, s) ↦ W (q + s, q + s). Without a
-        long-term or a short-term state, what belongs to it is left out.
+        long-term or a short-term state, its tensors are left out.
 
     Example:
         >>> blocks = LongShort(4, 2, negative_ones=1)
@@ -91,6 +93,7 @@ class LongShort(Parametrization):
         negative_ones: int | None = None,
         eps: float = 0.0,
         coupling: str = "uniform",
+        rebase: Rebase | None = None,
     ) -> None:
         check_sizes("q", q, "s", s)
         super().__init__(q + s)
@@ -98,10 +101,12 @@ class LongShort(Parametrization):
             raise ValueError(f"expected coupling to be one of {[*COUPLINGS]}, got {coupling!r}")
         if not q and negative_ones:
             raise ValueError(f"expected no negative_ones without a W_L, got {negative_ones}")
+        if not q and rebase is not None:
+            raise ValueError(f"expected rebase=None without a W_L, got {rebase!r}")
         self.q, self.s = q, s
         self.coupled = coupled and q > 0 and s > 0
         self.coupling = coupling
-        self.long = ScaledCayley(q, negative_ones=negative_ones) if q else None
+        self.long = ScaledCayley(q, negative_ones=negative_ones, rebase=rebase) if q else None
         self.short = EigenvalueNormalization(s, eps=eps) if s else None
         present = {"A": q > 0, "C": self.coupled, "T": s > 0}
         self.names = tuple(name for name, there in present.items() if there)
@@ -109,7 +114,7 @@ class LongShort(Parametrization):
         self.stateful = self.short is not None and self.short.stateful
 
     def forward(self, *free: Tensor, update: bool = False) -> Tensor:
-        """The block matrix of A, C and T, or those of them that there are."""
+        """The block matrix of A, C and T, or those of them that exist."""
         X = dict(zip(self.names, free, strict=True))
         W_L = free[0].new_zeros(0, 0) if self.long is None else self.long(X["A"])
         W_S = free[0].new_zeros(0, 0)
@@ -120,12 +125,12 @@ class LongShort(Parametrization):
 
     @torch.no_grad()
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
-        """The block matrix, apart from any graph, and its pullback: those of its blocks."""
+        """The block matrix, detached, and its pullback, put together from those of its blocks."""
         free = dict(zip(self.names, X, strict=True))
         W_L = W_S = X[0].new_zeros(0, 0)
         W_C = free["C"] if self.coupled else X[0].new_zeros(self.q, self.s)
         pullbacks: dict[str, Pullback] = {"C": lambda G: (G,)}
-        # the GPU is at work on the eigenvalues while the CPU is at work on what follows
+        # first, so that the GPU works on eigenvalues while the CPU prepares the rest
         if self.short is not None:
             W_S, pullbacks["T"] = self.short.with_pullback(free["T"], update=update)
         if self.long is not None:
@@ -145,7 +150,7 @@ class LongShort(Parametrization):
         return W_L, W_C, below, W_S
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
-        """Free tensors that give ``W``; sets D and opens the latch."""
+        """Free tensors that give ``W``; sets D, and T is not divided by ρ until ρ(T) > 1 again."""
         check_square(W, self.n, is_complex=False)
         W_L, W_C, below, W_S = self.blocks(W)
         zero = {"below": below} if self.coupled else {"below": below, "right of": W_C}
@@ -190,7 +195,7 @@ class LongShort(Parametrization):
         )
 
     def defect(self, W: Tensor) -> Tensor:
-        """The defects of the blocks and the norms of those that are 0, root of summed squares."""
+        """The defects of the blocks and the norms of the zero blocks, as one Euclidean norm."""
         W_L, W_C, below, W_S = self.blocks(W.detach().to(torch.float64))
         parts = [torch.linalg.matrix_norm(below) if below.numel() else below.sum()]
         if not self.coupled:

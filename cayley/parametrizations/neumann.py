@@ -1,4 +1,4 @@
-"""Orthogonal matrices by the scaled Cayley transform with an inverse that follows the training."""
+"""Orthogonal matrices by the scaled Cayley transform with an inverse updated by Neumann series."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ from cayley.parametrizations.parametrization import (
     check_square,
     full_precision,
 )
+from cayley.parametrizations.rebase_option import Rebase, RebaseOption
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import Skew, diagonal_entries, positions, skew_symmetric
@@ -48,7 +49,7 @@ def neumann_update(inverse: Tensor, delta: Tensor, order: int) -> Tensor:
 
     Arguments:
         inverse: :math:`M^{-1}`, (n, n).
-        delta: The matrix before the step minus that after it, δ, (n, n).
+        delta: δ, the matrix before the step minus the matrix after it, (n, n).
         order: The highest power k.
 
     Returns:
@@ -70,42 +71,42 @@ class NeumannCayley(Parametrization):
 
     A is skew-symmetric and trained, D is a diagonal of ±1 and fixed, as in
     :class:`~cayley.parametrizations.ScaledCayley`. The inverse
-    :math:`\tilde A \approx (I + A)^{-1}` is not computed anew but moved along by
-    :func:`neumann_update` whenever A has changed, by the step :math:`\delta A` that A *really*
-    took: the A to which :math:`\tilde A` belongs is kept beside it. The gradient is that of the
-    exact transform with :math:`\tilde A` in it,
+    :math:`\tilde A \approx (I + A)^{-1}` is not computed from scratch but updated by
+    :func:`neumann_update` whenever A has changed, with the step :math:`\delta A` that A *really*
+    took: the A that :math:`\tilde A` belongs to is kept beside it. The gradient is that of the
+    exact transform with :math:`\tilde A` in place of the inverse,
 
     .. math::
         Q = \tilde A^\top \frac{\partial L}{\partial W} (D + W^\top), \qquad
         \frac{\partial L}{\partial A} = Q^\top - Q.
 
-    A factorisation takes the place of the series for the first matrix, whenever the residual
+    A factorisation replaces the series for the first matrix, whenever the residual
     :math:`\|I - \tilde A (I + A)\|_F`, which is measured at every update, is above the tolerance,
     every ``refresh_every`` updates, and after :meth:`refresh_`.
 
     Note:
-        W is formed as :math:`(2 \tilde A - I) D`, equal for the exact inverse, and
+        W is formed as :math:`(2 \tilde A - I) D`, which is equal for the exact inverse, and
         :func:`~cayley.parametrizations.polar.refine` then moves it to an orthogonal matrix. So W is
-        orthogonal to rounding (12 times the square of the tolerance at worst), while it may differ
-        from the exact transform of A by four times the residual. The paper has no such step: with
-        ``refine=False`` W is the product :math:`\tilde A (I - A) D` itself, and off the orthogonal
-        matrices by as much as :math:`\tilde A` is off the inverse. The gradient above then has that
-        W in it. With ``tolerance=float("inf")`` beside it, and :meth:`refresh_` at the beginning of
-        every epoch, that is the paper's algorithm as it is printed.
+        orthogonal up to rounding (12 times the square of the tolerance at worst), while it may
+        differ from the exact transform of A by four times the residual. The paper has no such step:
+        with ``refine=False`` W is the product :math:`\tilde A (I - A) D` itself, as far from
+        orthogonal as :math:`\tilde A` is from the inverse, and the gradient above contains that W.
+        Together with ``tolerance=float("inf")``, and :meth:`refresh_` at the beginning of every
+        epoch, that is the paper's algorithm as printed.
 
-        Only :meth:`advance`, which a layer calls in a forward pass in training mode that records a
-        gradient for A, writes the buffers. Every other call computes from them what such a pass
-        would, and leaves them alone: reading W or an evaluation at any moment, even with other
-        parameters in the place of A, changes nothing about the training, and a ``state_dict`` taken
-        at any moment resumes it exactly. A model that is trained in evaluation mode leaves
-        :math:`\tilde A` behind and pays for a factorisation in every pass.
-        Transforms of :mod:`torch.func` and derivatives in forward mode see the exact transform.
+        Only :meth:`advance` writes the buffers. A layer calls it in a forward pass in training mode
+        that records a gradient for A. All other calls compute the same W from the buffers and leave
+        them alone: reading W, or evaluating at any moment, even with other parameters in place of
+        A, does not affect training, and a ``state_dict`` taken at any moment resumes it exactly. If
+        a model is trained in evaluation mode, :math:`\tilde A` is not updated, and every pass
+        costs a factorisation. Transforms of :mod:`torch.func` and forward-mode derivatives use
+        the exact transform.
 
-        What to do is decided by numbers. In float32 a GPU decides by itself while two matrices fit
-        into one of its multiprocessors (n up to 170 on an H200): W is formed by one launch, its
-        gradient by another, and no pass waits. Otherwise, and under
-        ``cayley.backend("reference")``, every pass waits for the GPU once, and once more where A
-        has changed. With ``refine=False`` W takes some launches more.
+        Whether to factorise depends on numbers. In float32 a GPU decides that itself if two
+        matrices fit into one of its multiprocessors (n up to 170 on an H200): one launch forms W,
+        another its gradient, and no pass waits. Otherwise, and under
+        ``cayley.backend("reference")``, every pass waits for the GPU once, and once more if A has
+        changed. With ``refine=False`` W takes a few more launches.
 
     References:
         Orthogonal Gated Recurrent Unit with Neumann-Cayley Transformation, Mucllari,
@@ -115,17 +116,18 @@ class NeumannCayley(Parametrization):
         n: The size of W.
         order: The highest power of the series, at least 1.
         negative_ones: How many of D's entries are −1: the last ones. None for n // 2.
-        tolerance: The largest residual that is left alone, 0 to factorise in every pass; None for
-            the square root of the machine precision, 3.5e-4 in float32.
-        refresh_every: The number of updates of which the last is by factorisation; None to leave
-            that to the tolerance.
+        tolerance: The largest residual that is accepted, 0 to factorise in every pass; None for the
+            square root of the machine precision, 3.5e-4 in float32.
+        refresh_every: After how many updates to factorise in any case; None to leave that to the
+            tolerance.
         refine: Whether W is moved to an orthogonal matrix.
+        rebase: See :class:`~cayley.parametrizations.ScaledCayley`.
 
     Attributes:
         inverse: :math:`\tilde A`, (n, n).
-        point: The free entries of the A to which it belongs, (n(n−1)/2), and a 0 for n = 1.
-        residual: That of ``inverse``; infinite if the next update is to be by factorisation.
-        updates: How often ``inverse`` was renewed.
+        point: The free entries of the A that it belongs to, (n(n−1)/2); one 0 for n = 1.
+        residual: The residual of ``inverse``; infinite if the next update is to factorise.
+        updates: How often ``inverse`` was updated.
         refreshes: How many of these were factorisations.
 
     Shapes:
@@ -158,8 +160,10 @@ class NeumannCayley(Parametrization):
         tolerance: float | None = None,
         refresh_every: int | None = None,
         refine: bool = True,
+        rebase: Rebase | None = None,
     ) -> None:
         super().__init__(n)
+        self.rebase_option = RebaseOption(rebase)
         if not is_integer(order) or order < 1:
             raise ValueError(
                 f"expected an order of at least 1, got {order!r}: ScaledCayley is the exact "
@@ -177,7 +181,7 @@ class NeumannCayley(Parametrization):
         self.skew = Skew(n)
         self.register_buffer("D", torch.empty(n))
         self.register_buffer("inverse", torch.empty(n, n))
-        # safetensors knows no buffer without entries
+        # at least one entry: safetensors cannot store empty buffers
         self.register_buffer("point", torch.empty(max(diagonal_entries(n, 1, n - 1), 1)))
         self.register_buffer("residual", torch.empty(()))
         self.register_buffer("updates", torch.empty((), dtype=torch.int64))
@@ -190,18 +194,23 @@ class NeumannCayley(Parametrization):
             buffer.zero_()
         self.refresh_()
 
+    @property
+    def awaits_rebase(self) -> bool:
+        """Whether the option ``rebase`` was given, but no optimizer does what it says."""
+        return self.rebase_option.is_unmet
+
     def refresh_(self) -> None:
-        """Have the next update factorise I + A; every epoch, as the paper does, or at will."""
+        """Have the next update factorise I + A, as the paper does in every epoch."""
         self.residual.fill_(torch.inf)
 
     def forward(self, A: Tensor, *, update: bool = False) -> Tensor:
-        """The orthogonal matrix of the free entries ``A``; the buffers follow A on request."""
-        # what follows A has a gradient only, which transforms of torch.func do not see
+        """The orthogonal matrix of the free entries ``A``; with ``update``, updates the buffers."""
+        # the updated inverse has a gradient only, which transforms of torch.func do not use
         if transformed(A):
             return formed_under_transforms(A, self.D, self.n, None)
         if needs_loop(A):
             return scaled_cayley(self.skew(A), self.D)
-        # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
+        # where no derivative is needed: bitwise the same matrix as :meth:`with_pullback` gives
         if computes_now(A) and not differentiated(A) and self._is_one_launch(A):
             return self._launch(A, update)[0]
         with full_precision(A, self.inverse):
@@ -211,7 +220,7 @@ class NeumannCayley(Parametrization):
 
     @torch.no_grad()
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
-        """The matrix, apart from any graph, and the closed form of its gradient."""
+        """The matrix, detached, and its pullback in closed form."""
         (A,) = X
         n = self.n
         if self._is_one_launch(A):
@@ -219,7 +228,7 @@ class NeumannCayley(Parametrization):
             return W, lambda G: (cuda.cayley_backward(G, inverse, D, n - 1),)
         D, places = self.D.clone(), positions(n, None, A)
         with full_precision(A, self.inverse):
-            # without the operators, which hide from tracers what nobody traces here
+            # without the custom operators, which are for tracers: nothing is traced here
             inverse = self._inverse(A, update_inverse_ if update else None, next_inverse).clone()
             W = self._of_inverse(inverse, self.skew(A), D)
         if self.refine:
@@ -227,16 +236,16 @@ class NeumannCayley(Parametrization):
         return W, lambda G: (printed_gradient(G, inverse, W, D, places),)
 
     def _of_inverse(self, inverse: Tensor, A: Tensor, D: Tensor) -> Tensor:
-        """The matrix W of an inverse, (n, n), of A, (n, n), and of D, (n)."""
+        """The matrix W from an inverse, (n, n), A, (n, n), and D, (n)."""
         return of_inverse(inverse, D) if self.refine else inverse @ _minus(A) * D
 
     def capturable(self, *X: Tensor) -> bool:
-        """Whether a CUDA graph can capture :meth:`with_pullback`: where it is one launch."""
+        """Whether a CUDA graph can capture :meth:`with_pullback`: if it is one launch."""
         return self._is_one_launch(X[0])
 
     def _is_one_launch(self, A: Tensor) -> bool:
         state = (self.D, self.inverse, self.point, self.residual)
-        # the kernel refines what it forms
+        # the kernel always refines
         return self.refine and by_kernel(self.n, A, *state)
 
     def _launch(self, A: Tensor, update: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -254,7 +263,7 @@ class NeumannCayley(Parametrization):
     def _inverse(
         self, A: Tensor, update_: Callable[..., None] | None, compute: Callable[..., Tensor]
     ) -> Tensor:
-        """The inverse at A, to which the buffers are brought if there is a way to do so."""
+        """The inverse at A; with a function ``update_`` the buffers are updated to it."""
         dtype = self.inverse.dtype
         if A.dtype != dtype:
             raise TypeError(
@@ -294,6 +303,8 @@ class NeumannCayley(Parametrization):
             parts.append(f"refresh_every={self.refresh_every}")
         if not self.refine:
             parts.append("refine=False")
+        if self.rebase_option.rebase is not None:
+            parts.append(f"rebase={self.rebase_option.rebase!r}")
         return ", ".join(parts)
 
 
@@ -309,7 +320,7 @@ def printed_gradient(G: Tensor, X: Tensor, W: Tensor, D: Tensor, places: Tensor)
 
     Arguments:
         G: The gradient with respect to the matrix, (n, n).
-        X: The inverse, or what stands for it, (n, n).
+        X: The inverse, or its approximation, (n, n).
         W: The matrix, (n, n).
         D: The diagonal of the scaling matrix, (n).
         places: Where the free entries are in A, read row by row.
@@ -320,12 +331,12 @@ def printed_gradient(G: Tensor, X: Tensor, W: Tensor, D: Tensor, places: Tensor)
 
 
 def by_kernel(n: int, x: Tensor, *others: Tensor) -> bool:
-    """Whether a kernel follows A by itself, of the (n, n) matrix of the free entries x.
+    """Whether a CUDA kernel updates the inverse of the (n, n) matrix with free entries x.
 
     Arguments:
         n: The size of the matrix.
         x: The free entries.
-        others: What else is read, and what is written.
+        others: The other tensors that are read or written.
     """
     return x.is_cuda and use_kernel("cuda", cuda.refusal(n, x, *others), x.device, otherwise=None)
 
@@ -340,12 +351,12 @@ def _renew(
     tolerance: float,
     refresh_every: int,
 ) -> tuple[Tensor, Tensor, bool] | None:
-    """The inverse at ``entries``, its residual, and whether it is exact; None if all is well."""
+    """The inverse at ``entries``, its residual, and whether it is exact; None if it is current."""
     point = point[: len(entries)]
     changed = (point != entries).any()
     # one transfer for both
     last, moved = torch.stack((residual, changed.to(residual.dtype))).tolist()
-    # it is not after refresh_(), nor after a change from float32 to float64
+    # false after refresh_(), or after a change from float32 to float64
     sound = _within(last, tolerance)
     if sound and not moved:
         return None
@@ -379,7 +390,7 @@ def update_inverse_(
     tolerance: float,
     refresh_every: int,
 ) -> None:
-    """Bring the buffers to ``entries``."""
+    """Update the buffers to ``entries``."""
     n, rule = len(inverse), (order, tolerance, refresh_every)
     if by_kernel(n, entries, inverse, point, residual):
         cuda.renewed(n, (inverse, point, residual, updates, refreshes), entries, rule)
@@ -403,7 +414,7 @@ def next_inverse(
     tolerance: float,
     refresh_every: int,
 ) -> Tensor:
-    """The inverse to which :func:`update_inverse_` would bring the buffers."""
+    """The inverse that :func:`update_inverse_` would write to the buffers."""
     n, rule = len(inverse), (order, tolerance, refresh_every)
     if by_kernel(n, entries, inverse, point, residual):
         return cuda.renewed(n, (inverse, point, residual, updates, None), entries, rule)
@@ -411,7 +422,7 @@ def next_inverse(
     return inverse.clone() if renewed is None else renewed[0]
 
 
-# what depends on numbers is hidden from compilers
+# custom operators, since compilers cannot trace code whose course depends on numbers
 _update_inverse = torch.library.custom_op(
     "cayley::neumann_update_inverse",
     update_inverse_,

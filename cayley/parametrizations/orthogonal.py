@@ -1,4 +1,4 @@
-"""Any structured matrix on a weight of any module."""
+"""Structured matrices for the weights of any module."""
 
 import copy
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def make_map(
         map: The parametrisation itself, a function that makes it from n, or its name, a key of
             :data:`MAPS`.
         n: The size of the matrix.
-        device: Of the buffers of what is made; None for torch's default.
+        device: Of the new map's buffers; None for torch's default.
 
     Example:
         >>> from functools import partial
@@ -80,25 +80,25 @@ def orthogonal_(
     *,
     init: str = "project",
 ) -> nn.Module:
-    r"""Make a square weight of a module orthogonal (unitary, …) for good, in place.
+    r"""Make a square weight of a module orthogonal (unitary, …) and keep it so, in place.
 
-    From now on ``module.weight`` is formed from free tensors, which are the module's parameters
-    instead of it, and stays on its set whatever the optimiser does. This is
-    :func:`torch.nn.utils.parametrize.register_parametrization` with our maps, and what torch says
-    there holds: ``parametrize.cached()`` spares forming the weight twice, and such a module is
-    saved by its ``state_dict``, not pickled.
+    From then on ``module.weight`` is formed from free tensors, which replace it as parameters of
+    the module, and it stays orthogonal whatever the optimizer does. This is
+    :func:`torch.nn.utils.parametrize.register_parametrization` with our maps, and torch's
+    documentation of it applies: ``parametrize.cached()`` avoids forming the weight twice, and such
+    a module is saved by its ``state_dict``, not pickled.
 
-    Where the map remembers the training (:class:`~cayley.parametrizations.NeumannCayley`), a call
-    of the module in training mode moves what it remembers; reading ``module.weight`` does not.
+    If the map has a state (:class:`~cayley.parametrizations.NeumannCayley`), calling the module in
+    training mode updates it; reading ``module.weight`` does not.
 
     Arguments:
         module: Any module.
         name: The name of its weight, (n, n); complex for a complex map.
-        map: A parametrisation of size n, a function that makes one from n (its class, say), or its
-            name, a key of :data:`MAPS`.
-        init: ``"project"`` starts from the matrix of the set that is nearest to the weight;
-            ``"sample"`` draws one as the method's authors do, and is the only way for maps that
-            reach but a part of the set.
+        map: A parametrisation of size n, a function that makes one from n, such as its class, or
+            its name, a key of :data:`MAPS`.
+        init: ``"project"`` starts from the structured matrix nearest to the weight; ``"sample"``
+            draws one as the method's authors do, and is the only way for maps that reach only some
+            of these matrices.
 
     Returns:
         The module.
@@ -130,8 +130,8 @@ def orthogonal_(
         X = map.right_inverse(map.project(weight))
     if not isinstance(X, torch.Tensor) and len(X) == 1:
         (X,) = X
-    # register_parametrization asks the map for the free tensors that belong to the weight; maps
-    # that have no inverse answer with those that are already there
+    # register_parametrization asks the map for the free tensors of the weight; for maps without an
+    # inverse, return those that were drawn
     map.right_inverse = lambda W: X
     try:
         parametrize.register_parametrization(module, name, map, unsafe=True)
@@ -143,7 +143,7 @@ def orthogonal_(
 
 
 def _advance(name: str, module: nn.Module, args: object) -> None:
-    """Let the buffers of a weight's map follow its free tensors, before a pass in training."""
+    """Update the buffers of a weight's map to its free tensors, before a pass in training."""
     if not (
         module.training and torch.is_grad_enabled() and parametrize.is_parametrized(module, name)
     ):

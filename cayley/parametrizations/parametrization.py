@@ -1,4 +1,4 @@
-"""What every structured matrix of this package has in common."""
+"""The base class of all parametrisations, and checks that they share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -43,13 +43,13 @@ class Parametrization(nn.Module, ABC):
     Attributes:
         names: The names of the free tensors, in the order of ``forward``'s arguments.
         phases: Those of ``names`` that are angles of complex numbers of modulus one.
-        unconstrained: Those of ``names`` that are ordinary weights, with no need of a learning
-            rate of their own.
+        unconstrained: Those of ``names`` that are ordinary weights and need no learning rate of
+            their own.
         is_complex: Whether W is complex.
-        on_manifold: Whether the free tensor *is* W, so that only an optimiser of the Stiefel
-            manifold keeps it in place.
-        stateful: Whether W is also a function of what earlier steps of the training have left in
-            the buffers. Then ``forward`` takes ``update``: whether to write them.
+        on_manifold: Whether the free tensor *is* W, so that only an optimizer for the Stiefel
+            manifold keeps it unitary.
+        stateful: Whether W also depends on buffers that earlier training steps have written. Then
+            ``forward`` has the argument ``update``: whether to write them.
     """
 
     names: tuple[str, ...]
@@ -71,13 +71,18 @@ class Parametrization(nn.Module, ABC):
     ) -> Sequence[Tensor]:
         """Free tensors drawn as the method's authors do, one for each of ``names``.
 
-        It also refills the buffers, so that a module made on the meta device comes to life.
+        It also fills the buffers again, which a module made on the meta device needs.
         """
 
-    def advance(self, *X: Tensor) -> Tensor:
-        """The matrix that ``forward`` gives, for a step of the training: the buffers follow X.
+    @property
+    def awaits_rebase(self) -> bool:
+        """Whether the option ``rebase`` was given, but no optimizer does what it says."""
+        return any(map.awaits_rebase for map in self.children() if isinstance(map, Parametrization))
 
-        ``forward`` alone leaves every buffer as it is.
+    def advance(self, *X: Tensor) -> Tensor:
+        """The matrix that ``forward`` gives, for a training step: it also updates the buffers.
+
+        ``forward`` alone leaves all buffers as they are.
 
         Arguments:
             *X: The free tensors.
@@ -85,19 +90,19 @@ class Parametrization(nn.Module, ABC):
         return self(*X, update=True) if self.stateful else self(*X)
 
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
-        """The matrix, apart from any graph, and its pullback (vector-Jacobian product).
+        """The matrix, detached, and its pullback (vector-Jacobian product).
 
-        The second takes the gradient of a loss with respect to W to those with respect to the free
-        tensors, as often as it is called. This one asks autograd; a map with a gradient in closed
-        form does without.
+        The pullback maps the gradient of a loss with respect to W to those with respect to the free
+        tensors; it can be called many times. This implementation uses autograd; a map with a
+        gradient in closed form overrides it.
 
         Arguments:
             *X: The free tensors.
-            update: Whether the buffers follow X, as in :meth:`advance`.
+            update: Whether to update the buffers, as in :meth:`advance`.
         """
         leaves = [x.detach().requires_grad_() for x in X]
-        # Activation checkpointing counts what a forward pass saves; this is saved by the first of
-        # several passes only. What is detached cannot keep its own graph alive.
+        # Activation checkpointing counts the tensors that a forward pass saves, and these would be
+        # saved in the first of several passes only. A detached W does not keep its graph alive.
         with (
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach(), lambda x: x),
@@ -119,13 +124,13 @@ class Parametrization(nn.Module, ABC):
 
     @property
     def onto(self) -> bool:
-        """Whether :meth:`right_inverse` takes every matrix of the set: here, if there is one."""
+        """Whether :meth:`right_inverse` takes every matrix of the set: by default, if it exists."""
         return type(self).right_inverse is not Parametrization.right_inverse
 
     def right_inverse(self, W: Tensor) -> Tensor | Sequence[Tensor]:
         """Free tensors that are mapped to ``W`` (one tensor, or as many as there are ``names``)."""
         raise NotImplementedError(
-            f"{type(self).__name__} reaches only a subset of the matrices and knows no inverse: "
+            f"{type(self).__name__} reaches only a subset of the matrices and has no inverse: "
             'draw a matrix with sample(), or init="sample", or use a map that reaches every '
             "matrix, such as ScaledCayley"
         )
@@ -145,7 +150,7 @@ class Parametrization(nn.Module, ABC):
 
 
 def check_precision(*tensors: Tensor) -> None:
-    """Raise unless a structured matrix can be formed of the tensors."""
+    """Raise unless a structured matrix can be formed from the tensors in their precision."""
     for tensor in tensors:
         if tensor.dtype not in PRECISIONS:
             raise TypeError(
@@ -158,8 +163,8 @@ def check_precision(*tensors: Tensor) -> None:
 def full_precision(*tensors: Tensor) -> AbstractContextManager[object]:
     """Context in which autocast is off, for tensors that must be float32 or float64.
 
-    A structured matrix formed in half precision is off its set by 1e-3, and a recurrence applies
-    that error hundreds of times.
+    A matrix formed in half precision is 1e-3 away from its structure, and a recurrence applies that
+    error hundreds of times.
 
     Example:
         >>> A = torch.eye(2)
@@ -183,7 +188,7 @@ def made_on(device: torch.device | str | None) -> AbstractContextManager[object]
 
 
 def check_square(W: Tensor, n: int, *, is_complex: bool) -> None:
-    """Raise unless ``W`` is an (n, n) matrix, complex where asked."""
+    """Raise unless ``W`` is an (n, n) matrix, and real unless ``is_complex``."""
     if W.shape != (n, n):
         raise ValueError(f"expected a matrix of shape ({n}, {n}), got {tuple(W.shape)}")
     if W.is_complex() and not is_complex:
@@ -191,10 +196,10 @@ def check_square(W: Tensor, n: int, *, is_complex: bool) -> None:
 
 
 def rounding_tolerance(W: Tensor) -> float:
-    """The defect that rounding explains, 1000 ε √n.
+    """The largest defect that rounding can explain, 1000 ε √n.
 
-    W in half precision is held to that of float32, in which its free tensors will be: the ε of
-    bfloat16 would let any matrix pass.
+    For W in half precision it is that of float32, the precision of its free tensors: with the ε of
+    bfloat16 every matrix would pass.
 
     Example:
         >>> rounding_tolerance(torch.eye(4, dtype=torch.bfloat16)) < 1e-3
@@ -205,7 +210,7 @@ def rounding_tolerance(W: Tensor) -> float:
 
 
 def check_orthogonal(W: Tensor, defect: Tensor) -> None:
-    """Raise unless ``defect`` is what rounding explains for a matrix like ``W``."""
+    """Raise unless rounding explains the ``defect`` of ``W``."""
     tolerance = rounding_tolerance(W)
     # written so that NaN fails too
     if not defect <= tolerance:

@@ -7,7 +7,7 @@ from cayley.tracing import computes_now, no_autocast
 
 __all__ = ["polar", "refine"]
 
-# a singular value grows by a half a step: this many take one of 1e-7 to 1
+# a step makes a small singular value half as large again: this many take 1e-7 to 1
 MOST_STEPS = 50
 
 
@@ -32,16 +32,17 @@ def polar(W: Tensor) -> Tensor:
 
 
 def refine(W: Tensor) -> Tensor:
-    r"""Remove the rounding errors that keep W from being orthogonal; the gradient ignores it.
+    r"""Remove the rounding errors that keep W from being orthogonal; gradients ignore this.
 
-    One Newton–Schulz step, :math:`W + \tfrac12 W (I - W^* W)`. A matrix that a solve or a
-    power series leaves at a distance :math:`\delta` comes to :math:`O(\delta^2)` plus the unit
-    roundoff. The correction is constant for autograd: it stands for no function of the parameters.
+    One Newton–Schulz step, :math:`W + \tfrac12 W (I - W^* W)`. It reduces the distance
+    :math:`\delta` that a solve or a power series leaves to :math:`O(\delta^2)` plus the unit
+    roundoff. The correction is a constant for autograd, since it is not a function of the
+    parameters.
 
     Note:
-        Where the distance is large, more steps follow, as many as it takes. They are decided by
-        looking at numbers, which is done on the CPU only: a GPU would have to be waited for, and a
-        compiler cannot look.
+        If the distance is large, more steps follow, as many as are needed. That depends on numbers,
+        so it is done on the CPU only: with a GPU it would wait for the device, and a compiler
+        cannot trace it.
 
     Arguments:
         W: An almost orthogonal (unitary) matrix, (n, n).
@@ -54,7 +55,7 @@ def refine(W: Tensor) -> Tensor:
         >>> float((refine(W) - torch.eye(2)).abs().max()) < 2e-6
         True
     """
-    # of a constant: neither backward nor forward derivatives go through the correction
+    # from a constant: neither backward nor forward derivatives go through the correction
     V = W.detach()
     with no_autocast(W.device):
         defect = _defect(V)
@@ -67,7 +68,7 @@ def _nearby(W: Tensor, defect: Tensor) -> Tensor:
     """An orthogonal (unitary) matrix near W by Newton–Schulz steps, from any distance."""
     size = _size(defect)
     if size > 1:
-        # steps converge where no singular value is above √3, and now none is above 1
+        # the steps converge if no singular value is above √3, and now none is above 1
         W = W / (1 + size) ** 0.5
         defect = _defect(W)
     for _ in range(MOST_STEPS):
@@ -88,5 +89,5 @@ def _size(defect: Tensor) -> float:
 
 
 def _one_step(W: Tensor) -> float:
-    """The distance from which one step comes to the unit roundoff."""
+    """The largest distance that one step reduces to the unit roundoff."""
     return torch.finfo(W.dtype).eps ** 0.5

@@ -63,8 +63,8 @@ def rebase_cayley(A: Tensor, D: Tensor) -> Rebased:
         K = (I + A)(I + A')^{-1}, \qquad
         dW = -2 X\, dA\, X D = -2 X' dA' X' D' \;\Rightarrow\; dA = K\, dA' K^\top
 
-    with :math:`X = (I + A)^{-1}`. Where W comes near an eigenvalue −1 of :math:`W D`, entries of A
-    grow without bound, and W hardly moves with A any more. For another D they are at most 1.
+    with :math:`X = (I + A)^{-1}`. As an eigenvalue of :math:`W D` approaches −1, entries of A grow
+    without bound, and W hardly moves with A any more. With another D they are at most 1.
 
     References:
         Minimizing the Cayley transform of an orthogonal matrix by multiplying by signature
@@ -75,7 +75,7 @@ def rebase_cayley(A: Tensor, D: Tensor) -> Rebased:
         D: The diagonal of ±1, (n).
 
     Example:
-        A rotation by nearly π, and minus one by nearly 0.
+        A rotation by nearly π is minus a rotation by nearly 0.
 
         >>> A = torch.tensor([[0.0, 100.0], [-100.0, 0.0]])
         >>> new = rebase_cayley(A, torch.ones(2))

@@ -10,14 +10,14 @@ def resolvent(A: Tensor) -> Tensor:
     r"""Inverse :math:`X = (I + A)^{-1}` for a skew-symmetric (skew-Hermitian) A, without a graph.
 
     On a GPU the search for pivots takes most of the time of a factorisation, and here it can be
-    left out: every Schur complement of I + A has a Hermitian part of at least I, so that no pivot
-    is small. It can cost digits all the same, as many as :math:`\|A\|` has, and so can the
-    condition of I + A, which is :math:`\|A\|` for odd n. A GPU computes in double precision
-    therefore, which takes no longer (launches take most of the time); on a CPU, where it would,
-    :func:`~cayley.parametrizations.polar.refine` looks at what comes out.
+    left out: every Schur complement of I + A has a Hermitian part of at least I, so no pivot is
+    small. It can still cost as many digits as :math:`\|A\|` has, and so can the condition of I + A,
+    which is :math:`\|A\|` for odd n. A GPU therefore computes in double precision, which takes no
+    longer (launches take most of the time). On a CPU it would, so there
+    :func:`~cayley.parametrizations.polar.refine` corrects the result if needed.
 
     Note:
-        No step waits for the GPU. A that is not finite gives X that is not, and no error.
+        No step waits for the GPU. Non-finite A gives non-finite X, not an error.
 
     Arguments:
         A: A skew matrix, real or complex, (n, n), or several, (G, n, n).

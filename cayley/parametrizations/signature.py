@@ -1,8 +1,9 @@
 r"""The diagonal D for which the inverse of the scaled Cayley transform is small.
 
-An orthogonal W with eigenvalue −1 has no Cayley transform, one with an eigenvalue near −1 has a
-huge one. But W D has a transform with all :math:`|a_{ij}| \le 1` for some diagonal D of modulus
-one: one that (locally) maximises :math:`|\det(D + W)|`. What follows climbs to it.
+An orthogonal W with eigenvalue −1 has no Cayley transform, and one with an eigenvalue near −1 has a
+huge one. But for some diagonal D of modulus one, W D has a transform with all
+:math:`|a_{ij}| \le 1`: for a D that (locally) maximises :math:`|\det(D + W)|`. This module climbs
+to such a maximum.
 """
 
 import torch
@@ -34,14 +35,14 @@ def small_cayley(W: Tensor) -> tuple[Tensor, Tensor]:
     """
     work = W.to(torch.complex128 if W.is_complex() else torch.float64)
     D = _regular_signature(work)
-    # The pivots below work on A itself and gather rounding errors, so A is formed anew from D
-    # after each climb, and the climb goes on if it was not at the top after all.
+    # A climb works on A in place and accumulates rounding errors. So A is formed again from D after
+    # each climb, and another one follows if that one had not reached the maximum.
     while True:
         A = _cayley(work, D)
         D, climbed = _climb(A, D)
         if not climbed:
             break
-    # the bound is exact in theory; what is over it here is rounding
+    # the bound is exact in theory, so any excess here is rounding
     A = A / A.abs().clamp(min=1)
     return A.to(W.dtype), D.to(W.dtype)
 
@@ -69,9 +70,9 @@ def _regular_signature(W: Tensor) -> Tensor:
 def _climb(A: Tensor, D: Tensor) -> tuple[Tensor, bool]:
     """Change D, one or two entries at a time, until no |a_ij| is above 1.
 
-    Turning d_j by the factor (1 − a_jj)/(1 + a_jj) makes a_jj vanish and multiplies |det(D + W)|
-    by √(1 + |a_jj|²). Negating d_i and d_j, where a_ii = a_jj = 0, multiplies it by |a_ij|².
-    Either grows; there is a largest value; so this ends.
+    Multiplying d_j by (1 − a_jj)/(1 + a_jj) makes a_jj vanish and multiplies |det(D + W)| by
+    √(1 + |a_jj|²). Negating d_i and d_j, if a_ii = a_jj = 0, multiplies it by |a_ij|². Both make
+    it larger, and it is bounded, so this ends.
     """
     A, D, climbed = A.clone(), D.clone(), False
     tolerance = 1e-10
@@ -90,7 +91,7 @@ def _climb(A: Tensor, D: Tensor) -> tuple[Tensor, bool]:
 
 
 def _negate(A: Tensor, S: list[int]) -> None:
-    """Replace A by the transform that belongs to D with the entries S negated."""
+    """Replace A by the transform for D with the entries S negated."""
     rows, columns = A[S].clone(), A[:, S].clone()
     inverse = torch.linalg.inv(rows[:, S])
     A -= columns @ inverse @ rows
@@ -101,7 +102,7 @@ def _negate(A: Tensor, S: list[int]) -> None:
 
 
 def _turn(A: Tensor, k: int) -> Tensor:
-    """Replace A by the transform for which a_kk = 0, and return the factor that d_k takes."""
+    """Replace A by the transform with a_kk = 0, and return the factor for d_k."""
     a, row, column = A[k, k].clone(), A[k].clone(), A[:, k].clone()
     A += a / (1 - a * a) * torch.outer(column, row)
     A[k], A[:, k], A[k, k] = row / (1 + a), column / (1 - a), 0

@@ -44,7 +44,7 @@ def diagonals(n: int, first: int, last: int, device: torch.device) -> tuple[Tens
     """
     offset = torch.arange(first, last + 1, device=device)
     length = n - offset
-    # the size of the result is told, so that a GPU need not be asked for it
+    # with the size of the result given, a GPU need not be waited for
     total = diagonal_entries(n, first, last)
     start = length.cumsum(0) - length
     row = torch.arange(total, device=device) - start.repeat_interleave(length, output_size=total)
@@ -57,7 +57,7 @@ def diagonal_entries(n: int, first: int, last: int) -> int:
 
 
 def positions(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
-    """Where the entries above the diagonal are in a matrix, read row by row, on a tensor's device.
+    """The positions of the entries above the diagonal in a flattened matrix, on a tensor's device.
 
     Example:
         >>> positions(3, None, torch.zeros(1))
@@ -72,8 +72,8 @@ def positions(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _kept_positions(n: int, last: int, device: torch.device) -> Tensor:
-    # An inference tensor could not serve a later call that records a gradient; and what is copied
-    # from the CPU is there for every stream.
+    # Not an inference tensor, which later calls that record gradients could not use; and copied
+    # from the CPU, so that it is ready for every stream.
     with torch.inference_mode(False):
         row, column = diagonals(n, 1, last, torch.device("cpu"))
         return (row * n + column).to(device)
@@ -110,9 +110,9 @@ def initial_entries(
     entries :math:`U[-1/\sqrt n, 1/\sqrt n)`, and ``"zero"`` is 0, whose transform is the identity.
 
     Note:
-        The reference says that other initial values were worse, not which. ``"circle"`` is what the
-        program for the adding problem of scuRNN does. A of norm 1 or so, as that of ``"uniform"``
-        is whatever n, has transforms with eigenvalues all over the right half of the circle.
+        The reference says that other initial values were worse, but not which. ``"circle"`` is used
+        in scuRNN's program for the adding problem. With ``"uniform"`` the norm of A is about 1 for
+        every n, and the eigenvalues of its transform are spread over the right half of the circle.
 
     References:
         Orthogonal Recurrent Neural Networks with Scaled Cayley Transform, Helfrich, Willmott, Ye,
@@ -148,7 +148,7 @@ def skew_symmetric(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
     r"""Skew-symmetric matrix :math:`A = -A^\top` from the entries above its diagonal.
 
     Arguments:
-        x: The free entries, one diagonal after another from the one next to the main diagonal;
+        x: The free entries, one diagonal after another, beginning next to the main diagonal;
             (n(n−1)/2) numbers, or fewer with a bandwidth.
         n: The size of A.
         bandwidth: How many diagonals above the main one may be non-zero; None for all.
@@ -203,7 +203,7 @@ def skew_hermitian(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
 
 
 class Banded(Parametrization):
-    """What skew-symmetric and skew-Hermitian matrices share: a bandwidth, a start and a defect."""
+    """Common base of skew-symmetric and skew-Hermitian matrices: bandwidth, start and defect."""
 
     def __init__(self, n: int, *, bandwidth: int | None = None, init: str = "blocks") -> None:
         super().__init__(n)
@@ -230,7 +230,7 @@ class Banded(Parametrization):
         return torch.linalg.matrix_norm(W.detach() + W.detach().mH)
 
     def extra_repr(self) -> str:
-        """The size, and bandwidth and initial values where they are not the usual ones."""
+        """The size, and bandwidth and initial values if they are not the defaults."""
         return f"{self.n}" + skew_repr(self)
 
 
@@ -265,7 +265,7 @@ class Skew(Banded):
         return self.entries(W)
 
     def entries(self, W: Tensor) -> Tensor:
-        """The entries of a matrix that are free in a skew-symmetric one."""
+        """Those entries of a matrix that are free in a skew-symmetric one."""
         return W.flatten().index_select(0, positions(self.n, self.bandwidth, W))
 
     def sample(
@@ -325,12 +325,12 @@ class SkewHermitian(Banded):
 
 
 def last_diagonal(n: int, bandwidth: int | None) -> int:
-    """The diagonal above the main one after which there are only zeros."""
+    """The number of the last diagonal above the main one that may be non-zero."""
     return n - 1 if bandwidth is None else min(bandwidth, n - 1)
 
 
 def skew_repr(skew: Banded) -> str:
-    """What differs from the defaults, as it stands in ``repr``."""
+    """The settings that are not defaults, as ``repr`` shows them."""
     bandwidth = "" if skew.bandwidth is None else f", bandwidth={skew.bandwidth}"
     return bandwidth + ("" if skew.init == "blocks" else f", init={skew.init!r}")
 

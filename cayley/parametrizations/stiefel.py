@@ -1,4 +1,4 @@
-"""Unitary matrices that are their own free tensor."""
+"""Unitary matrices that are themselves the free tensor."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,12 @@ __all__ = ["StiefelPoint"]
 
 
 class StiefelPoint(Parametrization):
-    r"""Unitary matrices :math:`W`, trained as such: the free tensor is W itself.
+    r"""Unitary matrices :math:`W` that are trained directly: the free tensor is W itself.
 
     Note:
-        Only an optimiser that moves along the Stiefel manifold keeps W unitary:
-        ``cayley.optim.StiefelRMSprop`` or ``cayley.optim.StiefelSGD``. Any other leaves it at the
-        first step.
+        Only an optimizer that moves along the Stiefel manifold keeps W unitary:
+        ``cayley.optim.StiefelRMSprop`` or ``cayley.optim.StiefelSGD``. With any other, W is not
+        unitary after the first step.
 
     References:
         Full-Capacity Unitary Recurrent Neural Networks, Wisdom, Powers, Hershey, Le Roux, Atlas,
@@ -64,5 +64,5 @@ class StiefelPoint(Parametrization):
         with made_on(device):
             composition = UnitaryComposition(self.n)
         W = composition(*composition.sample(device=device, dtype=dtype))
-        # what rounding leaves here would stay in W for good
+        # rounding errors made here would stay in W
         return (refine(W),)

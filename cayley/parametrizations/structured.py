@@ -1,4 +1,4 @@
-"""A structured matrix as a module: free tensors, and the map that makes a matrix of them."""
+"""A structured matrix as a module: free tensors, and the map that makes a matrix from them."""
 
 import copy
 import warnings
@@ -18,38 +18,40 @@ from cayley.tracing import computes_now, has_tangent, is_wrapper, traced
 
 __all__ = ["StructuredMatrix", "acting_on_reals", "check_whole"]
 
-# The step of the training in which it is looked at first whether W has left its manifold.
+# The training step in which it is first checked that W is trained as it must be.
 FIRST_LOOK = 10
 
 
 class StructuredMatrix(nn.Module):
-    r"""Trainable free tensors :math:`X` and the map that makes of them :math:`W = f(X)`.
+    r"""Trainable free tensors :math:`X` and the map that gives :math:`W = f(X)`.
 
-    What :func:`torch.nn.utils.parametrize.register_parametrization` does to a module by giving it a
-    class of its own, this does by composition: it can be pickled. Calling it gives W.
+    :func:`torch.nn.utils.parametrize.register_parametrization` gives a module a class of its own;
+    this class does the same by composition, so that it can be pickled. Calling it gives W.
 
     Note:
-        Calling the matrix only reads it. A layer's forward pass calls it with ``update=True``:
-        where the map follows the training (``map.stateful``), it is such a pass, in training mode
-        and with gradients, that writes the map's buffers, and nothing else. Both give the same W.
+        Calling the matrix only reads it. A layer's forward pass calls it with ``update=True``: in
+        training mode and with gradients, such a pass writes the buffers of a map that has a state
+        (``map.stateful``), and nothing else does. Both kinds of call give the same W.
 
-        W is computed once and kept until a free tensor or a buffer changes: in evaluation, and on
-        the CPU also where gradients are recorded, so that several calls between two steps of an
-        optimizer share one. Changes are noticed by comparing values: a fused optimizer, a
-        broadcast or a write through ``tensor.data`` leaves no other trace. What is returned is a
-        copy of what is kept.
+        W is computed once and reused until a free tensor or a buffer changes: in evaluation, and on
+        the CPU also while gradients are recorded, so that several calls between two steps of an
+        optimizer share one W. Changes are found by comparing values, since neither the version
+        counter nor the address of a tensor shows all of them: ``Adam(fused=True)``,
+        ``dist.broadcast``, a write to ``tensor.data`` and one through NumPy change neither. Callers
+        get a copy.
 
-        On a GPU the comparison would wait for the device, and W is computed at every call that
-        records a gradient.
+        On a GPU the comparison waits for the device. A call that records gradients therefore
+        computes W every time there; one without gradients compares.
 
-        Two ways go without any comparison. :meth:`freeze` keeps W as a constant. Between
-        :meth:`hold` and :meth:`release`, and inside of torch's ``parametrize.cached()``, the first
-        W serves all calls, its graph included: a loop of steps has one W and one backward pass
-        through it.
+        Two ways avoid the comparison, and with it the wait. :meth:`freeze` keeps W as a constant:
+        use it for streams, since ``eval()`` and ``no_grad`` do not promise that the free tensors
+        stay as they are. Between :meth:`hold` and :meth:`release`, and inside torch's
+        ``parametrize.cached()``, all calls share the first W and its graph: a loop of steps forms
+        one W and has one backward pass through it.
 
     Arguments:
         map: The parametrisation. It is copied: two matrices never share one.
-        device, dtype: Of the free tensors; dtype is real also where W is complex.
+        device, dtype: Of the free tensors; dtype is real even if W is complex.
 
     Example:
         >>> from cayley.parametrizations import ScaledCayley
@@ -72,7 +74,7 @@ class StructuredMatrix(nn.Module):
         self._cache: Cache[_Kept] = Cache()
         self._held: Cache[dict[bool, _Held]] = Cache()
         self.is_frozen = False
-        # no part of the state_dict: what loads is the free tensors
+        # not in the state_dict: the free tensors are what is saved and loaded
         self.register_buffer("kept", None, persistent=False)
         self._passes, self._next_look = 0, FIRST_LOOK
 
@@ -83,7 +85,7 @@ class StructuredMatrix(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the free tensors anew."""
+        """Draw the free tensors again."""
         self.kept = None
         first = self.free[0]
         dtype = first.dtype.to_real()
@@ -96,8 +98,8 @@ class StructuredMatrix(nn.Module):
     def assign(self, W: Tensor) -> None:
         """Choose the free tensors so that the matrix is ``W``.
 
-        It is checked in the precision of the free tensors, or its own if that is less, but never
-        in one below float32.
+        W is checked in the precision of the free tensors, or in its own if that is lower, but at
+        least in float32.
         """
         if not isinstance(W, Tensor) or not (W.is_floating_point() or W.is_complex()):
             got = f"one of {W.dtype}" if isinstance(W, Tensor) else type(W).__name__
@@ -114,10 +116,10 @@ class StructuredMatrix(nn.Module):
             free.copy_(value)
 
     def freeze(self) -> None:
-        """Keep W as it is now, as a constant: free tensors are neither read nor given a gradient.
+        """Keep W as it is now, as a constant: the free tensors are not read and get no gradient.
 
-        To load, assign or draw free tensors makes another W of them; what an optimizer writes is
-        not noticed. The mode of training ends it.
+        Loading, assigning or drawing free tensors gives a new W; what an optimizer writes to them
+        goes unnoticed. Training mode ends it.
         """
         self.kept = None
         if not self.free[0].is_meta:
@@ -145,7 +147,7 @@ class StructuredMatrix(nn.Module):
             check_whole(self.free[0])
             if traced(self.free[0]) and not self.free[0].is_meta:
                 raise RuntimeError(
-                    "a frozen matrix is formed before it is traced: call layer.freeze() again"
+                    "a frozen matrix must be formed before tracing: call layer.freeze() again"
                 )
             with torch.inference_mode(False), torch.no_grad():
                 W = acting_on_reals(self._form(self.free, recorded=False, update=False))
@@ -154,7 +156,7 @@ class StructuredMatrix(nn.Module):
         return W
 
     def hold(self) -> object:
-        """Let the next W serve all calls until :meth:`release`, which takes what this returns."""
+        """Use the next W for all calls until :meth:`release`, which takes what this returns."""
         before, self._held.value = self._held.value, {}
         return before
 
@@ -166,18 +168,18 @@ class StructuredMatrix(nn.Module):
         """The matrix W, (n, n).
 
         Arguments:
-            update: Whether this is a step of the training; without training mode, or a gradient,
-                it is not.
+            update: Whether this is a training step; ignored unless the module is in training mode
+                and gradients are recorded.
         """
         if self.is_frozen:
-            # what only reads may write to what it is given
+            # a copy for readers, who may write to it
             return self.constant if update else self.constant.clone()
         if traced(self.free[0]) and is_decomposing():
             message = (
                 "a structured matrix is exported as a constant, got one that is a function of its "
                 "free tensors: call layer.freeze(), or cayley.freeze(model), before the export"
             )
-            # torch.onnx tries again another way, and shows the error of that
+            # a warning too: torch.onnx tries again another way and shows that error instead
             warnings.warn(message, stacklevel=2)
             raise RuntimeError(message)
         free = self.free
@@ -185,7 +187,7 @@ class StructuredMatrix(nn.Module):
         update = update and recorded and self.training
         held = self._held.value
         if held is None and parametrize._cache_enabled:
-            # cleared by torch where the context ends
+            # torch clears it at the end of the context
             cache = cast(dict[Any, dict[bool, _Held]], parametrize._cache)
             held = cache.setdefault((id(self), "held"), {})
         if held is None or traced(free[0]):
@@ -198,21 +200,21 @@ class StructuredMatrix(nn.Module):
 
     def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:
         check_whole(free[0])
+        if update and computes_now(free[0]):
+            self._look_now_and_then()
         if recorded and self.map.on_manifold:
-            # a point of a manifold is W
-            if update and computes_now(free[0]):
-                self._look_now_and_then()
+            # here the free tensor is W
             return self.map(*free)
         if (
             traced(free[0])
-            # what is kept has a gradient only
+            # a cached W has no tangent
             or any(has_tangent(X) for X in free)
-            # in a CUDA graph that is being captured, with what has run before
+            # while a CUDA graph is captured, unless the map can be captured too
             or (not computes_now(free[0]) and not (recorded and self.map.capturable(*free)))
         ):
             return self.map.advance(*free) if update else self.map(*free)
         if recorded and free[0].device.type != "cpu":
-            # to compare values would be to wait for the device
+            # comparing values would wait for the device
             kept = _Kept(*self.map.with_pullback(*free, update=update))
             return _Attached.apply(kept, self.map, *free)
         kept = self._cache.value
@@ -226,17 +228,17 @@ class StructuredMatrix(nn.Module):
                 W, pullback = self.map.with_pullback(*free, update=update)
             else:
                 W, pullback = self.map(*free).detach().clone(), None
-            # an update writes buffers: what W is a function of is known afterwards
+            # the sources are read afterwards, since an update writes buffers
             followed = update or not self.map.stateful
             self._cache.value = kept = _Kept(W, pullback, self._sources(free), followed)
         return _Attached.apply(kept, self.map, *free) if recorded else kept.W.clone()
 
     def _sources(self, free: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Everything that W is a function of; what changes at every step comes first."""
+        """Everything that W is a function of; what changes most often comes first."""
         return chain(free, self.map.buffers())
 
     def train(self, mode: bool = True) -> "StructuredMatrix":
-        """Set the mode, as every module does; warn if W has left its manifold."""
+        """Set the mode, as every module does; warn if W is not unitary where it should be."""
         self._cache.value = None
         if mode:
             self.unfreeze()
@@ -245,18 +247,27 @@ class StructuredMatrix(nn.Module):
         return super().train(mode)
 
     def _look_now_and_then(self) -> None:
-        """Warn if W has left its manifold, in steps 10, 100, 1000, …: a look waits for a GPU."""
+        """Check in steps 10, 100, 1000, … how W is trained: more often would wait for the GPU."""
         self._passes += 1
         if self._passes == self._next_look:
             self._next_look *= 10
-            self._warn_off_manifold()
+            if self.map.on_manifold:
+                self._warn_off_manifold()
+            if self.map.awaits_rebase:
+                warn_once(
+                    "rebase has no effect on training before an optimizer is attached: call "
+                    "cayley.optim.attach_rebase(model, optimizer) once, before the first step",
+                    key="rebase without an optimizer",
+                    owner=self,
+                    stacklevel=3,
+                )
 
     @torch.no_grad()
     def _warn_off_manifold(self) -> None:
         defect = float(self.map.defect(self.free[0]))
         if not defect <= 0.1:
             warn_once(
-                f"W is off the unitary matrices by ‖W*W − I‖ = {defect:.2g}: train it with "
+                f"W is no longer unitary, ‖W*W − I‖ = {defect:.2g}: train it with "
                 "cayley.optim.StiefelRMSprop or StiefelSGD over the groups that "
                 "cayley.parameter_groups makes",
                 key="off the manifold",
@@ -265,13 +276,13 @@ class StructuredMatrix(nn.Module):
             )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StructuredMatrix":
-        """Move or cast, as ``to`` does; a complex tensor takes part as its real parts do.
+        """Move or cast, as ``to`` does; complex tensors are cast as pairs of real ones.
 
-        ``double()`` passes complex tensors over, and ``to(torch.float64)`` would take their
-        imaginary parts away.
+        Without this, ``double()`` would skip complex tensors, and ``to(torch.float64)`` would drop
+        their imaginary parts.
         """
         self._cache.value = None
-        # a constant of another precision is made of free tensors of that precision
+        # in another precision, the constant is formed again from the converted free tensors
         self.kept = None
 
         def apply(X: Tensor) -> Tensor:
@@ -293,24 +304,24 @@ class StructuredMatrix(nn.Module):
 
 
 def check_whole(X: Tensor) -> None:
-    """Raise if a free tensor is sharded: FSDP gathers them for a forward pass, and then only."""
+    """Raise if a free tensor is sharded: FSDP gathers it for forward passes only."""
     if is_wrapper(X) and type(X).__module__.startswith("torch.distributed"):
         raise RuntimeError(
-            "expected whole free tensors to form a matrix of, got sharded ones: inside of forward "
-            "FSDP gathers them; to read or freeze W elsewhere call module.unshard() before, and "
-            "module.reshard() after it"
+            "expected whole free tensors to form a matrix from, got sharded ones, which FSDP "
+            "gathers inside forward only: to read or freeze W elsewhere, call module.unshard() "
+            "before, and module.reshard() after it"
         )
 
 
 def acting_on_reals(W: Tensor) -> Tensor:
-    """W as it acts on features [Re h, Im h] if it is complex: [[R, −C], [C, R]]."""
+    """W as it acts on real features, [[R, −C], [C, R]] on [Re h, Im h] if it is complex."""
     if not W.is_complex():
         return W
     return torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
 
 
 class _Held(NamedTuple):
-    """A matrix with its graph, and whether the map's buffers have followed the free tensors."""
+    """A matrix with its graph, and whether the map's buffers are up to date with it."""
 
     W: Tensor
     followed: bool
@@ -324,10 +335,10 @@ class _Kept:
     """A matrix, its pullback, and the values that it was computed from.
 
     Arguments:
-        W: The matrix, apart from any graph.
-        pullback: Takes a gradient to those of the free tensors; None where nobody asks for it.
-        sources: What W is a function of.
-        followed: Whether the map's buffers have followed the free tensors.
+        W: The matrix, detached.
+        pullback: Maps a gradient to those of the free tensors; None if none is needed.
+        sources: The tensors that W is a function of.
+        followed: Whether the map's buffers are up to date with W.
     """
 
     def __init__(
@@ -355,7 +366,7 @@ class _Kept:
 
 
 class _Attached(torch.autograd.Function):
-    """A kept matrix as a function of the free tensors, which may be differentiated many times."""
+    """A cached matrix as a function of the free tensors; it can be differentiated many times."""
 
     @staticmethod
     def forward(ctx: Any, kept: _Kept, map: Parametrization, *free: Tensor) -> Tensor:
@@ -368,7 +379,7 @@ class _Attached(torch.autograd.Function):
         (G,) = gradients
         if not torch.is_grad_enabled():
             return None, None, *ctx.kept.pullback(G)
-        # a gradient that is differentiated again must lead to the free tensors themselves
+        # a gradient that will be differentiated again needs a graph to the free tensors
         free = ctx.saved_tensors
         needed = [X for X in free if X.requires_grad]
         found = iter(torch.autograd.grad(ctx.map(*free), needed, G, create_graph=True))

@@ -31,7 +31,7 @@ def spectral_svd(U: Tensor, V: Tensor, s: Tensor, margin: float) -> Tensor:
     Arguments:
         U: The left singular vectors, orthogonal, (n, n).
         V: The right singular vectors, orthogonal, (n, n).
-        s: Free numbers behind the singular values, (n).
+        s: Free numbers that determine the singular values, (n).
         margin: The margin r.
 
     Returns:
@@ -84,7 +84,7 @@ class SpectralSVD(Parametrization):
 
     @property
     def onto(self) -> bool:
-        """Whether there are n reflections a side."""
+        """Whether there are n reflections on each side."""
         return self.left.onto
 
     def forward(self, u: Tensor, v: Tensor, s: Tensor) -> Tensor:
@@ -94,8 +94,8 @@ class SpectralSVD(Parametrization):
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
         """Free tensors that give ``W``; needs n reflections.
 
-        A singular value at an end of the interval belongs to an infinite s. It gets a finite one
-        that is right to rounding, and that hardly moves in training.
+        A singular value at an end of the interval would need an infinite s. It gets a finite one
+        that is exact up to rounding, and that hardly moves in training.
         """
         check_square(W, self.n, is_complex=False)
         if not self.onto:
@@ -133,7 +133,7 @@ class SpectralSVD(Parametrization):
         return (U * sigma.clamp(1 - self.margin, 1 + self.margin)) @ Vh
 
     def defect(self, W: Tensor) -> Tensor:
-        """By how much the singular values lie outside their interval, root of summed squares."""
+        """By how much the singular values lie outside their interval, as a Euclidean norm."""
         W = W.detach().to(torch.float64)
         if not W.isfinite().all():
             return W.new_tensor(torch.nan)
@@ -141,5 +141,5 @@ class SpectralSVD(Parametrization):
         return torch.linalg.vector_norm(excess.clamp(min=0))
 
     def extra_repr(self) -> str:
-        """The size, the number of reflections a side and the margin."""
+        """The size, the number of reflections on each side and the margin."""
         return f"{self.n}, reflections={self.left.reflections}, margin={self.margin}"

@@ -26,14 +26,14 @@ __all__ = ["BNP"]
 
 
 class BNP:
-    r"""Batch normalisation preconditioning: the effect of batch norm on training, and no layer.
+    r"""Batch normalisation preconditioning: the effect of batch norm on training without a layer.
 
     .. math:: \theta \leftarrow \theta - \alpha P P^\top g
 
-    For each weight, P is made of mean and variance of the rows that it multiplied, so that a step
-    is one of gradient descent on the same layer with normalised inputs; see
-    :func:`~cayley.preconditioners.joint.joint`. Forward pass and inference are untouched, no
-    parameter is added, and a batch of one is enough. Use it between ``backward`` and the
+    For each weight, P is made from the mean and variance of the rows that it multiplies, so that a
+    step equals a step of gradient descent on the same layer with normalised inputs; see
+    :func:`~cayley.preconditioners.joint.joint`. The forward pass and inference do not change, no
+    parameters are added, and a batch of one is enough. Use it between ``backward`` and the
     optimizer::
 
         bnp = cayley.BNP(model)
@@ -41,23 +41,24 @@ class BNP:
         bnp.step()
         optimizer.step()
 
-    or call ``bnp.attach(optimizer)`` once and leave out ``bnp.step()``. The model is free again
-    when BNP is gone, and the optimizers that it is attached to.
+    or call ``bnp.attach(optimizer)`` once and leave out ``bnp.step()``. The hooks on the model go
+    away with the BNP object and the optimizers that it is attached to.
 
-    Rows count once a backward pass gives their output a gradient other than 0. So padding and nodes
-    that no target depends on stay out, and evaluation, teachers and abandoned passes leave nothing.
-    Several backward passes before a step are pooled, and equal one with the whole batch; so do
-    the processes of ``DistributedDataParallel``, which all must call :meth:`step`.
+    A row counts if a backward pass gives its output a gradient other than 0. So padding and nodes
+    that no target depends on are left out, and so are evaluation, teacher models and passes without
+    a backward pass. Several backward passes before a step are pooled, and equal one over the whole
+    batch; the same holds for the processes of ``DistributedDataParallel``, which must all call
+    :meth:`step`.
 
     Note:
         BNP is linear in the gradient: it may come before or after ``GradScaler.unscale_``. Clipping
-        after it bounds the step, clipping before it the gradient. Weight decay of the optimizer is
-        not preconditioned, a penalty in the loss is. Adam divides by its own scales and leaves
-        little of BNP but the centring: SGD, with or without momentum, is its optimizer.
+        after it bounds the step, clipping before it bounds the gradient. The optimizer's weight
+        decay is not preconditioned, a penalty in the loss is. Adam divides by its own scales, and
+        little of BNP remains but the centring: use SGD, with or without momentum.
 
-        A gradient that contains inf or NaN stays so. It leaves running statistics as they are.
+        A gradient with inf or NaN is not preconditioned and does not change running statistics.
 
-        Where no bias is trained nothing is centred, and weights are scaled by second moments.
+        Without a trained bias nothing is centred, and weights are scaled by second moments.
 
     References:
         Batch Normalization Preconditioning for Neural Network Training, Lange, Helfrich, Ye, 2022.
@@ -67,22 +68,22 @@ class BNP:
         chapter 2.
 
     Arguments:
-        model: The model, also in ``DistributedDataParallel`` or compiled. What has been compiled
+        model: The model, also in ``DistributedDataParallel`` or compiled. Code that was compiled
             before, of any model, is compiled again when it next runs.
-        eps: What is added to every variance. It bounds the rate of features that hardly vary.
-        relative_eps: Likewise, relative to the greatest variance among the features of a layer.
+        eps: Added to every variance. It bounds the learning rate of features that hardly vary.
+        relative_eps: The same, relative to the largest variance among the features of a layer.
         momentum: The ρ of an exponential average of the statistics; None for those of the batch.
         start: Where the average starts: ``"batch"``, at the first batch, or ``"identity"``, at
             μ = 0 and σ² = 1, which makes P the identity at first.
         q: Whether to divide by q² = max(features / rows, 1), for batches smaller than the layer.
-        include: Modules to precondition, each with all modules in it: names, in which ``*`` stands
-            for anything, or types. None for all.
-        exclude: Modules to leave out, likewise.
-        rules: What is known about kinds of modules; None for
+        include: Modules to precondition, each with all its submodules: names, in which ``*``
+            matches anything, or types. None for all.
+        exclude: Modules to leave out, in the same form.
+        rules: The rules for kinds of modules; None for
             :func:`~cayley.preconditioners.default_rules`.
         sync: Whether processes of torch.distributed share their statistics.
-        process_group: Those that do; None for all.
-        dtype: The least precision of the statistics.
+        process_group: The processes that do; None for all.
+        dtype: The minimum precision of the statistics.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1, bias=False))
@@ -115,7 +116,7 @@ class BNP:
         check_model(model, sync)
         if isinstance(model, DistributedDataParallel):
             model = model.module
-        # names are those of the model itself, also where torch.compile has wrapped it
+        # names are those of the model itself, even if torch.compile has wrapped it
         self.model = model = model._modules.get("_orig_mod") or model
         self.damping = Damping(eps, relative_eps, q)
         self.momentum = momentum
@@ -135,7 +136,7 @@ class BNP:
             raise ValueError(f"BNP: expected a model with a layer to precondition, got none:{why}")
         drop_code_without_hooks()
         self._handles = [handle for unit in self._units for handle in unit.watch()]
-        # a BNP that is gone must not keep others off the model
+        # a BNP that no longer exists must not keep others from using the model
         weakref.finalize(self, _remove, self._handles)
 
     @torch.no_grad()
@@ -153,9 +154,9 @@ class BNP:
         if unseen and drop_code_without_hooks():
             warnings.warn(
                 f"BNP: {unseen[0].name or 'the model'} has a gradient, but no forward pass of it "
-                "was seen: torch.compile had made code for modules of its classes that runs "
-                "without BNP. That code is dropped, and the next pass will be seen; the gradient "
-                "of this one is left as it is",
+                "was seen: torch.compile had compiled modules of its classes before, without "
+                "BNP's hooks. That code is dropped now, and the next pass will be seen; the "
+                "gradient of this one is not preconditioned",
                 stacklevel=2,
             )
             pairs = [(unit, statistics) for unit, statistics in pairs if unit not in unseen]
@@ -163,7 +164,7 @@ class BNP:
             unit.step(statistics, self.damping, self.momentum, self.start)
 
     def attach(self, optimizer: Optimizer) -> "BNP":
-        """Let every ``optimizer.step()`` begin with :meth:`step`.
+        """Make every ``optimizer.step()`` call :meth:`step` first.
 
         ``optimizer.step(closure)``, as Lightning calls it, is preconditioned after each call of the
         closure. An optimizer that wraps another, such as accelerate's, passes it on.
@@ -182,11 +183,11 @@ class BNP:
             for name in unit.names:
                 p = unit.modules[0].get_parameter(name)
                 if p.requires_grad and id(p) not in held:
-                    # a notebook keeps the traceback, which must not keep what nobody else does
+                    # a notebook keeps the traceback, which must not keep this object alive
                     del self
                     raise ValueError(
                         f"BNP: expected an optimizer of all parameters that are preconditioned, "
-                        f"but {join(unit.name, name)} is not among those of this "
+                        f"but {join(unit.name, name)} is not a parameter of this "
                         f"{type(optimizer).__name__}: leave its module out with exclude=, freeze "
                         "it, or call bnp.step() yourself"
                     )
@@ -212,26 +213,26 @@ class BNP:
         return args, {**kwargs, "closure": preconditioned}
 
     def report(self) -> dict[str, str]:
-        """For every parameter the rule and the blocks that serve it, or why none does."""
+        """For every parameter, the rule and the blocks that apply to it, or why none does."""
         served: dict[str, str] = {}
         for unit in self._units:
             for name in unit.names:
                 served[join(unit.name, name)] = unit.describe(name)
-        late = "it came after BNP was made: make BNP anew"
+        late = "it came after BNP was made: make a new BNP"
         return {
             name: served.get(name) or self._reasons.get(name, late)
             for name, _ in self.model.named_parameters()
         }
 
     def remove(self) -> None:
-        """Take all hooks off the model and the optimizers; gradients are left as they are."""
+        """Remove all hooks from the model and the optimizers; gradients are left as they are."""
         _remove(self._handles)
 
     def state_dict(self) -> dict[str, Any]:
         """The running statistics of every module, by its name; nothing without a momentum.
 
-        Under ``averages`` are mean, variance and second moment, (3, F), and under ``weight`` the
-        sum of what the batches count in them.
+        ``averages`` holds mean, variance and second moment, (3, F), and ``weight`` the total weight
+        of the batches in them.
         """
         return {unit.name: self._averages(unit) for unit in self._units}
 
@@ -251,7 +252,7 @@ class BNP:
                     wrong.append(f"{name!r}, {site}: expected averages {expected}, got {got}")
         if wrong:
             raise ValueError(
-                "BNP: expected the state of the same modules, made with a momentum if this one is: "
+                "BNP: expected the state of the same modules, with a momentum if this one has one: "
                 + "; ".join(wrong)
             )
         for unit in self._units:
@@ -269,7 +270,7 @@ class BNP:
         }
 
     def _gather(self, found: Sequence[Mapping[str, Statistics]]) -> list[dict[str, Statistics]]:
-        """The statistics of all processes, of all sites of all modules in the same order."""
+        """The statistics of all processes, for all sites of all modules in the same order."""
         keys = [(i, site) for i, unit in enumerate(self._units) for site in unit.sites()]
         local = [found[i].get(site) or self._units[i].no_rows(site) for i, site in keys]
         result: list[dict[str, Statistics]] = [{} for _ in found]
@@ -280,19 +281,19 @@ class BNP:
 
     def _check_in_place(self) -> None:
         if not self._handles:
-            raise RuntimeError("BNP: step() was called after remove(): make BNP anew")
+            raise RuntimeError("BNP: step() was called after remove(): make a new BNP")
         modules = dict(self.model.named_modules())
         for unit in self._units:
             if modules.get(unit.name) is not unit.modules[0]:
                 raise RuntimeError(
-                    f"BNP: {unit.name} is another module now than when BNP was made: call remove() "
-                    "and make BNP anew"
+                    f"BNP: {unit.name} has been replaced by another module since BNP was made: "
+                    "call remove() and make a new BNP"
                 )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "BNP belongs to one model, whose hooks it holds: for a copy of the model make "
-            "BNP(copy), and save bnp.state_dict()"
+            "BNP belongs to one model, whose hooks it holds, and cannot be copied or pickled: for "
+            "a copy of the model make BNP(copy), and save bnp.state_dict()"
         )
 
 

@@ -1,4 +1,4 @@
-"""BNP in the training loops of others: callbacks of Lightning and of Hugging Face's Trainer."""
+"""BNP in other training loops: callbacks for Lightning and for Hugging Face's Trainer."""
 
 from importlib import import_module
 from typing import Any
@@ -78,7 +78,7 @@ def huggingface_callback(**settings: Any) -> Any:
 
 
 def _import(name: str, *modules: str) -> Any:
-    """The first module that is installed; an error that names what to install."""
+    """The class from the first module that is installed; an error that names what to install."""
     for module in modules:
         try:
             return import_module(module)

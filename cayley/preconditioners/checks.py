@@ -1,4 +1,4 @@
-"""What :class:`~cayley.BNP` refuses."""
+"""Checks of the arguments of :class:`~cayley.BNP`."""
 
 import sys
 
@@ -40,10 +40,10 @@ def check_model(model: nn.Module, sync: bool) -> None:
         raise ValueError(COPIES_REFUSED)
     if not sync and isinstance(model, DistributedDataParallel):
         raise ValueError(
-            "BNP: expected sync=True with DistributedDataParallel, got False: processes with "
-            "statistics of their own drift apart"
+            "BNP: expected sync=True with DistributedDataParallel, got False: with statistics of "
+            "their own the processes drift apart"
         )
-    # whoever shards a model has imported what does it
+    # if a model is sharded, the module that does it has been imported
     fsdp, tensor = (sys.modules.get(f"torch.distributed.{name}") for name in ("fsdp", "tensor"))
     sharded = fsdp is not None and any(
         isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()
@@ -53,5 +53,5 @@ def check_model(model: nn.Module, sync: bool) -> None:
     if sharded:
         raise ValueError(
             "BNP: expected whole parameters, got sharded ones (FSDP): rows of a gradient cannot be "
-            "centred where only a part of them is. Use DistributedDataParallel"
+            "centred if only a part of them is available. Use DistributedDataParallel"
         )

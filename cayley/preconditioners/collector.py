@@ -12,23 +12,23 @@ from cayley.preconditioners.statistics import Statistics
 
 __all__ = ["Collector"]
 
-# rows of fewer numbers than SMALL wait until there are MANY, or until the backward pass ends
+# rows with fewer than SMALL numbers wait until there are MANY, or until the backward pass ends
 SMALL, MANY = 2**16, 64
 
 
 class Collector:
     """Pools the rows of the forward passes that backward passes reach.
 
-    A row counts once its output receives a gradient other than 0, and once only until
-    :meth:`take`, however often its graph is used. Passes that no backward pass follows leave
-    nothing, nor do backward passes that have no gradient for the parameters: those of
-    ``torch.autograd.grad`` with respect to an input, unless they are to be differentiated
-    themselves. Where an optimizer stepped without :meth:`take` and the gradients have been set to
-    None since, what was pooled before is forgotten.
+    A row counts once its output receives a gradient other than 0, and only once until
+    :meth:`take`, however often its graph is used. Forward passes without a backward pass do not
+    count, nor do backward passes without gradients for the parameters, such as
+    ``torch.autograd.grad`` with respect to an input, unless they will be differentiated themselves.
+    If an optimizer has stepped without :meth:`take` and the gradients have been set to None since,
+    the rows pooled before are dropped.
 
     Arguments:
-        parameters: Gives the parameters of the module that are trained.
-        dtype: The least precision of the statistics.
+        parameters: Returns the trained parameters of the module.
+        dtype: The minimum precision of the statistics.
 
     Attributes:
         reached: Whether a backward pass has ever reached the module.
@@ -60,7 +60,7 @@ class Collector:
     def record(self, observation: Observation) -> None:
         """Wait for the gradients of a forward pass."""
         if torch._C._current_graph_task_id() == -1:
-            # a backward pass that still counts as running has failed
+            # a backward pass that still seems to be running has failed
             self._running.clear()
         one = _Pass(observation)
         for i, output in enumerate(observation.outputs):
@@ -78,10 +78,10 @@ class Collector:
         task = torch._C._current_graph_task_id()
         if task not in self._running:
             parameters = [p for p in self._parameters() if p.requires_grad]
-            # gradients are enabled in a backward pass that is to be differentiated itself
+            # gradients are enabled in a backward pass that will be differentiated itself
             if not (torch.is_grad_enabled() or any(_has_gradient(p) for p in parameters)):
                 return
-            # inside of another backward pass, that of a checkpoint, nothing is forgotten
+            # inside another backward pass (activation checkpointing) nothing is dropped
             if not self._running and all(p.grad is None for p in parameters):
                 self._forget()
             self._running.add(task)
@@ -99,7 +99,7 @@ class Collector:
 
     @torch.no_grad()
     def _finish(self, task: int) -> None:
-        """Reduce what waits for the end of a backward pass."""
+        """Reduce the rows that wait for the end of a backward pass."""
         for one in self._arrived:
             self._count(one)
         self._arrived = []
@@ -133,11 +133,11 @@ class Collector:
 
 
 def _has_gradient(parameter: Tensor) -> bool:
-    """Whether the backward pass that is running has a gradient for a parameter."""
+    """Whether the current backward pass has a gradient for a parameter."""
     try:
         return torch._C._will_engine_execute_node(get_gradient_edge(parameter).node)
     except RuntimeError:
-        # torch.autograd.grad with respect to the parameter itself, of which torch cannot tell
+        # torch cannot tell for torch.autograd.grad with respect to the parameter itself
         return True
 
 
@@ -145,7 +145,7 @@ class _Pass:
     """A forward pass that waits for its gradients."""
 
     def __init__(self, observation: Observation) -> None:
-        # not the outputs: the graph, which keeps this object, would keep itself
+        # not the outputs: the graph keeps this object, and would then keep itself alive
         self._rows = observation.rows
         self.grads: list[Tensor | None] = [None] * len(observation.outputs)
         self.waits, self.again = False, True
@@ -153,7 +153,7 @@ class _Pass:
         self._seen: dict[str, Tensor] = {}
 
     def new_rows(self, period: object) -> dict[str, Rows]:
-        """The rows that these gradients reach, and that none has reached in this period."""
+        """The rows that these gradients reach, and that none has reached before in this period."""
         if period is not self._period:
             self._period, self._seen = period, {}
         result = {}
@@ -164,6 +164,6 @@ class _Pass:
         self.grads = [None] * len(self.grads)
         self.waits = False
         if not self.again:
-            # so that the memory of the inputs is free for what comes next
+            # to free the memory of the inputs early
             self._rows = lambda grads: {}
         return result

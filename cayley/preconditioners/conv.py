@@ -15,9 +15,9 @@ class ConvRule(Rule):
     """The block [b, W] of a convolution, with one mean and one variance for each channel.
 
     Note:
-        The rows of a convolution are the patches that its kernel meets, and exact statistics would
-        be those of each channel at each position of the kernel. These differ little, at borders
-        and by strides. As batch normalisation does, the rule takes those of the channel over all
+        The rows of a convolution are the patches under its kernel, and exact statistics would be
+        those of each channel at each position of the kernel. These differ little, because of
+        borders and strides. Like batch normalisation, the rule uses those of the channel over all
         examples and positions of the input, without padding. An example counts if any of its
         outputs received a gradient.
 

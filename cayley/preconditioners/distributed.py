@@ -24,10 +24,10 @@ def world_size(group: "dist.ProcessGroup | None" = None) -> int:
 def gather_statistics(
     found: Sequence[Statistics], group: "dist.ProcessGroup | None" = None
 ) -> list[Statistics]:
-    """The statistics of the rows of all processes, the same on each to the last bit.
+    """The statistics of the rows of all processes, bitwise the same on each.
 
-    Every process must call this with as many statistics of the same sizes; one that saw no rows
-    gives :meth:`Statistics.none`. There is one exchange, whatever their number.
+    Every process must call this with the same number of statistics of the same sizes; one that saw
+    no rows passes :meth:`Statistics.none`. There is one exchange for all of them.
 
     Arguments:
         found: The statistics of this process.
@@ -39,7 +39,7 @@ def gather_statistics(
     flat = torch.cat([v.reshape(-1).to(device, torch.float64) for one in found for v in one])
     copies = [torch.empty_like(flat) for _ in range(world_size(group))]
     dist.all_gather(copies, flat, group)
-    # merged in the order of the ranks everywhere, so that no two processes round differently
+    # merged in the order of the ranks on every process, so that all round in the same way
     first, *others = (_unpack(copy, found) for copy in copies)
     for other in others:
         first = [a.merge(b) for a, b in zip(first, other, strict=True)]

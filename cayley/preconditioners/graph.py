@@ -16,7 +16,7 @@ from cayley.preconditioners.rule import Layout, Observation, Rows, Rule, reached
 
 __all__ = ["RULES", "GCNRule", "GraphLinearRule", "SAGERule", "aggregate"]
 
-# features at a time: faster than all at once, and a sparse X is never dense as a whole
+# features at a time: faster than all at once, and a sparse X never becomes dense as a whole
 COLUMNS = 256
 
 
@@ -26,8 +26,8 @@ def aggregate(conv: GCNConv, x: Tensor, *graph: Any) -> Tensor:
 
     .. math:: Z = \hat D^{-1/2} \hat A \hat D^{-1/2} X
 
-    They are what the layer itself returns with W = I and b = 0, whatever its settings are and the
-    form of the graph.
+    They are what the layer itself would return with W = I and b = 0, for all its settings and all
+    forms of graphs.
 
     Arguments:
         conv: The layer.
@@ -35,7 +35,7 @@ def aggregate(conv: GCNConv, x: Tensor, *graph: Any) -> Tensor:
         graph: The other arguments of the layer.
 
     Returns:
-        Z, (..., N, I), sparse where X is.
+        Z, (..., N, I), sparse if X is.
 
     Example:
         >>> conv = GCNConv(1, 5, normalize=False)
@@ -45,7 +45,7 @@ def aggregate(conv: GCNConv, x: Tensor, *graph: Any) -> Tensor:
     """
     bare = copy.copy(conv)
     modules = {**conv._modules, "lin": nn.Identity()}
-    # cached: the copy normalises the graph once for all blocks of columns
+    # cached, so that the copy normalises the graph once for all blocks of columns
     vars(bare).update(_modules=modules, _parameters={"bias": None}, cached=True)
     if x.layout == torch.strided:
         return torch.cat([bare.forward(X, *graph) for X in x.split(COLUMNS, -1)], -1)
@@ -58,9 +58,9 @@ def aggregate(conv: GCNConv, x: Tensor, *graph: Any) -> Tensor:
 
 
 class Aggregation:
-    """:func:`aggregate` for one layer, computed anew only where X or the graph has changed.
+    """:func:`aggregate` for one layer, computed again only if X or the graph has changed.
 
-    Of a trained X it is computed every time. Only writes through ``X.data`` are not noticed.
+    For a trained X it is computed every time. Only writes through ``X.data`` are not noticed.
 
     Example:
         >>> conv, x = GCNConv(1, 5), torch.tensor([[1.0], [3.0]])
@@ -82,14 +82,14 @@ class Aggregation:
             return aggregate(conv, *inputs)
         key = [(id(value), value._version) for value in given]
         if self._Z is None or key != self._key:
-            # as long as the inputs are held, no other tensor has their ids
+            # while the inputs are held, no other tensor can have their ids
             self._key, self._inputs, self._Z = key, given, aggregate(conv, *inputs)
         return self._Z
 
 
 def _can_return(value: Tensor) -> bool:
-    """Whether a tensor may be given again, and tells whether it has changed since."""
-    # a fused optimizer leaves no trace in what it trains
+    """Whether a tensor may come again, and its version counter shows whether it has changed."""
+    # not for trained tensors: fused optimizers do not raise the counter
     return not value.requires_grad and not value.is_inference()
 
 
@@ -99,8 +99,8 @@ class GCNRule(Rule):
     .. math::
         x_i' = b + W z_i, \qquad Z = \hat D^{-1/2} \hat A \hat D^{-1/2} X
 
-    A node counts at a layer if its output there has an effect on the loss: at the last layer the
-    training nodes, at the one before them their neighbours as well.
+    A node counts at a layer if its output there affects the loss: at the last layer these are the
+    training nodes, at the layer before also their neighbours.
 
     References:
         Normalization Techniques for Sequential and Graphical Data (dissertation), Pospisil, 2023,
@@ -135,7 +135,7 @@ class GCNRule(Rule):
     def watch(
         self, module: nn.Module, record: Callable[[Observation], None]
     ) -> list[RemovableHandle]:
-        """Hook the module, with a memory of its own that goes when the hook does."""
+        """Hook the module, with a cache of its own that goes away with the hook."""
         return Rule.watch(GCNRule(), module, record)
 
     def observe(
@@ -159,15 +159,15 @@ class SAGERule(Rule):
     .. math::
         x_i' = b + W_l z_i + W_r x_i, \qquad z_i = \mathrm{mean}_{j \in N(i)}\, x_j
 
-    The rows z are those that ``lin_l`` receives, of any aggregation. Only nodes count whose output
-    has an effect on the loss; in a sampled neighbourhood the outermost nodes, whose own neighbours
-    are missing, have none. A projection, σ(W x_j + b) before the aggregation, is a block [b, W] of
-    its own.
+    The rows z are those that ``lin_l`` receives, for any aggregation. Only nodes whose output
+    affects the loss count; the outermost nodes of a sampled neighbourhood, whose own neighbours are
+    missing, do not. A projection, σ(W x_j + b) before the aggregation, is a block [b, W] of its
+    own.
 
     Note:
-        Algorithm 6 of the reference preconditions [b₁, W₁] and [b₂, W₂] one by one. SAGEConv has a
-        single bias, and with it that operator is neither symmetric nor definite: it can ascend. The
-        joint block is the preconditioner of the sum.
+        Algorithm 6 of the reference preconditions [b₁, W₁] and [b₂, W₂] separately. SAGEConv has a
+        single bias, for which that operator is neither symmetric nor definite: a step may increase
+        the loss. The joint block is the preconditioner of the sum.
 
     References:
         Normalization Techniques for Sequential and Graphical Data (dissertation), Pospisil, 2023,
@@ -196,7 +196,7 @@ class SAGERule(Rule):
     def watch(
         self, module: nn.Module, record: Callable[[Observation], None]
     ) -> list[RemovableHandle]:
-        """Hook the linear maps of the module; its own hook marks it as taken."""
+        """Hook the linear maps of the module; a hook on the module itself marks it as in use."""
         sites = {"lin_l": "neighbours", "lin_r": "root", "lin": "sources"}
         handles = super().watch(module, record)
         for name, lin in module.named_children():
@@ -210,12 +210,12 @@ class SAGERule(Rule):
     def observe(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """Nothing: what its linear maps receive is not among its arguments."""
+        """Nothing: the inputs of its linear maps are not among its arguments."""
 
 
 def _renamed(seen: Observation, site: str) -> Observation:
-    """What a linear map leaves, its rows under the name of a site."""
-    # alone: the graph would keep the outputs, and so itself
+    """The observation of a linear map, with its rows under the name of a site."""
+    # only the function: with the outputs the graph would keep itself alive
     rows = seen.rows
     return Observation(seen.outputs, lambda grads: {site: rows(grads)["input"]})
 

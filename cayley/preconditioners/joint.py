@@ -1,4 +1,4 @@
-"""The preconditioner of one sum of products, the form that all rules share."""
+"""The preconditioner of one sum of products, which all rules use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,10 +32,10 @@ def joint(
         \qquad
         g_b' = \frac{1}{q^2} g_b - \sum_k G_k' \mu_k
 
-    on each row [b, W₁, W₂, …], with μ and σ̃ of the rows that multiplied it. A step along the
-    result is one of gradient descent on the same layer fed with
-    :math:`(h_k - \mu_k)/\tilde\sigma_k`. Without a bias nothing can be centred, and P is its
-    diagonal alone.
+    on each row [b, W₁, W₂, …], with μ and σ̃ of the rows h that it multiplies. A step along the
+    result is a step of gradient descent on the same layer with the inputs
+    :math:`(h_k - \mu_k)/\tilde\sigma_k`. Without a bias nothing can be centred, and P is only its
+    diagonal.
 
     References:
         Batch Normalization Preconditioning for Neural Network Training, Lange, Helfrich, Ye, 2022.
@@ -87,9 +87,9 @@ class Weight(NamedTuple):
 
     Attributes:
         name: Of the parameter, (O, n), or (O, n / groups, ...) for a convolution.
-        site: Where its rows were seen.
-        rows: Which rows of the parameter are meant.
-        groups: In how many groups the outputs divide the features among themselves.
+        site: The name of the place where its rows are observed.
+        rows: The rows of the parameter that belong to the block.
+        groups: The number of groups, as in a grouped convolution.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Bias(NamedTuple):
 
     Attributes:
         name: Of the parameter, (O).
-        rows: Which entries are meant.
+        rows: The entries that belong to the block.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Bias(NamedTuple):
 class Block(NamedTuple):
     """Weights whose products are added up, and the biases that are added to them.
 
-    Several biases are one: they have the same gradient, and share its step evenly.
+    Several biases act as one: they have the same gradient, and share its step evenly.
     """
 
     weights: tuple[Weight, ...]
@@ -122,7 +122,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Damping:
-    r"""What keeps the division by a variance in bounds.
+    r"""The terms that keep the division by a variance bounded.
 
     .. math:: \tilde\sigma^2 = \sigma^2 + \epsilon_1 \max \sigma^2 + \epsilon_2,
         \qquad q^2 = \max(n / N, 1)
@@ -131,7 +131,7 @@ class Damping:
 
     Attributes:
         eps: ε₂, absolute.
-        relative_eps: ε₁, relative to the greatest variance of the site.
+        relative_eps: ε₁, relative to the largest variance of the site.
         q: Whether to divide by q²; otherwise it is 1.
 
     Example:
@@ -158,12 +158,12 @@ def precondition(
 ) -> dict[str, Tensor]:
     """Precondition the gradients of a module, block by block.
 
-    A parameter without a gradient takes no part: without that of a bias nothing is centred, and a
-    weight is scaled by the second moments of its rows. A block without the gradient of a weight is
-    left as it is, and so is everything where there were no rows.
+    A parameter without a gradient is ignored: without the gradient of a bias nothing is centred,
+    and a weight is scaled by the second moments of its rows. A block without the gradient of a
+    weight is left as it is, and so is everything if there were no rows.
 
     Arguments:
-        blocks: How the module's parameters belong together.
+        blocks: How the module's parameters are grouped.
         gradients: By the parameter's name.
         statistics: Of the rows, by site.
         damping: σ̃² and q².
@@ -213,7 +213,7 @@ def precondition_(
         grad_b = None
         if entries:
             mean = sum(entries[1:], entries[0]) / len(entries)
-            # all weights of a block have as many groups
+            # all weights of a block have the same number of groups
             grad_b = mean.to(dtype).view(weights[0].groups, -1)
         q2: Tensor | float = 1.0
         if damping.q:
@@ -229,7 +229,7 @@ def precondition_(
 
 
 def _scales(statistics: RowStatistics, damping: Damping, centred: bool) -> tuple[Tensor, Tensor]:
-    """μ and σ̃² of a site, (F); 0 and 1 where there were no rows, whose mean is 0."""
+    """μ and σ̃² of a site, (F); 0 and 1 if there were no rows."""
     variance = damping(statistics.variance if centred else statistics.second_moment)
     return statistics.mean, variance.where(statistics.n > 0, 1)
 

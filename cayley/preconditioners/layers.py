@@ -33,19 +33,18 @@ THRESHOLD = "a threshold of modReLU: it is not added to the products"
 class LayerRule(Rule):
     r"""The blocks [b, W, U] of the recurrent layers of this package.
 
-    U is always preconditioned, W where it is free, and both are centred where a bias is added to
-    their products; the threshold of modReLU is not. Where a normalisation stands between the two
-    products there are two blocks, [b_x, U] and [b_h, W], in an Elman network without the biases.
-    Of the structured matrices the
-    blocks that are free tensors themselves take part: free gates of :class:`~cayley.NCGRU` and the
-    coupling of :class:`~cayley.ENRNN`.
+    U is always preconditioned, W if it is free, and both are centred if a bias is added to their
+    products; the threshold of modReLU is not such a bias. If the two products are normalised
+    separately there are two blocks, [b_x, U] and [b_h, W], without the biases in an Elman network.
+    Of structured matrices, only the blocks that are free tensors themselves are preconditioned: the
+    free gates of :class:`~cayley.NCGRU` and the coupling of :class:`~cayley.ENRNN`.
 
     Note:
         A structured W = f(A) is left alone. With J the derivative of f, the gradient of A is
         :math:`J^\top g`, and preconditioning g first would give :math:`J^\top P P^\top g`. But
         :math:`J J^\top P P^\top` is not symmetric, and since :math:`J J^\top` is singular its
-        symmetric part has negative eigenvalues unless the two commute: for some gradients the
-        result ascends.
+        symmetric part has negative eigenvalues unless the two commute: for some gradients the step
+        would increase the loss.
 
     References:
         Normalization Techniques for Sequential and Graphical Data (dissertation), Pospisil, 2023,
@@ -61,14 +60,14 @@ class LayerRule(Rule):
     types: ClassVar[tuple[type[nn.Module], ...]] = (RNN, NCGRU, LSTM)
 
     def serves(self, module: nn.Module) -> bool:
-        """Whether the module is one of these layers and runs as they do."""
+        """Whether the module is one of these layers, with their forward pass."""
         runs = (RNN.run, NCGRU.run, LSTM.run)
         runs_so = isinstance(module, Recurrent) and type(module).run in runs
-        # a cell sees one step, and statistics are those of a sequence
+        # not for cells: a cell sees one step only, and statistics need a sequence
         return super().serves(module) and runs_so and not isinstance(module, Cell)
 
     def layout(self, module: nn.Module) -> Layout:
-        """The blocks of both directions, and why the other parameters are left."""
+        """The blocks of both directions, and why the other parameters are left out."""
         assert isinstance(module, Recurrent)
         check_single_layer(module)
         blocks: list[Block] = []
@@ -160,7 +159,7 @@ def _coupled(module: Recurrent, suffix: str) -> LongShort | None:
 
 
 def _rows(module: Recurrent, recurrence: Recurrence) -> dict[str, Rows]:
-    """The inputs, the states, and what else the layer multiplies a weight by."""
+    """The inputs, the states, and the other rows that a weight of the layer multiplies."""
     result = recurrence.rows()
     suffix, x, h, reached = recurrence
     if isinstance(module, NCGRU) and not module.orthogonal:

@@ -11,7 +11,7 @@ __all__ = ["LinearRule"]
 
 
 class LinearRule(Rule):
-    """The block [b, W] of ``nn.Linear``; every input vector is a row, whatever its axes.
+    """The block [b, W] of ``nn.Linear``; every input vector is a row, along all leading axes.
 
     References:
         Batch Normalization Preconditioning for Neural Network Training, Lange, Helfrich, Ye, 2022.

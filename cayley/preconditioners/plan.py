@@ -1,4 +1,4 @@
-"""Which module of a model is served by which rule, and why others are not."""
+"""Which rule applies to which module of a model, and why others have none."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,18 +33,18 @@ def make_plan(
     exclude: Sequence[Pattern],
     dtype: torch.dtype,
 ) -> tuple[list[Unit], dict[str, str]]:
-    """What to precondition, and why the rest is left.
+    """What to precondition, and why the rest is left out.
 
     Arguments:
         model: The model.
-        rules: The rules; the first that serves a module is taken, for all modules in it too.
-        include: Names, with wildcards, or types of modules to serve, each with all modules in it;
-            None for all.
-        exclude: Likewise, those to leave out.
-        dtype: The least precision of the statistics.
+        rules: The rules; the first that fits a module is used, for all its submodules too.
+        include: Names, with wildcards, or types of modules to precondition, each with all its
+            submodules; None for all.
+        exclude: Modules to leave out, in the same form.
+        dtype: The minimum precision of the statistics.
 
     Returns:
-        The modules that are served, and for parameters that are not, by name, why.
+        The modules that are preconditioned, and the reason for every parameter that is not.
     """
     candidates: list[_Candidate] = []
     reasons: dict[str, str] = {}
@@ -73,7 +73,7 @@ def _units(
     reasons: dict[str, str],
     dtype: torch.dtype,
 ) -> list[Unit]:
-    """One unit for all modules that share all their parameters; none for other shared ones."""
+    """One unit for all modules that share all their parameters; none if they share only some."""
     holders = Counter(
         p
         for module in model.modules()
@@ -99,12 +99,12 @@ def _units(
 
 
 def _paths(model: nn.Module) -> Iterator[Path]:
-    """Every module with the modules that it is in, from the outermost."""
+    """Every module with the modules that contain it, from the outermost."""
     named = dict(model.named_modules())
     for name in named:
         parts = name.split(".") if name else []
         prefixes = [".".join(parts[:k]) for k in range(len(parts) + 1)]
-        # a module that is found in two places is listed in the first only
+        # a module that occurs in two places is listed at the first only
         yield tuple((prefix, named[prefix]) for prefix in prefixes if prefix in named)
 
 
@@ -132,7 +132,7 @@ def _why_unserved(module: nn.Module, rules: Sequence[Rule]) -> str:
 
 
 def _why_left(name: str, module: nn.Module, left: Mapping[str, str]) -> dict[str, str]:
-    """Why each parameter of a served module would be left, if it is in no block."""
+    """Why each parameter of a preconditioned module is left out if it is in no block."""
     reasons: dict[str, str] = {}
     for key, p in module.named_parameters():
         why = "its weight is not preconditioned"
@@ -158,11 +158,11 @@ def _check_unhooked(name: str, module: nn.Module) -> None:
     hooks = module._forward_hooks.values()
     if any(isinstance(hook, Hook) and hook.function is not None for hook in hooks):
         raise ValueError(
-            f"BNP: {name or 'the model'} is preconditioned by another BNP already: call remove() "
-            "of that one, or keep the two apart with include= and exclude="
+            f"BNP: {name or 'the model'} is already preconditioned by another BNP: call remove() "
+            "on that one, or give the two different modules with include= and exclude="
         )
 
 
 def join(prefix: str, name: str) -> str:
-    """The name in the model of what has a name in a module of it."""
+    """The full name of a name inside a module."""
     return f"{prefix}.{name}" if prefix else name

@@ -1,4 +1,4 @@
-"""The settings of the documents, as keyword arguments of :class:`~cayley.BNP`.
+"""The settings of the papers, as keyword arguments of :class:`~cayley.BNP`.
 
 Example:
     >>> from torch import nn

@@ -21,13 +21,13 @@ __all__ = [
 
 
 class Recurrence(NamedTuple):
-    r"""What one direction of a layer multiplied its weights by.
+    r"""The rows that the weights of one direction of a layer multiplied.
 
     Attributes:
         suffix: The end of its parameters' names.
         x: The inputs :math:`x_t`, (T, B, I).
         h: The states :math:`h_{t-1}` before the steps, (T, B, H).
-        reached: Which steps took part in the loss, (T, B).
+        reached: Which steps affect the loss, (T, B).
     """
 
     suffix: str
@@ -52,19 +52,19 @@ def observe_recurrences(
     initial: Callable[[str, int], Tensor] | None = None,
     rows: Callable[[Recurrence], dict[str, Rows]] = Recurrence.rows,
 ) -> Observation:
-    r"""What a layer with the contract of ``nn.RNN`` leaves for the backward pass.
+    r"""The observation of a forward pass of a layer with the contract of ``nn.RNN``.
 
-    W multiplied the states *before* the steps, :math:`h_0, \dots, h_{T-1}`. A step took part in the
-    loss if its output did, or a later output or the last state of the same sequence. Nothing here
-    takes time in Python that grows with T.
+    W multiplied the states *before* the steps, :math:`h_0, \dots, h_{T-1}`. A step affects the loss
+    if its output does, or a later output or the last state of the same sequence. The time spent in
+    Python does not grow with T.
 
     Arguments:
         module: The layer, a single one in one or two directions.
         args: Of its forward pass.
         kwargs: Of its forward pass.
         output: Of its forward pass.
-        initial: The state before the first step where no ``hx`` is given, (B, H), for a suffix and
-            B; None for 0.
+        initial: A function of a suffix and B that returns the state before the first step if no
+            ``hx`` is given, (B, H); None for 0.
         rows: The rows of the sites of one direction.
     """
     input = args[0] if args else kwargs["input"]
@@ -115,7 +115,7 @@ def observe_recurrences(
                 after = after.flip(0).cumsum(0).flip(0)
             else:
                 before = torch.cat((h_d[1:], first[None].to(h_d)))
-                # a sequence that is shorter than others begins before the end
+                # a shorter sequence begins (in reverse) before the end of the others
                 begins = there & ~torch.cat((there[1:], torch.zeros_like(there[:1])))
                 before = torch.where(begins.unsqueeze(-1), first.to(h_d), before)
                 after = after.cumsum(0)
@@ -133,8 +133,8 @@ class TorchRecurrentRule(Rule):
 
     Note:
         torch has two biases where Algorithm 4 has one, their sum. The sum takes the algorithm's
-        step, one half of it each. Preconditioning [b_ih, U] and [b_hh, W] apart would move it by
-        one gradient more.
+        step, half of it in each. Preconditioning [b_ih, U] and [b_hh, W] separately would add
+        another gradient to its step.
 
         The candidate of ``nn.GRU`` is :math:`U x + b_{ih} + r \odot (W h + b_{hh})`: two sums, and
         a block for each.
@@ -194,7 +194,7 @@ def separate_blocks(suffix: str, rows: slice = slice(None)) -> list[Block]:
 
 
 def check_single_layer(module: Any) -> None:
-    """Raise if layers are stacked inside of the module."""
+    """Raise if the module has several stacked layers."""
     if module.num_layers > 1:
         name = type(module).__name__
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a preconditioner knows about one kind of module."""
+"""The base class of the rules of a preconditioner, one for each kind of module."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ class Rows(NamedTuple):
 
     Attributes:
         values: Detached, (..., F), or a sparse matrix (N, F).
-        reached: Which of them took part in the loss, (...).
+        reached: Which of them affect the loss, (...).
     """
 
     values: Tensor
@@ -29,13 +29,12 @@ class Rows(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What one forward pass of a module leaves for a backward pass.
+    """What a forward pass of a module records for the backward pass.
 
     Attributes:
-        outputs: The outputs of the module. A gradient that arrives at one of them is the sign that
-            the pass counts.
-        rows: Called with the gradients of the outputs, None where none arrived, it gives the rows
-            of each site. The autograd graph keeps it: it must not hold an output itself.
+        outputs: The outputs of the module. The pass counts if a gradient arrives at one of them.
+        rows: A function of the gradients of the outputs, None where none arrived, that returns the
+            rows of each site. The autograd graph keeps it, so it must not hold an output itself.
     """
 
     outputs: Sequence[Tensor]
@@ -44,11 +43,11 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the parameters of a module belong together.
+    """How the parameters of a module are grouped.
 
     Attributes:
-        blocks: Those that are preconditioned.
-        left: Why others are left as they are, by name.
+        blocks: The blocks that are preconditioned.
+        left: Why other parameters are left as they are, by name.
     """
 
     blocks: tuple[Block, ...]
@@ -81,13 +80,13 @@ class Hook:
 
 
 class Rule(ABC):
-    """What a preconditioner knows about one kind of module.
+    """How one kind of module is preconditioned.
 
-    An instance serves every module of its types, and keeps nothing about any of them.
+    One instance is used for all modules of its types, and stores nothing about any of them.
 
     Attributes:
-        name: As :meth:`cayley.BNP.report` prints it.
-        types: The modules that it serves. A subclass with a forward of its own is not served.
+        name: The name that :meth:`cayley.BNP.report` prints.
+        types: The modules that it is for. Subclasses with a forward pass of their own are not.
     """
 
     name: ClassVar[str]
@@ -95,16 +94,16 @@ class Rule(ABC):
 
     @abstractmethod
     def layout(self, module: nn.Module) -> Layout:
-        """How the parameters belong together; raise ValueError where that cannot be told."""
+        """How the parameters are grouped; raise ValueError if that cannot be determined."""
 
     @abstractmethod
     def observe(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Observation | None:
-        """What a forward pass with these arguments leaves for the backward pass."""
+        """What a forward pass with these arguments records for the backward pass."""
 
     def serves(self, module: nn.Module) -> bool:
-        """Whether the module is of these types and computes what they compute."""
+        """Whether the module is of these types, with their forward pass."""
         return any(
             isinstance(module, kind) and type(module).forward is kind.forward for kind in self.types
         )
@@ -117,7 +116,7 @@ class Rule(ABC):
         def after(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
         ) -> None:
-            # those of now: a module made on the meta device gets others
+            # the current parameters: a module made on the meta device gets others later
             weight = next(module.parameters(), None)
             if weight is None:
                 raise ValueError(COPIES_REFUSED)
@@ -130,7 +129,7 @@ class Rule(ABC):
 
 
 def reached(grad: Tensor) -> Tensor:
-    """Which rows took part in the loss: those whose output has a gradient other than 0, (...).
+    """Which rows affect the loss: those whose output has a gradient other than 0, (...).
 
     All others, such as padding or nodes of a graph that no target depends on, add nothing to the
     gradient of the weight.
@@ -140,7 +139,7 @@ def reached(grad: Tensor) -> Tensor:
         tensor([ True, False])
     """
     if grad.numel() > 2**16 and grad.device.type == "cpu":
-        # a few features nearly always tell; a GPU would have to wait for the answer
+        # a few features are nearly always enough; on a GPU looking at them would wait
         some = grad[..., :16].abs().sum(-1) != 0
         if some.all():
             return some
@@ -148,7 +147,7 @@ def reached(grad: Tensor) -> Tensor:
 
 
 def recording(tensor: Tensor) -> bool:
-    """Whether operations on a tensor are recorded now for a backward pass, and computed.
+    """Whether operations on a tensor are computed now, and recorded for a backward pass.
 
     Example:
         >>> with torch.no_grad():

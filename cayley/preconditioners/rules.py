@@ -19,7 +19,7 @@ OPAQUE: dict[type[nn.Module], str] = {
 
 
 def default_rules() -> tuple[Rule, ...]:
-    """All rules; those for graphs only where torch_geometric has been imported.
+    """All rules; those for graphs only if torch_geometric has been imported.
 
     Example:
         >>> [rule.name for rule in default_rules()][:2]

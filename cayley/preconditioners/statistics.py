@@ -1,4 +1,4 @@
-"""Mean and variance of the rows that multiplied a weight: of a batch, pooled, and running."""
+"""Mean and variance of the rows that a weight multiplies: of a batch, pooled, and running."""
 
 from typing import Literal, NamedTuple, Protocol
 
@@ -11,11 +11,11 @@ __all__ = ["RowStatistics", "RunningStatistics", "Statistics"]
 
 
 class RowStatistics(Protocol):
-    """What a preconditioner reads of the rows of one site."""
+    """The statistics of the rows of one site that a preconditioner reads."""
 
     @property
     def n(self) -> Tensor:
-        """The number of rows, (); 0 if there is nothing to go by."""
+        """The number of rows, (); 0 if there are none."""
         ...
 
     @property
@@ -61,15 +61,14 @@ class Statistics(NamedTuple):
     ) -> "Statistics":
         """Statistics of the rows of a tensor.
 
-        They are taken in two passes, in ``dtype`` or the values' own precision if that is better:
-        the difference of mean square and squared mean has no correct digit where the mean is
-        large, and a variance in half precision overflows. Rows of which one is not finite count
-        as no rows.
+        They are taken in two passes, in ``dtype`` or the values' own precision if that is higher:
+        the difference of mean square and squared mean has no correct digit if the mean is large,
+        and a variance in half precision overflows. If any row is not finite, none counts.
 
         Arguments:
             values: Rows of F features, (..., F), or a sparse matrix (N, F).
             reached: Which rows count, (...); None for all.
-            dtype: The least precision.
+            dtype: The minimum precision.
         """
         dtype = torch.promote_types(values.dtype, dtype)
         values = values.detach()
@@ -79,13 +78,13 @@ class Statistics(NamedTuple):
         weight = x.new_ones(len(x))
         if reached is not None and not (x.device.type == "cpu" and reached.all()):
             weight = reached.reshape(-1).to(dtype)
-            # the square of what is left out may overflow
+            # masked first: the squares of the rows left out may overflow
             x = x.where(reached.reshape(-1, 1), 0)
         n = weight.sum()
         with no_autocast(x.device):
             mean = weight @ x / n.clamp_min(1)
             d = x - mean
-            # 0 but for the rounding of the mean
+            # 0 except for the rounding of the mean
             error = weight @ d / n.clamp_min(1)
             M2 = weight @ d.square_() - n * error.square()
         return cls(n, mean + error, M2)._finite()
@@ -158,7 +157,7 @@ class RunningStatistics:
 
     Note:
         Algorithm 3 of the reference starts at μ = 0, σ² = 1 (``start="identity"``): a feature of
-        variance v is scaled as it should be only once :math:`\rho^t < v`. With
+        variance v is scaled correctly only once :math:`\rho^t < v`. With
         ``start="batch"`` the averages are divided by :math:`1 - \rho^t`, and the first batch
         counts in full.
 
@@ -218,7 +217,7 @@ class RunningStatistics:
         return self.averages / self.weight.where(self.weight > 0, 1)
 
     def update(self, batch: Statistics, counts: Tensor | bool = True) -> None:
-        """Take a batch in, unless it has no rows or ``counts`` is false."""
+        """Add a batch, unless it has no rows or ``counts`` is false."""
         new = torch.stack((batch.mean, batch.variance, batch.second_moment)).to(self.averages)
         share = (1 - self.momentum) * ((batch.n > 0) & counts).to(self.averages)
         self.averages = self.averages + share * (new - self.averages)

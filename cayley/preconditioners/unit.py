@@ -18,14 +18,14 @@ __all__ = ["Unit", "names_of", "present"]
 
 
 class Unit:
-    """A module, or several with the same parameters, that one rule serves.
+    """A module, or several with the same parameters, that one rule preconditions.
 
     Arguments:
         name: Of the module in the model.
         modules: The module, and others that share all its parameters.
-        rule: The rule that serves them.
-        blocks: How the parameters belong together.
-        dtype: The least precision of the statistics.
+        rule: The rule for them.
+        blocks: How the parameters are grouped.
+        dtype: The minimum precision of the statistics.
     """
 
     def __init__(
@@ -61,20 +61,20 @@ class Unit:
 
     @property
     def names(self) -> list[str]:
-        """The names of the parameters that are preconditioned, as the module has them."""
+        """The names of the parameters that are preconditioned, within the module."""
         return names_of(self.blocks)
 
     def parameters(self) -> dict[str, Tensor]:
         """The parameters that are preconditioned, by name."""
-        # looked up each time: a cast or a move may have put other parameters in their places
+        # looked up each time: casting or moving may have replaced the parameters
         return {name: self.modules[0].get_parameter(name) for name in self.names}
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients that there are, by the parameter's name."""
+        """The gradients of parameters that have one, by the parameter's name."""
         return {name: p.grad for name, p in self.parameters().items() if p.grad is not None}
 
     def sites(self) -> dict[str, tuple[int, torch.device, torch.dtype]]:
-        """The number of features of each site, and where its statistics are at home."""
+        """The number of features of each site, and device and dtype of its statistics."""
         result = {}
         for weight in (weight for block in self.blocks for weight in block.weights):
             W = self.modules[0].get_parameter(weight.name)
@@ -89,7 +89,7 @@ class Unit:
         return Statistics.none(features, device=device, dtype=dtype)
 
     def describe(self, name: str) -> str:
-        """How a parameter is served, or why it is not for now."""
+        """How a parameter is preconditioned, or why it currently is not."""
         parameters = self.parameters()
         if not parameters[name].requires_grad:
             return "frozen"
@@ -131,7 +131,7 @@ class Unit:
     def running_statistics(
         self, momentum: float, start: Literal["batch", "identity"]
     ) -> dict[str, RunningStatistics]:
-        """The averages of all sites, those that are not there yet at their start."""
+        """The averages of all sites; new ones start here."""
         for site, (features, device, dtype) in self.sites().items():
             if site not in self.running:
                 self.running[site] = RunningStatistics(
@@ -146,8 +146,8 @@ class Unit:
     def _warn_unseen(self) -> None:
         warn_once(
             f"BNP: {self.name or 'the model'} has a gradient, but no forward pass of it was seen: "
-            "its gradient is left as it is. Call the module itself rather than a function with its "
-            "weights, or leave it out with exclude=",
+            "its gradient is not preconditioned. Call the module itself rather than a function "
+            "with its weights, or leave it out with exclude=",
             key="never reached",
             owner=self,
             stacklevel=4,
@@ -161,7 +161,7 @@ def names_of(blocks: Sequence[Block]) -> list[str]:
 
 
 def present(blocks: Sequence[Block], parameters: Mapping[str, Tensor]) -> list[Block]:
-    """The blocks with those of their parameters that there are, if they have a weight.
+    """The blocks reduced to the parameters that exist; blocks without a weight are dropped.
 
     Example:
         >>> from cayley.preconditioners.joint import Bias, Weight

@@ -1,4 +1,4 @@
-"""The recurrences that the layers run: each the loop that defines it, and an operator."""
+"""The recurrences that the layers run, each as the loop that defines it and as an operator."""
 
 from cayley.kernels.dispatch import backend
 from cayley.recurrences.elman import elman, elman_loop

@@ -41,13 +41,13 @@ def elman_loop(
     .. math:: h_t = \phi(U x_t + c + W h_{t-1}; b), \qquad t = 1, \dots, T
 
     Arguments:
-        x: The input, (T, B, I), or without U what it contributes to each step, (T, B, H); or the
-            steps one after another, (N, ·), with ``batch_sizes``.
+        x: The input, (T, B, I), or without U its contribution to each step, (T, B, H); with
+            ``batch_sizes``, packed steps, (N, ·).
         h0: The state before the first step, (B, H).
         W: The recurrent matrix, (H, H).
         b: The threshold of modReLU, (H), or (H/2) for ``"modrelu_stacked"``.
-        U: The input's matrix, (H, I); None where x is what the input contributes.
-        c: A bias beside U, (H).
+        U: The input matrix, (H, I); None if x is already its product with the input.
+        c: A bias that is added to U x, (H).
         nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
         batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU: the
             layout of :class:`torch.nn.utils.rnn.PackedSequence`.
@@ -84,10 +84,10 @@ def elman(
     :math:`\delta_t = \phi'(z_t)^\top g_t`, the gradients are :math:`U^\top \delta_t` for
     :math:`x_t`, :math:`W^\top \delta_1` for :math:`h_0`, and sums over all steps for the others:
     :math:`\sum_t \delta_t h_{t-1}^\top` for W, :math:`\sum_t \delta_t x_t^\top` for U and
-    :math:`\sum_t \delta_t` for c. Only h is kept for it: h tells φ′ (the complex modReLU keeps z
-    too). To ``torch.compile`` and ``torch.export`` it is a single node, whatever T.
-    Under ``vmap`` and ``grad`` of :mod:`torch.func` it is a node too, of which each of G networks
-    with a W of its own has one; other transforms see the loop.
+    :math:`\sum_t \delta_t` for c. Only h is saved for them, since φ′ is a function of h (the
+    complex modReLU saves z too). For ``torch.compile`` and ``torch.export`` it is a single node for
+    any T. Under ``vmap`` and ``grad`` of :mod:`torch.func` it is one node for each of G networks
+    with their own W; other transforms use the loop.
 
     Arguments and the result are those of :func:`elman_loop`.
 
@@ -117,7 +117,7 @@ def _check(call: ElmanCall) -> None:
         )
     check_projection(x, U, c, H)
     if b is not None and len(b) != activation.thresholds(H):
-        raise ValueError(f"expected one threshold a unit for {nonlinearity}, got {len(b)}, H = {H}")
+        raise ValueError(f"{nonlinearity} expected one threshold per unit, got {len(b)}, H = {H}")
     check_sequence(x, h0, batch_sizes)
     check_devices(x, h0, W, b, U, c)
 
@@ -128,7 +128,7 @@ def _loop(call: ElmanCall) -> ElmanStates:
     sizes = step_sizes(x, call.batch_sizes)
     xs = x.reshape(-1, x.shape[-1]).split(sizes)
     hs, zs = list(xs), list(xs)
-    # a contiguous transpose makes every one of the T products faster
+    # a contiguous transpose makes each of the T products faster
     Wt = call.W.mT.contiguous()
     h = h0[:0]
     for t in step_order(len(sizes), call.reverse):
@@ -160,8 +160,8 @@ def _gradient(
         if len(delta) == sizes[t]:
             g = torch.addmm(gs[t], delta, W)
         else:
-            # Time runs backwards here. Sequences that have no step before this one in the order
-            # of the recurrence hand their gradient to h0; those that end here receive none.
+            # Time runs backwards here. Sequences whose first step (in the order of the recurrence)
+            # this is pass their gradient to h0; those whose last step it is receive none.
             carry = delta @ W
             B = min(sizes[t], len(carry))
             ended.append(carry[B:])

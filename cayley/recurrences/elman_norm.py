@@ -26,13 +26,13 @@ __all__ = ["NormalizedStates", "normalized_elman", "normalized_elman_loop"]
 
 
 class NormalizedStates(NamedTuple):
-    """What a run gives.
+    """The result of a run.
 
     Attributes:
         h: The states of all steps, in the layout of x.
-        input, recurrent: Of each normalisation its references, (B, 1), and for each step: mean and
-            variance of the step, mean of its window and 1/√(σ² + ε), (4, T, B, 1), all means less
-            the reference. The last two are for reading, and have no gradient.
+        input, recurrent: For each normalisation its references, (B, 1), and for each step: mean and
+            variance of the step, mean of its window and 1/√(σ² + ε), (4, T, B, 1), all means minus
+            the reference. The last two are for information and have no gradient.
     """
 
     h: Tensor
@@ -66,11 +66,11 @@ def normalized_elman_loop(
         Layer Normalization, Ba, Kiros, Hinton, 2016.
 
     Arguments:
-        x: What the input contributes to each step, (T, B, H); or the steps one after another,
-            (N, H), with ``batch_sizes``.
+        x: The input's contribution to each step, (T, B, H); with ``batch_sizes``, packed steps,
+            (N, H).
         h0: The state before the first step, (B, H).
         W: The recurrent matrix, (H, H).
-        b: The threshold of modReLU, (H). Another bias is added by the β of either N.
+        b: The threshold of modReLU, (H). Any other bias belongs into the β of either N.
         input: The normalisation :math:`N_x`.
         recurrent: The normalisation :math:`N_h`.
         window: The number K of steps.
@@ -106,8 +106,8 @@ def normalized_elman(
 ) -> NormalizedStates:
     """The recurrence of :func:`normalized_elman_loop` as one operator.
 
-    Its gradient is written by hand, and costs the same whatever the window. There is no kernel of
-    it: it runs as a loop of torch operations, and says so once.
+    Its gradient is written by hand, and costs the same for every window. There is no kernel for it:
+    it runs as a loop of torch operations, and a warning says so once.
 
     Arguments and the result are those of :func:`normalized_elman_loop`.
 
@@ -136,7 +136,7 @@ def _call(
     nonlinearity: str,
     batch_sizes: Tensor | None,
 ) -> NormalizedElmanCall:
-    """The call of the operator, if its arguments fit together."""
+    """The call of the operator, after its arguments have been checked."""
     B, H = h0.shape
     activation = ACTIVATIONS.get(nonlinearity)
     if activation is None or activation.stacked:
@@ -183,14 +183,14 @@ def _states(states: NormalizedElmanStates, call: NormalizedElmanCall) -> Normali
 
 
 def _forward(call: NormalizedElmanCall, *, by_definition: bool = False) -> NormalizedElmanStates:
-    """What a call gives; every window is summed anew on request, rather than moved along."""
+    """The result of a call; ``by_definition`` sums every window from scratch."""
     apply, N_h = (
         ACTIVATIONS[call.nonlinearity].apply,
         SiteSteps(call.recurrent, call, by_definition),
     )
     y, statistics = normalized_input(call.x, call.input, call)
     sizes = step_sizes(y, call.batch_sizes)
-    # a contiguous transpose makes every one of the T products faster
+    # a contiguous transpose makes each of the T products faster
     Wt = call.W.mT.contiguous()
     hs, kept = [], []
     h = call.h0

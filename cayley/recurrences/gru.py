@@ -57,14 +57,14 @@ def gru_loop(
         Zadorozhnyy, Pospisil, Nguyen, Ye, 2022.
 
     Arguments:
-        x: What the input contributes to each step, biases included, as
-            :math:`[x^r, x^u, x^c]`, (T, B, 3H), or with U the input itself, (T, B, I); or the steps
-            one after another, (N, ·), with ``batch_sizes``.
+        x: The input's contribution to each step, biases included, as
+            :math:`[x^r, x^u, x^c]`, (T, B, 3H), or with U the input itself, (T, B, I); with
+            ``batch_sizes``, packed steps, (N, ·).
         h0: The state before the first step, (B, H).
-        W: The recurrent matrices one above another, :math:`[W_r; W_u; W_c]`, (3H, H).
+        W: The stacked recurrent matrices, :math:`[W_r; W_u; W_c]`, (3H, H).
         b: The threshold of φ = modReLU, (H); None for φ = tanh.
-        U: The input's matrix, (3H, I): the input contributes U x + c.
-        c: A bias beside U, (3H).
+        U: The input matrix, (3H, I): the input contributes U x + c.
+        c: A bias that is added to U x, (3H).
         batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU: the
             layout of :class:`torch.nn.utils.rnn.PackedSequence`.
         reverse: Whether time runs from the last step to the first.
@@ -73,7 +73,7 @@ def gru_loop(
         The states of all steps, (T, B, H) or (N, H).
 
     Example:
-        With all gates half open and the candidate 1, every step goes half of the way to 1.
+        With all gates half open and the candidate 1, every step goes half of the remaining way.
 
         >>> x = torch.tensor([0.0, 0.0, 1.0]).expand(3, 1, 3)
         >>> gru_loop(x, torch.zeros(1, 1), torch.zeros(3, 1), b=torch.zeros(1)).flatten()
@@ -107,11 +107,11 @@ def gru(
         \partial L / \partial h_{t-1} &\mathrel{+}= (1 - u_t) \odot g_t + r_t \odot v_t
             + W_r^\top \delta^r_t + W_u^\top \delta^u_t
 
-    and :math:`\delta_t` is the gradient of what the input contributes. The gradients of W are
+    and :math:`\delta_t` is the gradient of the input's contribution. The gradients of W are
     products over all steps: :math:`\sum_t [\delta^r_t; \delta^u_t] h_{t-1}^\top` and
-    :math:`\sum_t \delta^c_t (r_t \odot h_{t-1})^\top`. For all this h, r, u and c are kept; c tells
-    φ′. To ``torch.compile`` and ``torch.export`` it is a single node, whatever T, and under
-    ``vmap`` and ``grad`` of :mod:`torch.func` one for each network with a W of its own.
+    :math:`\sum_t \delta^c_t (r_t \odot h_{t-1})^\top`. h, r, u and c are saved for them; φ′ is a
+    function of c. For ``torch.compile`` and ``torch.export`` it is a single node for any T, and
+    under ``vmap`` and ``grad`` of :mod:`torch.func` one for each network with its own W.
 
     Arguments and the result are those of :func:`gru_loop`.
 
@@ -136,7 +136,7 @@ def _check(call: GruCall) -> None:
         )
     check_projection(x, U, c, 3 * H)
     if b is not None and b.shape != (H,):
-        raise ValueError(f"expected b of shape ({H},), one threshold a unit, got {tuple(b.shape)}")
+        raise ValueError(f"expected b ({H},), one threshold per unit, got {tuple(b.shape)}")
     check_sequence(x, h0, batch_sizes)
     check_devices(x, h0, W, b, U, c)
 
@@ -151,7 +151,7 @@ def _loop(call: GruCall) -> GruStates:
     sizes = step_sizes(x, call.batch_sizes)
     xs = x.reshape(-1, 3 * H).split(sizes)
     hs, gates, cs = list(xs), list(xs), list(xs)
-    # contiguous transposes make every one of the 2T products faster
+    # contiguous transposes make each of the 2T products faster
     Wt_gates, Wt_c = (part.mT.contiguous() for part in W.split((2 * H, H)))
     h = h0[:0]
     for t in step_order(len(sizes), call.reverse):
@@ -186,8 +186,8 @@ def _gradient(
     ended: list[Tensor] = []
     carry = h0[:0]
     for t in step_order(len(sizes), not call.reverse):
-        # Time runs backwards here. Sequences that have no step before this one in the order of
-        # the recurrence hand their gradient to h0; those that end here have none to receive.
+        # Time runs backwards here. Sequences whose first step (in the order of the recurrence) this
+        # is pass their gradient to h0; those whose last step it is receive none.
         B = min(sizes[t], len(carry))
         ended.append(carry[B:])
         g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))

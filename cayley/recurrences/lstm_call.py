@@ -1,4 +1,4 @@
-"""What :func:`~cayley.recurrences.lstm` is given, and the call of its operator."""
+"""The arguments of :func:`~cayley.recurrences.lstm`, and the call of its operator."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,8 +30,8 @@ class NormSite(NamedTuple):
         gamma: γ, (F).
         beta: β, (F).
         past: The window before the first step, over the layer; None for an empty one.
-        given: Mean and variance to use in place of the sequence's own at each step, (T, 1, F), or
-            (T, B, F) where the sequences differ; steps beyond the sequence are not used.
+        given: Mean and variance to use instead of the sequence's own at each step, (T, 1, F), or
+            (T, B, F) if the sequences differ; steps after the end of a sequence are not used.
     """
 
     gamma: Tensor
@@ -137,11 +137,11 @@ def lstm_call(arguments: LstmArguments) -> LstmCall:
 
 
 def _references(call: LstmCall, sites: Sequence[NormSite | None]) -> Sequence[Tensor | None]:
-    """Of each normalisation what its means are measured from: what all steps have in common.
+    """The reference that each normalisation subtracts from its means: what all steps share.
 
-    Of x, which may be anything, see :func:`~cayley.norms.windows.reference_of`. Recurrent products
-    have the bias in common and cells nothing, whatever the state before the first step is. Of a
-    single step only x needs one.
+    For x, which may be anything, see :func:`~cayley.norms.windows.reference_of`. Recurrent products
+    share the bias and cells share nothing, whatever the state before the first step is. If there is
+    only one step, only x needs a reference.
     """
     x, h0, b = call.x, call.h0, call.b
     of_x, of_h, of_c = (
@@ -168,9 +168,9 @@ def _references(call: LstmCall, sites: Sequence[NormSite | None]) -> Sequence[Te
 
 
 def reference_of_input(x: Tensor, batch_sizes: Tensor | None, over_batch: bool) -> Tensor:
-    """That of what the input contributes, (B, 1), or (1, F) over the batch."""
+    """The reference of the input's contribution, (B, 1), or (1, F) over the batch."""
     if batch_sizes is None:
-        # the sum is a value, or the 0 of a batch without any
+        # the sum of one value, or 0 for an empty batch
         return reference_of(x[:, :1].sum(1, keepdim=True) if over_batch else x[..., :1])
     if over_batch:
         first_row = batch_sizes.cumsum(0) - batch_sizes
@@ -180,7 +180,7 @@ def reference_of_input(x: Tensor, batch_sizes: Tensor | None, over_batch: bool) 
 
 
 def _reference_of_products(call: LstmCall) -> Tensor:
-    """That of the recurrent products, (B, 1) or (1, 4H)."""
+    """The reference of the recurrent products, (B, 1) or (1, 4H)."""
     b, (B, H) = call.b, call.h0.shape
     if b is None:
         return call.h0.new_zeros((1, 4 * H) if call.over_batch else (B, 1))

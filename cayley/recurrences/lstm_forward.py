@@ -18,7 +18,7 @@ class SiteSteps:
     """A normalisation, step by step.
 
     Arguments:
-        site: What normalises.
+        site: The normalisation.
         call: The call that it belongs to.
         by_definition: Whether every window is summed anew.
     """
@@ -42,7 +42,7 @@ class SiteSteps:
             mean, var = self.window.push(m, v, len(a) if self.over_batch else 1)
             scale = (var + self.eps).rsqrt()
             z = (a - mean) * scale
-            # the last two are for reading
+            # the last two are for information
             self.steps.append((m, v, mean.detach(), scale.detach()))
         return z, torch.addcmul(self.beta, z, self.gamma)
 
@@ -81,7 +81,7 @@ def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
         x = x + b
     sizes = step_sizes(x, call.batch_sizes)
     hs, cs, kept = [], [], []
-    # a contiguous transpose makes every one of the T products faster
+    # a contiguous transpose makes each of the T products faster
     Wt = call.W.mT.contiguous()
     h, c = call.h0, call.c0
     for t, x_t in enumerate(x.reshape(-1, x.shape[-1]).split(sizes)):

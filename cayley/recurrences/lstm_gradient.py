@@ -15,7 +15,7 @@ from cayley.norms.running import RunningAdjoint, window_counts
 
 __all__ = ["SiteAdjoint", "lstm_gradient", "normalized", "plus", "with_references"]
 
-# from the gradients of the results, the results, the call, and the names of what is needed
+# takes the gradients of the results, the results, the call, and the names of the needed gradients
 Backward = Callable[[Any, Any, Any, Collection[str]], Found]
 
 
@@ -69,7 +69,7 @@ class SiteAdjoint:
         if self.external is not None:
             dm = dm + self.external[0, t, :B]
             dv = dv + self.external[1, t, :B]
-        # what is left after the mean of the step is taken away
+        # the rest after subtracting the mean of the step
         d = z / scale if offset is None else z / scale + offset
         return g + (dm + 2 * dv * d) / (B if self.over_batch else dy.shape[1])
 
@@ -89,7 +89,7 @@ class SiteAdjoint:
 
 
 def with_references(backward: Backward) -> Backward:
-    """The same gradients, and those with respect to what all means are measured from."""
+    """The same gradients, and those with respect to the references of the means."""
 
     def run(gradients: Any, states: Any, call: Any, needed: Collection[str]) -> Found:
         found = backward(gradients, states, call, needed)
@@ -133,11 +133,11 @@ def _reference_gradient(
 def lstm_gradient(
     gradients: LstmGradients, states: LstmStates, call: LstmCall, needed: Collection[str]
 ) -> Found:
-    """Gradients of a call; of x, W and U those that are needed."""
+    """Gradients of a call; those of x, W and U only if they are needed."""
     h, c, kept = states.h, states.c, states.kept
     h0, c0, W, batch_sizes, H = call.h0, call.c0, call.W, call.batch_sizes, call.h0.shape[1]
     sizes = step_sizes(h, batch_sizes)
-    # with U, what the input contributed has the shape of what is kept, and is not needed
+    # with U, the input's contribution itself is not needed, only its shape
     x = call.x if call.U is None else kept
     z_x, y_x, z_c, y_c = x, x, c, c
     if call.input is not None:
@@ -153,7 +153,7 @@ def lstm_gradient(
         z_c = normalized(c, states.cell, call.cell, call)
         y_c = torch.addcmul(call.cell.beta, z_c, call.cell.gamma)
     tanh_c = y_c.tanh()
-    # everything that the loop only multiplies by, at once
+    # all factors that the loop only multiplies by, for all steps together
     to_cell = torch.cat(
         (
             g * i * (1 - i),
@@ -204,14 +204,14 @@ def lstm_gradient(
 
 
 def plus(x: Tensor, carry: Tensor) -> Tensor:
-    """A gradient with what comes from the next step, which has no more rows."""
+    """A gradient plus what the next step adds, which has at most as many rows."""
     if len(carry) == len(x):
         return x + carry
     return torch.cat((x[: len(carry)] + carry, x[len(carry) :]))
 
 
 def normalized(a: Tensor, statistics: Tensor, site: Site, call: WindowedCall) -> Tensor:
-    """What was normalised before γ and β, in the layout of a."""
+    """The normalised values before γ and β, in the layout of a."""
     if site.given is not None:
         mean, scale = site.given[0], (site.given[1] + call.eps).rsqrt()
     else:

@@ -1,8 +1,8 @@
-"""The recurrences as scans of torch, for exporters that know no operator of ours.
+"""The recurrences as torch scans, for exporters that do not know our operators.
 
-``torch.onnx.export`` makes ONNX ``Scan`` of them, and ``torch.export`` inside of :func:`decomposed`
-a program that runs without this package. The steps are those of the loops; windows are summed anew
-at every step, as :class:`~cayley.norms.running.DefinedWindow` does.
+``torch.onnx.export`` turns them into ONNX ``Scan``, and ``torch.export`` inside :func:`decomposed`
+into a program that runs without this package. The steps are those of the loops; windows are summed
+from scratch at every step, as in :class:`~cayley.norms.running.DefinedWindow`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,10 +37,10 @@ _Step = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[Tensors, Tensors]]
 
 @contextmanager
 def decomposed() -> Iterator[None]:
-    """Context in which exported recurrences are scans of torch, not operators of this package.
+    """Context in which recurrences are exported as torch scans, not as operators of this package.
 
-    A program that is exported in it, to AOTInductor say, needs no ``import cayley`` where it runs.
-    It is slower than the operators, and has no gradient.
+    A program that is exported in it, for AOTInductor for example, needs no ``import cayley`` where
+    it runs. It is slower than the operators, and has no gradient.
 
     Example:
         >>> import cayley
@@ -57,23 +57,23 @@ def decomposed() -> Iterator[None]:
 def _scan(
     step: _Step, init: Sequence[Tensor], xs: Sequence[Tensor], reverse: bool = False
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Run a step over the first axis of ``xs``: the last states, and what every step gives."""
+    """Run a step over the first axis of ``xs``: the last states, and the outputs of every step."""
     from torch._higher_order_ops.scan import scan
 
     def combine(carry: list[Tensor], x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         after, given = step(carry, x)
-        # a scan may not give one tensor twice
+        # a scan must not return the same tensor twice
         return [h.clone() for h in after], [y.clone() for y in given]
 
     return scan(combine, [h.clone() for h in init], [*xs], reverse=reverse)
 
 
 def _constants(call: Call) -> Call:
-    """A call of dense sequences, apart from any graph: what is exported has no gradient."""
+    """A call of dense sequences, detached: an exported program has no gradient."""
     if call.batch_sizes is not None:
         raise NotImplementedError(
-            "expected dense sequences in a program that is exported, got packed ones: pad them, "
-            "and leave out what comes after the end of each"
+            "expected dense sequences in an exported program, got packed ones: pad them, and "
+            "ignore the outputs after the end of each"
         )
     return _detached(call)
 
@@ -121,7 +121,7 @@ class _SiteScan(NamedTuple):
     """A normalisation inside a scan.
 
     Attributes:
-        site: What normalises.
+        site: The normalisation.
         window: The number K of steps.
         eps: The ε.
     """
@@ -134,8 +134,8 @@ class _SiteScan(NamedTuple):
     def of(cls, site: Site, call: WindowedCall) -> "_SiteScan":
         if call.over_batch and site.given is None:
             raise NotImplementedError(
-                "a normalisation over the batch is exported as it evaluates: call layer.eval() "
-                "before, after some training"
+                "a normalisation over the batch can be exported in evaluation mode only: train the "
+                "layer, and call layer.eval() before the export"
             )
         return cls(site, call.window, call.eps)
 
@@ -148,7 +148,7 @@ class _SiteScan(NamedTuple):
         return [self.site.gamma.new_zeros(self.window - 1, B, 1) for _ in range(3)]
 
     def xs(self) -> list[Tensor]:
-        """What is given for every step, (T, 1 or B, F)."""
+        """The given statistics of every step, (T, 1 or B, F)."""
         return [] if self.site.given is None else [*self.site.given]
 
     def step(
@@ -180,9 +180,9 @@ class _SiteScan(NamedTuple):
 
 
 class _Sites:
-    """The normalisations of a call, one after another in what a scan carries and reads.
+    """The normalisations of a call, one after another in the tensors that a scan carries and reads.
 
-    Nothing in it changes from step to step: a scan is traced once.
+    Nothing here changes from step to step, since a scan is traced once.
     """
 
     def __init__(self, sites: Sequence[Site | None], call: WindowedCall, B: int) -> None:
@@ -191,14 +191,14 @@ class _Sites:
         reads = [[] if s is None else s.xs() for s in self.scans]
         self.init = [tensor for part in inits for tensor in part]
         self.xs = [tensor for part in reads for tensor in part]
-        # where the tensors of each begin
+        # where the tensors of each normalisation begin
         self.carried = [sum(map(len, inits[:k])) for k in range(len(inits) + 1)]
         self.read = [sum(map(len, reads[:k])) for k in range(len(reads) + 1)]
 
     def apply(
         self, k: int, a: Tensor, past: Sequence[Tensor], given: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """The k-th normalisation, as :meth:`_SiteScan.step`; nothing where there is none."""
+        """The k-th normalisation, as :meth:`_SiteScan.step`; no change if there is none."""
         scan = self.scans[k]
         if scan is None:
             return a, [], []
@@ -206,7 +206,7 @@ class _Sites:
         return scan.step(a, past, given[self.read[k] : self.read[k + 1]])
 
     def tables(self, found: Sequence[Tensor], like: Tensor) -> list[Tensor]:
-        """The statistics of all steps, (4, T, B, 1) each, empty where there are none."""
+        """The statistics of all steps, (4, T, B, 1) each, empty if there are none."""
         steps, tables = iter(found), []
         for scan in self.scans:
             empty = scan is None or scan.site.given is not None

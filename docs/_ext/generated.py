@@ -183,7 +183,9 @@ def speed(name: str) -> str:
         f"{machine['machine']}, {machine['threads']} thread{'s' * (machine['threads'] > 1)}, torch "
         f"{machine['torch']}, {machine['date']} ([{name}.json](../../results/{name}.json))."
     )
-    if "network" in rows[0] and "B" in rows[0]:
+    if "run" in rows[0]:
+        table = _steps(rows)
+    elif "network" in rows[0] and "B" in rows[0]:
         table = _by_network(rows)
     elif "network" in rows[0]:
         table = _training(rows)
@@ -272,6 +274,16 @@ def _by_shape(rows: list[dict[str, Any]]) -> str:
     keys = [key for key in shown if key in rows[0]]
     lines = [(_shape(row), *(_ms(row[key]) for key in keys)) for row in rows]
     return _table(("ms", *(shown[key] for key in keys)), lines)
+
+
+def _steps(rows: list[dict[str, Any]]) -> str:
+    found: dict[str, dict[int, str]] = {}
+    for row in rows:
+        cell = f"{_ms(1e3 * row['milliseconds'])} ({row['ratio']:.1f})"
+        found.setdefault(row["run"], {})[row["n"]] = cell
+    sizes = [*dict.fromkeys(row["n"] for row in rows)]
+    lines = [(run, *(cells.get(n, "–") for n in sizes)) for run, cells in found.items()]
+    return _table(("µs a step (over nn.RNNCell)", *(f"n = {n}" for n in sizes)), lines)
 
 
 def _training(rows: list[dict[str, Any]]) -> str:

@@ -41,7 +41,7 @@ def test_ends_when_nothing_new_is_left() -> None:
     found = lanczos(lambda v: d * v, torch.ones(4))
     torch.testing.assert_close(found.values, torch.tensor([1.0, 3.0]))
     assert lanczos(torch.zeros_like, torch.ones(4)).values.tolist() == [0.0]
-    with pytest.raises(ValueError, match="does not take to 0"):
+    with pytest.raises(ValueError, match="does not map to 0"):
         lanczos(lambda v: v, torch.zeros(4))
     with pytest.raises(ValueError, match="finite"):
         lanczos(lambda v: v * torch.nan, torch.ones(4))

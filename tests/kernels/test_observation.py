@@ -63,5 +63,5 @@ def test_nobody_to_tell() -> None:
 
 
 def test_transforms_go_around_the_operator_and_say_so() -> None:
-    with observed(lambda run: None), pytest.raises(RuntimeError, match="runs now"):
+    with observed(lambda run: None), pytest.raises(RuntimeError, match="runs eagerly"):
         torch.func.grad(lambda x: run_elman(x).sum())(torch.randn(5, 2, 16))

@@ -328,7 +328,7 @@ def test_normalisations_that_do_not_exist_are_refused() -> None:
         ({"norm": "atn"}, "pass window=K"),
         ({"norm": "layer", "window": 3}, "window is a setting of norm='atn'"),
         ({"window": 3}, "window is a setting of norm='atn'"),
-        ({"affine": False}, "affine=False is about a normalisation"),
+        ({"affine": False}, "affine=False needs a normalisation"),
         ({"norm": "layer", "eps": -1.0}, "eps of at least 0"),
         ({"norm": "layer", "recurrent": "givens", "nonlinearity": "modrelu"}, "complex matrix"),
     ]

@@ -451,7 +451,7 @@ def test_without_gamma_and_beta(norm: dict) -> None:
 
 
 def test_gamma_and_beta_are_not_left_out_of_nothing() -> None:
-    with pytest.raises(ValueError, match="affine=False is about a normalisation"):
+    with pytest.raises(ValueError, match="affine=False needs a normalisation"):
         LSTM(I, H, affine=False)
     with pytest.raises(ValueError, match="expected affine=True or bias_inside=False"):
         LSTM(I, H, norm="layer", affine=False, forget_bias=1.0)

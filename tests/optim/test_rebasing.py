@@ -1,5 +1,6 @@
 """W, the loss and the course of the training through a change of D."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -279,7 +280,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match='rebase="auto" or a number'):
         attach_rebase(matrix, SGD(matrix.parameters()), 1.5)  # pyrefly: ignore[bad-argument-type]
     other = nn.Parameter(torch.zeros(1))
-    with pytest.raises(ValueError, match="not among those of this SGD"):
+    with pytest.raises(ValueError, match="not among the parameters of this SGD"):
         attach_rebase(matrix, SGD([other]))
     odd, before = Odd(matrix.parameters()), matrix.free[0].detach().clone()
     odd.step()
@@ -288,3 +289,89 @@ def test_errors() -> None:
     assert torch.equal(matrix.free[0], before)
     rebase_(matrix, odd, moments="reset")
     assert matrix.free[0].abs().max() <= 1
+
+
+OPTIONS: dict[str, Callable[..., cayley.RNN | cayley.NCGRU]] = {
+    "ScoRNN": lambda **options: cayley.ScoRNN(I, N, negative_ones=1, init="circle", **options),
+    "ENRNN": lambda **options: cayley.ENRNN(I, 5, 3, **options),
+    "NCGRU": lambda **options: cayley.NCGRU(I, N, **options),
+    "NCGRU-exact": lambda **options: cayley.NCGRU(I, N, order=None, **options),
+    "ScoRNNCell": lambda **options: cayley.ScoRNNCell(I, N, init="circle", **options),
+}
+
+
+@pytest.mark.parametrize("make", OPTIONS.values(), ids=OPTIONS)
+def test_the_option_chooses_d_at_the_start(make: Callable) -> None:
+    """For the W that the layer would have had without it."""
+    torch.manual_seed(3)
+    plain = make()
+    torch.manual_seed(3)
+    layer = make(rebase="auto")
+    torch.testing.assert_close(layer.weight_hh_l0, plain.weight_hh_l0, rtol=0, atol=1e-12)
+    assert all((A.abs() <= 1).all() for A in entries(layer))
+    assert "rebase='auto'" in repr(layer)
+    if "init" in repr(plain):
+        assert any((A.abs() > 1).any() for A in entries(plain)), "something was to be done"
+
+
+@pytest.mark.parametrize("make", OPTIONS.values(), ids=OPTIONS)
+def test_the_option_says_what_an_optimizer_does(make: Callable) -> None:
+    layer = make(rebase=3)
+    optimizer = SGD(layer.parameters(), lr=0.0)
+    attach_rebase(layer, optimizer)
+    grow(layer)
+    W, state = layer.weight_hh_l0.detach().clone(), copy.deepcopy(layer.state_dict())
+    for _ in range(2):
+        layer.weight_hh_l0.sum().backward()  # reading W changes nothing
+        optimizer.step()
+    assert all(torch.equal(value, state[name]) for name, value in layer.state_dict().items())
+    optimizer.step()
+    assert all((A.abs() <= 1).all() for A in entries(layer))
+    torch.testing.assert_close(layer.weight_hh_l0.detach(), W, rtol=0, atol=1e-10)
+
+
+def test_layers_without_the_option_are_left_alone_beside_those_with_it() -> None:
+    model = nn.ModuleList([cayley.ScoRNN(I, N, rebase=2), cayley.ScoRNN(I, N)])
+    optimizer = SGD(model.parameters(), lr=0.0)
+    attach_rebase(model, optimizer)
+    grow(model)
+    for _ in range(2):
+        optimizer.step()
+    first, second = entries(model)
+    assert (first.abs() <= 1).all()
+    assert (second.abs() > 1).any()
+
+
+def test_an_option_without_an_optimizer_warns_in_the_tenth_step() -> None:
+    def train(layer: nn.Module, steps: int) -> None:
+        for _ in range(steps):
+            layer(torch.randn(2, 1, I))
+
+    layer = cayley.NCGRU(I, N, rebase="auto")
+    train(layer, 9)
+    with pytest.warns(UserWarning, match=r"no effect on training.*attach_rebase\(model, optimizer"):
+        train(layer, 1)
+    train(layer, 95)
+
+    attached = cayley.NCGRU(I, N, rebase="auto")
+    optimizer = SGD(attached.parameters(), lr=0.0)
+    handle = attach_rebase(attached, optimizer)
+    train(attached, 10)
+    twin = copy.deepcopy(attached)  # which the optimizer does not train
+    handle.remove()
+    for ended in (attached, twin):
+        with pytest.warns(UserWarning, match="no effect on training"):
+            train(ended, 90)
+
+
+def test_errors_of_the_option() -> None:
+    with pytest.raises(ValueError, match='expected rebase="auto" or a number of steps, got True'):
+        cayley.ScoRNN(I, N, rebase=True)
+    with pytest.raises(ValueError, match="expected rebase to be at least 1, got 0"):
+        cayley.ScoRNN(I, N, rebase=0)
+    with pytest.raises(ValueError, match="expected bandwidth=None with rebase='auto', got 2"):
+        cayley.ScoRNN(I, N, bandwidth=2, rebase="auto")
+    with pytest.raises(ValueError, match="expected rebase=None without a W_L"):
+        cayley.ENRNN(I, 0, 3, rebase="auto")
+    with pytest.raises(ValueError, match="expected rebase=None where no matrix is orthogonal"):
+        cayley.NCGRU(I, N, orthogonal=(), rebase="auto")

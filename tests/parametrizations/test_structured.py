@@ -222,7 +222,7 @@ def test_warns_when_a_point_of_the_manifold_has_left_it() -> None:
         optimizer.zero_grad()
         W().abs().square().sum().backward()
         optimizer.step()
-    with pytest.warns(UserWarning, match=r"off the unitary matrices.*StiefelRMSprop"):
+    with pytest.warns(UserWarning, match=r"no longer unitary.*StiefelRMSprop"):
         W.train()
     with pytest.raises(ValueError, match="expected orthogonal"):
         StiefelSGD(parameter_groups(W, lr=0.1))
@@ -242,7 +242,7 @@ def test_warns_soon_where_training_leaves_the_manifold(lr: float, steps: int) ->
             assert len(caught) == (step >= steps)
         W.eval()
     assert [str(w.message).partition(":")[0].partition("‖")[0] for w in caught] == [
-        "W is off the unitary matrices by "
+        "W is no longer unitary, "
     ]
 
 

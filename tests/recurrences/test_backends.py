@@ -370,7 +370,7 @@ def test_refuses_the_input_matrix_on_another_device() -> None:
 def test_refuses_thresholds_that_do_not_fit() -> None:
     x, h0, W = torch.zeros(5, 3, 4), torch.zeros(3, 4), torch.eye(4)
     for name, n in (("modrelu", 2), ("modrelu_stacked", 4)):
-        with pytest.raises(ValueError, match="expected one threshold a unit"):
+        with pytest.raises(ValueError, match="expected one threshold per unit"):
             cayley.recurrences.elman(x, h0, W, torch.zeros(n), nonlinearity=name)
 
 

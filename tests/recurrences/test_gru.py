@@ -189,12 +189,12 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         for arguments in ((x[..., :8], h0, W), (x, h0[:, :3], W), (x, h0, W[:8])):
             with pytest.raises(ValueError, match=r"expected x \(\.\.\., 3H\)"):
                 function(*arguments)
-        with pytest.raises(ValueError, match=r"expected b of shape \(4,\).* got \(1,\)"):
+        with pytest.raises(ValueError, match=r"expected b \(4,\).* got \(1,\)"):
             function(x, h0, W, b[:1])
         for wrong in (x[0], x[:0]):
             with pytest.raises(ValueError, match="at least one step"):
                 function(wrong, h0, W)
-        with pytest.raises(ValueError, match="expected h0 of 2 rows, one a sequence, got 1"):
+        with pytest.raises(ValueError, match="expected h0 of 2 rows, one per sequence, got 1"):
             function(x, h0[:1], W)
         with pytest.raises(ValueError, match=r"expected U of shape \(12, 12\) .*got \(4, 12\)"):
             function(x, h0, W, b, U=W.mT)

@@ -358,7 +358,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         for wrong in (x[0], x[:0]):
             with pytest.raises(ValueError, match="at least one step"):
                 function(wrong, h0, h0, W)
-        with pytest.raises(ValueError, match="expected h0 of 2 rows, one a sequence, got 1"):
+        with pytest.raises(ValueError, match="expected h0 of 2 rows, one per sequence, got 1"):
             function(x, h0[:1], h0[:1], W)
         with pytest.raises(ValueError, match="gamma and beta of 2 features"):
             function(x, h0, h0, W, cell=site)

@@ -1,4 +1,4 @@
-"""Pictures of what the diagnostics return, with matplotlib, which is imported when they are drawn.
+"""Plots of what the diagnostics return, with matplotlib, which is imported when needed.
 
 Every function draws into ``axes``, or into a figure of its own, and returns the axes.
 

@@ -1,4 +1,4 @@
-"""What matrices cost, and what a Neumann series gives for it."""
+"""The cost of forming matrices, and the error of Neumann series."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ def plot_formation_seconds(
 
     Arguments:
         seconds: As :func:`~cayley.diagnostics.formation_seconds` returns them, (maps, sizes).
-        names: Those of the maps.
+        names: The names of the maps.
         sizes: The n.
         axes: Where to draw.
     """
@@ -40,7 +40,7 @@ def plot_neumann(
 
     Arguments:
         study: As :func:`~cayley.diagnostics.neumann_errors` returns it.
-        orders: Those of the series.
+        orders: The orders of the series.
         axes: Where to draw.
     """
     axes = make_axes(axes)

@@ -29,7 +29,7 @@ def plot_conditioning(found: LayerConditioning, axes: "Axes | None" = None) -> "
 
 
 def plot_ritz(found: Ritz, axes: "Axes | None" = None) -> "Axes":
-    """Approximate eigenvalues, each with how far it may be from one.
+    """Approximate eigenvalues with their error bounds.
 
     Arguments:
         found: As :func:`~cayley.diagnostics.lanczos` returns it.

@@ -44,7 +44,7 @@ def plot_angles(angles: Tensor, axes: "Axes | None" = None) -> "Axes":
     """The angles of D as a histogram around the circle.
 
     Arguments:
-        angles: Those of :func:`~cayley.diagnostics.scaling_angles` for one matrix, (n).
+        angles: The angles of one matrix from :func:`~cayley.diagnostics.scaling_angles`, (n).
         axes: Where to draw, in polar coordinates.
     """
     axes = make_axes(axes, projection="polar")
@@ -53,7 +53,7 @@ def plot_angles(angles: Tensor, axes: "Axes | None" = None) -> "Axes":
 
 
 def plot_singular_values(spectra: Mapping[str, Spectrum], axes: "Axes | None" = None) -> "Axes":
-    """Singular values from the greatest to the least, a line for each matrix.
+    """Singular values in decreasing order, a line for each matrix.
 
     Arguments:
         spectra: As :func:`~cayley.diagnostics.spectra` returns them, by name.
@@ -75,7 +75,7 @@ def plot_orthogonality(errors: Mapping[str, Tensor], axes: "Axes | None" = None)
         axes: Where to draw.
     """
     axes = make_axes(axes)
-    # no logarithm has an error of exactly 0
+    # a logarithmic axis cannot show an error of exactly 0
     values = [max(float(error), 1e-18) for error in errors.values()]
     axes.barh([*errors], values, log=True)
     axes.set(xlabel="‖W*W − I‖_F")
@@ -83,10 +83,10 @@ def plot_orthogonality(errors: Mapping[str, Tensor], axes: "Axes | None" = None)
 
 
 def plot_matrix(W: Tensor, axes: "Axes | None" = None) -> "Axes":
-    """The entries of a matrix, of a complex one their moduli.
+    """The entries of a matrix; their moduli if it is complex.
 
     Arguments:
-        W: One of those of :func:`~cayley.diagnostics.recurrent_matrices`, (m, n).
+        W: A matrix, as from :func:`~cayley.diagnostics.recurrent_matrices`, (m, n).
         axes: Where to draw.
     """
     axes = make_axes(axes)
@@ -103,7 +103,7 @@ def plot_normalisation(found: Normalisation, axes: "Axes | None" = None) -> "Axe
     """How often each event of an eigenvalue normalisation has happened; ρ(T) in the title.
 
     Arguments:
-        found: One of what :func:`~cayley.diagnostics.eigenvalue_normalisation` returns.
+        found: One of the values of :func:`~cayley.diagnostics.eigenvalue_normalisation`.
         axes: Where to draw.
     """
     axes = make_axes(axes)

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def plot_gradient_norms(norms: Mapping[str, Tensor], axes: "Axes | None" = None) -> "Axes":
-    """‖∂L/∂h_t‖ over t, the mean over the batch, a line for each recurrence.
+    """‖∂L/∂h_t‖ over t, averaged over the batch, a line for each recurrence.
 
     Arguments:
         norms: As :func:`~cayley.diagnostics.gradient_norms` returns them, (T + 1, B) or (T + 1).
@@ -51,7 +51,7 @@ def plot_heatmap(heatmap: Tensor, axes: "Axes | None" = None) -> "Axes":
 
 
 def plot_moments(moments: Mapping[str, Moments], axes: "Axes | None" = None) -> "Axes":
-    """Means over time, each in a band of one standard deviation, the mean over the batch.
+    """Means over time with a band of one standard deviation, averaged over the batch.
 
     Arguments:
         moments: Some of what :func:`~cayley.diagnostics.hidden_statistics` returns, by name.
@@ -71,7 +71,7 @@ def plot_moments(moments: Mapping[str, Moments], axes: "Axes | None" = None) -> 
 
 
 def plot_norms(moments: Mapping[str, Moments], axes: "Axes | None" = None) -> "Axes":
-    """Euclidean norms over time, the mean over the batch.
+    """Euclidean norms over time, averaged over the batch.
 
     Arguments:
         moments: Some of what :func:`~cayley.diagnostics.hidden_statistics` returns, by name.

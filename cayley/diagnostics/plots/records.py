@@ -1,4 +1,4 @@
-"""Diagnostics over the steps of a training."""
+"""Diagnostics over training steps."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ __all__ = ["plot_records"]
 def plot_records(
     records: Mapping[str, Record], axes: "Axes | None" = None, *, log: bool = False
 ) -> "Axes":
-    """Quantities over the steps of a training.
+    """Quantities over training steps.
 
     Arguments:
-        records: Some of what :meth:`~cayley.diagnostics.Recorder.records` returns, by name. Of a
-            quantity of several numbers there is a line for each, of a complex one their moduli.
+        records: Some of what :meth:`~cayley.diagnostics.Recorder.records` returns, by name. A
+            quantity of several numbers gets a line for each; complex numbers are shown as moduli.
         axes: Where to draw.
         log: Whether the axis of the quantity is logarithmic.
     """

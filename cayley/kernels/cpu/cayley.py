@@ -36,7 +36,7 @@ def refusal(x: Tensor, D: Tensor) -> str | None:
 
 
 def entries(n: int, bandwidth: int) -> int:
-    """How many entries an (n, n) matrix has on so many diagonals above the main one.
+    """How many entries an (n, n) matrix has on the first diagonals above the main one.
 
     Example:
         >>> entries(4, 2)
@@ -46,7 +46,7 @@ def entries(n: int, bandwidth: int) -> int:
 
 
 def check_entries(x: Tensor, n: int, bandwidth: int, *networks: int) -> None:
-    """Raise unless x fills a number of diagonals of an (n, n) matrix, or of that of each network.
+    """Raise unless x fills the given diagonals of an (n, n) matrix, or of one for each network.
 
     Arguments:
         x: The entries.
@@ -65,7 +65,7 @@ def check_entries(x: Tensor, n: int, bandwidth: int, *networks: int) -> None:
 def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor]:
     r"""The matrix :math:`W = (2X - I) D` and the inverse :math:`X = (I + A)^{-1}`.
 
-    X is computed in double precision also where x is not.
+    X is computed in double precision even if x is in single precision.
 
     Arguments:
         x: The entries of A above its diagonal, as in

@@ -13,7 +13,7 @@ from cayley.kernels.cpu.native import Input, Steps, contiguous, pointers, run_st
 __all__ = ["lstm", "lstm_backward", "refusal"]
 
 _POINTER = ctypes.c_void_p
-_LONGEST = 2**31 - 1  # of windows that C can count; no sequence is as long
+_LONGEST = 2**31 - 1  # the longest window that C can count; no sequence is that long
 
 
 class _Site(ctypes.Structure):
@@ -86,7 +86,7 @@ def lstm_backward(
         *(call.x, call.h0, call.c0, call.W, call.b, call.weights, call.U)
     )
     B, H = h0.shape
-    # a normalisation of either term makes two gradients of one, in the place of the first
+    # if either term is normalised, the two have separate gradients instead of a common one
     normalised = call.input is not None or call.recurrent is not None
     grad_x = torch.empty_like(x) if "x" in needed or normalised else None
     grad_h0, grad_c0 = torch.empty_like(h0), torch.empty_like(c0)
@@ -129,7 +129,7 @@ def _contiguous_sites(call: LstmCall) -> list[Site | None]:
 
 
 def _empty_gradients(site: Site | None) -> dict[str, Tensor | None]:
-    """Room for the gradients of a normalisation, under the names that they have in C."""
+    """Empty tensors for the gradients of a normalisation, under their names in C."""
     if site is None:
         return {}
     return {
@@ -143,7 +143,7 @@ def _empty_gradients(site: Site | None) -> dict[str, Tensor | None]:
 def _in_c(
     sites: Sequence[Site | None], own: Sequence[Mapping[str, Tensor | None]]
 ) -> ctypes.Array[_Site]:
-    """The normalisations as C takes them, each with what belongs to one direction."""
+    """The normalisations as C takes them, each with the tensors of one direction."""
     structures = (_Site * 3)()
     for k, (site, more) in enumerate(zip(sites, own, strict=True)):
         if site is not None:

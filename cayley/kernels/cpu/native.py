@@ -30,7 +30,7 @@ _OUT_OF_MEMORY = 1
 
 
 class Steps(ctypes.Structure):
-    """The steps of a sequence, as C wants them."""
+    """The steps of a sequence, as C takes them."""
 
     _fields_ = (
         ("T", ctypes.c_int64),
@@ -59,12 +59,12 @@ class Input(ctypes.Structure):
 
 
 def contiguous(*tensors: Tensor | None) -> list[Any]:
-    """The tensors as C reads them, from front to back."""
+    """The tensors as C reads them, contiguous."""
     return [readable(tensor) for tensor in tensors]
 
 
 def pointers(**tensors: Tensor | None) -> dict[str, int | None]:
-    """Addresses, which do not keep a tensor alive; NULL for what is None or empty."""
+    """Addresses, which do not keep tensors alive; NULL for None and for empty tensors."""
     for name, tensor in tensors.items():
         assert tensor is None or tensor.is_contiguous(), f"C reads {name} from front to back"
         assert tensor is None or not tensor.is_neg(), f"C reads {name} as it is in memory"
@@ -73,7 +73,7 @@ def pointers(**tensors: Tensor | None) -> dict[str, int | None]:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """The compiled library, or None where the package was installed without a compiler."""
+    """The compiled library, or None if the package was installed without a compiler."""
     # free-threaded versions of Python do not list the last
     for suffix in (*EXTENSION_SUFFIXES, ".abi3.so"):
         path = Path(__file__).with_name(f"_native{suffix}")

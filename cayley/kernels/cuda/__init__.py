@@ -1,1 +1,1 @@
-"""The recurrences in CUDA, for GPUs of NVIDIA."""
+"""The recurrences in CUDA, for NVIDIA GPUs."""

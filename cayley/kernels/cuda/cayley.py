@@ -28,7 +28,7 @@ def refusal(n: int, x: Tensor, *others: Tensor) -> str | None:
     Arguments:
         n: The size of the matrix.
         x: The free entries.
-        others: What else is read, and what is written.
+        others: The other tensors that are read or written.
     """
     if any(other.device != x.device for other in others):
         return "the CUDA kernels take tensors of one device"
@@ -44,9 +44,9 @@ def refusal(n: int, x: Tensor, *others: Tensor) -> str | None:
 
 @functools.cache
 def pitch(n: int, memory: int) -> int | None:
-    """Floats from a row of a matrix in shared memory to the next, None where two do not fit.
+    """Floats from one row of a matrix in shared memory to the next; None if two do not fit.
 
-    Rows that begin at a multiple of 4 or 2 are read by as many numbers at a time.
+    If rows begin at a multiple of 4 or 2, that many numbers are read at a time.
 
     Arguments:
         n: The size of the matrices.
@@ -58,14 +58,14 @@ def pitch(n: int, memory: int) -> int | None:
     """
     for vector in (4, 2, 1):
         width = -(-n // vector) * vector
-        # the sums of a norm are beside the matrices, in what RESERVED leaves
+        # the sums of a norm are stored beside the matrices, in what RESERVED leaves
         if 4 * (_matrix(n, width) + n * width) <= memory - RESERVED:
             return width
     return None
 
 
 def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor, Tensor]:
-    r"""The matrix :math:`W = (2X - I) D`, the inverse :math:`X = (I + A)^{-1}`, and D once more.
+    r"""The matrix :math:`W = (2X - I) D`, the inverse :math:`X = (I + A)^{-1}`, and a copy of D.
 
     Arguments:
         x: The entries of A above its diagonal, as in
@@ -106,13 +106,13 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
 def neumann(
     state: Sequence[Tensor | None], x: Tensor, D: Tensor, rule: Rule
 ) -> tuple[Tensor, Tensor, Tensor]:
-    r"""The matrix :math:`W = (2X - I) D`, X that follows :math:`(I + A)^{-1}`, and D once more.
+    r"""The matrix :math:`W = (2X - I) D`, the updated :math:`X ≈ (I + A)^{-1}`, and a copy of D.
 
-    What is done is decided on the GPU, as :class:`~cayley.parametrizations.NeumannCayley` says.
+    The GPU decides how X is updated, as :class:`~cayley.parametrizations.NeumannCayley` describes.
 
     Arguments:
         state: Its buffers ``inverse``, ``point``, ``residual``, ``updates`` and ``refreshes``. They
-            are brought to x, or left alone where the last is None.
+            are updated to x, or left alone if the last is None.
         x: The entries of A above its diagonal.
         D: The diagonal of the scaling matrix, (n).
         rule: The order, the tolerance, and ``refresh_every`` or 0.
@@ -127,7 +127,7 @@ def neumann(
 
 
 def renewed(n: int, state: Sequence[Tensor | None], x: Tensor, rule: Rule) -> Tensor:
-    """X of :func:`neumann` alone, (n, n)."""
+    """Only the X of :func:`neumann`, (n, n)."""
     X = x.new_empty(n, n)
     _follow(n, state, x, None, X, None, None, rule)
     return X
@@ -154,7 +154,7 @@ def _follow(
 
 def _matrix(n: int, width: int) -> int:
     """Floats from the first matrix in shared memory to the second."""
-    # in the place of the first, elimination has twice a pivot row and column, of all threads
+    # elimination keeps two pivot rows and columns, of all threads, in the place of the first
     return max(n * width, 2 * (-(-n // ROWS) * ROWS + -(-n // COLUMNS) * COLUMNS))
 
 
@@ -162,7 +162,7 @@ def _matrix(n: int, width: int) -> int:
 def _kernel(source: str, device: int, n: int) -> Kernel:
     width = pitch(n, chip(device).memory)
     if width is None:
-        raise NotImplementedError(f"expected a size that refusal() lets pass, got {n}")
+        raise NotImplementedError(f"expected a size that refusal() accepts, got {n}")
     matrix = _matrix(n, width)
     sizes = constants(N=n, THREADS=THREADS, PITCH=width, MATRIX=matrix)
     with on(device):

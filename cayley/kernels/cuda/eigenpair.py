@@ -1,4 +1,4 @@
-"""Kernels that follow an eigenpair: its small dense part, its answer, and the gradient."""
+"""Kernels that track an eigenpair: the small dense part, the result, and the gradient."""
 
 import functools
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ GRADIENT_BLOCKS, GRADIENT_THREADS = 128, 256
 
 
 class InverseIteration(NamedTuple):
-    """What inverse iteration in the space of the columns tells, in float64.
+    """The output of inverse iteration in the space of the columns, in float64.
 
     Rows are real and imaginary parts.
 
     Attributes:
         rows: The coordinates x and z of the two vectors, (2, 2, k).
-        dual: What gives 1 with these, and 0 with their conjugates, (2, 2, k).
-        basis: What makes the columns orthonormal, (2, k, k).
-        turn: Multiplication of rows by θ, (2, 2).
-        weights: That by its powers from −1 down, side by side, (2, 2 terms).
-        factor: What undoes ``basis``, transposed, (2, k, k).
+        dual: Rows whose product with these is 1, and with their conjugates 0, (2, 2, k).
+        basis: The matrices that make the columns orthonormal, (2, k, k).
+        turn: The matrix of the multiplication of rows by θ, (2, 2).
+        weights: The same for the powers of θ from −1 down, side by side, (2, 2 terms).
+        factor: The inverse of ``basis``, transposed, (2, k, k).
         sound: 1 for each side whose columns were independent, (2).
     """
 
@@ -48,7 +48,7 @@ class InverseIteration(NamedTuple):
 
 
 def can_follow(T: Tensor) -> bool:
-    """Whether these kernels can follow an eigenpair of a matrix, and may."""
+    """Whether these kernels can track an eigenpair of a matrix, and the back end allows it."""
     return T.is_cuda and use_kernel("cuda", tensor_refusal(T), T.device, otherwise=None)
 
 
@@ -85,13 +85,13 @@ def write_answer(
     terms: int,
     eps: float,
 ) -> None:
-    """Write what a step of a :class:`~.eigenvalue.tracker.Tracker` has found.
+    """Write the result of a step of a :class:`~.eigenvalue.tracker.Tracker`.
 
     Arguments:
         u: The vectors of the step, float64, (2, 2, s).
         Au: Their products, (2, 2, s).
         residual: Their residuals before the series, (2, 2, s).
-        found: What the inverse iteration told.
+        found: The output of the inverse iteration.
         state: The status, the lead, the latch, the counts, the answer, and whether it is good.
         terms: The number of terms of the series.
         eps: What is added to the spectral radius.
@@ -105,7 +105,7 @@ def write_answer(
 def normalized_gradient(G: Tensor, W: Tensor, answer: Tensor) -> Tensor:
     r"""The gradient :math:`G / d + \langle G, W \rangle (f_1 u_1^\top + f_2 u_2^\top)`.
 
-    Torch would need six launches, and on most hosts they take longer than what they launch.
+    Torch would need six launches, which on most hosts take longer than the kernels themselves.
 
     Arguments:
         G: The gradient with respect to W, (s, s).

@@ -1,10 +1,10 @@
 """The Elman recurrence and its gradient as one CUDA kernel each.
 
-See :mod:`cayley.recurrences.elman`. A kernel runs all steps. The weights stay in registers, and
-in shared memory where those do not suffice: of one block where they fit, of a cluster of blocks
-otherwise, which send each other their new states, and where there are no clusters, or they do not
-suffice, of a team of blocks. Sizes are constants of the compiled code. Packed sequences are read as
-they are.
+See :mod:`cayley.recurrences.elman`. A kernel runs all steps. The weights stay in registers, and in
+shared memory if there are too few: those of one block if they fit, otherwise those of a cluster of
+blocks that send each other their new states. If there are no clusters, or they are too small, a
+team of blocks is used. Sizes are constants of the compiled code. Packed sequences are read as they
+are.
 """
 
 import functools
@@ -73,7 +73,7 @@ def elman_backward(
     saved = states.z if KNOWN[call.nonlinearity].needs_z else h
     grad_h, saved, W = readable(gradients.h), readable(saved), readable(call.W)
     delta, grad_h0 = torch.empty_like(saved), h0.new_empty(h0.shape)
-    # summed over the rows afterwards, in an order that does not vary
+    # summed over the rows afterwards, always in the same order
     partial_b = h.new_empty(0 if b is None else (len(h0), len(b)))
     bias = partial_b if b is None else readable(b)
     if len(h0) > 0:
@@ -89,7 +89,7 @@ def elman_backward(
 
 
 def _launch(direction: str, streams: int, call: ElmanCall, x: Tensor, *rest: Tensor) -> None:
-    """Launch the kernel of a direction, which reads so many arrays beside its states."""
+    """Launch the kernel of a direction, which reads ``streams`` arrays beside its states."""
     (B, H), nonlinearity, packed = call.h0.shape, call.nonlinearity, call.batch_sizes is not None
     device = x.device.index
     table, T = step_table(call.batch_sizes, x, B)
@@ -120,7 +120,7 @@ def _plan(device: int, H: int, B: int, nonlinearity: str, packed: bool) -> Plan 
 
 @functools.cache
 def _clusters(device: int, plan: Plan, nonlinearity: str, packed: bool) -> int:
-    """How many clusters run at a time: none where a part of a GPU has too few multiprocessors."""
+    """How many clusters run at a time; none on a part of a GPU with too few multiprocessors."""
     with on(device):
         return _kernel(device, "forward", plan, 1, nonlinearity, packed).resident_clusters()
 

@@ -1,9 +1,8 @@
 """The gated recurrence and its gradient as one CUDA kernel each; see :mod:`cayley.recurrences.gru`.
 
 A kernel runs all steps. A block computes one row of the batch, with the weights in its registers,
-and in shared memory where those do not suffice; where that does not suffice either, a team of
-blocks computes some rows. Sizes are constants of the compiled code. Packed sequences are read as
-they are.
+and in shared memory if there are too few; if that is too small too, a team of blocks computes
+several rows. Sizes are constants of the compiled code. Packed sequences are read as they are.
 """
 
 import functools
@@ -111,7 +110,7 @@ def gru_backward(
             torch.mm(rows[2 * H :], columns[:, H:], out=grad_W[2 * H :])
         if grad_U is not None:
             torch.mm(rows, x.flatten(0, -2), out=grad_U)
-        # in an order that does not vary
+        # always in the same order
         total = partial.view(B, 4 * H).sum(0)
     grad_c, grad_b = total.split((3 * H, H))
     grad_x = None

@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class Captured(Generic[T]):
-    """A function of tensors in fixed places that is a CUDA graph from its second call on.
+    """A function of tensors at fixed addresses that is a CUDA graph from its second call on.
 
-    The first call runs as it is written, since what torch and the driver load at the first time is
-    no part of a graph; the second is captured, and it and all others are replayed. Every call
-    after the first gives the same tensors. On other devices the function is simply called.
+    The first call runs eagerly, since what torch and the driver load then cannot be part of a
+    graph; the second is captured, and from it on the graph is replayed. All calls after the first
+    return the same tensors. On other devices the function is simply called.
 
     Arguments:
         device: Where it works.
@@ -41,8 +41,8 @@ class Captured(Generic[T]):
         """What the function returns.
 
         Arguments:
-            function: The same at every call. It takes nothing, decides nothing by values, and
-                its owner keeps the places where it reads and writes.
+            function: The same at every call. It takes no arguments, makes no decision that depends
+                on values, and its owner keeps the tensors that it reads and writes.
         """
         if self._device.type != "cuda":
             return function()
@@ -52,7 +52,7 @@ class Captured(Generic[T]):
                 return function()
             if self._graph is None:
                 graph = torch.cuda.CUDAGraph()
-                # other threads go on meanwhile
+                # other threads may go on meanwhile
                 with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                     self._result = function()
                 self._graph = graph
@@ -61,7 +61,7 @@ class Captured(Generic[T]):
 
 
 class _Places(NamedTuple):
-    """Where a captured function reads, and its graph."""
+    """The tensors that a captured function reads, and its graph."""
 
     inputs: list[Tensor]
     constants: Sequence[Tensor]
@@ -71,13 +71,14 @@ class _Places(NamedTuple):
 class Replay:
     """A function of tensors that is a CUDA graph from its second call on.
 
-    A matrix of some hundred rows is computed by some twenty kernels, each of which takes less time
-    than its launch. Calls of each kind, on each stream, have a graph of their own, see
-    :class:`Captured`. Results are copies: what a call has returned, no other call changes. On other
-    devices, and where somebody else captures a graph, the function is simply called.
+    A matrix of a few hundred rows is computed by about twenty kernels, each of which takes less
+    time than its launch. Calls of each kind, on each stream, have a graph of their own, see
+    :class:`Captured`. Results are copies, which later calls do not change. On other devices, and
+    while another graph is captured, the function is simply called.
 
     Arguments:
-        function: Takes inputs and constants, returns tensors; it decides nothing by their values.
+        function: Takes inputs and constants and returns tensors; it makes no decision that depends
+            on their values.
 
     Example:
         >>> double = Replay(lambda x, two: [two * x])

@@ -11,9 +11,9 @@ __all__ = ["archive"]
 def archive(options: Namespace) -> int:
     """Copy finished runs without checkpoints, and with fewer points of their curves.
 
-    What is copied is what the report reads: recipe, description, numbers and curves; a run that
-    ended because something was not finite has no numbers. Others are named and left out. With
-    --weights the weights that give the numbers are copied too, as safetensors, with a card.
+    It copies what the report reads: recipe, description, numbers and curves; a run that ended
+    because something was not finite has no numbers. Unfinished runs are named and left out. With
+    --weights the weights behind the numbers are copied too, as safetensors, with a model card.
     """
     from cayley.lab.runs import SWEEP_FILE, archive_run, find_runs, find_sweeps, is_diverged
 

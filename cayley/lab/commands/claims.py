@@ -1,4 +1,4 @@
-"""The lists of ``cayley list --claims`` and ``--missing``: what the documents state."""
+"""The lists of ``cayley list --claims`` and ``--missing``: what the papers state."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ def list_claims(options: Namespace) -> int:
 
 
 def list_missing(options: Namespace) -> int:
-    """List the published numbers and statements that no recipe serves, and why."""
+    """List the published numbers and statements without a recipe, and why."""
     found = [one for one in missing() if _wanted(options, one, (one.id, one.reason), (one.id,))]
     if not found:
         return _nothing("number or statement without a recipe")
@@ -64,13 +64,13 @@ def list_missing(options: Namespace) -> int:
 def _wanted(
     options: Namespace, one: Claim | Missing, texts: tuple[str, ...], networks: tuple[str, ...]
 ) -> bool:
-    """Whether the words, --paper, --task and --model let it through.
+    """Whether something matches the words, --paper, --task and --model.
 
     Arguments:
         options: Of the command.
         one: What is listed.
-        texts: Where words are looked for, beside the place and the task.
-        networks: Names, of recipes if there are some, that tell the network.
+        texts: Texts to search for the words, besides the place and the task.
+        networks: Names that contain that of the network, those of recipes if there are any.
     """
     place = f"{one.paper} {one.location}"
     known = [plain(text) for text in (place, one.task, *texts, *networks)]
@@ -88,7 +88,7 @@ def _nothing(kind: str) -> int:
 
 
 def _names(label: str, names: tuple[str, ...]) -> None:
-    # names are for copying: they are never cut
+    # names are for copying, so they are never cut
     text = fill(
         ", ".join(names),
         WIDTH,

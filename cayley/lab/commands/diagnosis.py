@@ -20,10 +20,11 @@ FILES = {"checkpoint.pt": "last", "best-valid.pt": "valid", "best-test.pt": "tes
 
 
 def diagnose(options: Namespace) -> int:
-    """Look into the network of a run: how orthogonal it is, its spectrum, gradients and states.
+    """Examine the network of a run: how orthogonal it is, its spectrum, gradients and states.
 
     RUN is the folder of a run, or a checkpoint in it. Figures, and the numbers as JSON, are written
-    into a folder; those that the network cannot serve are named, with the layers that can.
+    into a folder; diagnostics that are not possible for the network are named, with the layers for
+    which they are.
     """
     folder, weights = _locate(options.run_folder, options.weights)
     from cayley.lab.studies.diagnosis import Probe

@@ -28,11 +28,11 @@ __all__ = ["describe_recipe", "list_recipes", "show"]
 
 
 def list_recipes(options: Namespace) -> int:
-    """List the recipes: what is trained on what, the data that it needs, what was published.
+    """List the recipes: network, task, the data that it needs, and what was published.
 
-    Words are looked for in names, tables, networks, tasks, data sets and papers, and, where that
-    finds nothing, in claims; a recipe is listed if it has them all. With --data, only those are
-    that can be run with what is there.
+    Words are searched for in names, tables, networks, tasks, data sets and papers and, if nothing
+    is found, in claims; a recipe is listed if it contains all of them. With --data, only recipes
+    whose data are there are listed.
     """
     found = _find(options)
     if not any(found.values()):
@@ -68,7 +68,7 @@ def list_recipes(options: Namespace) -> int:
 def show(options: Namespace) -> int:
     """Show a recipe: where it is from, what was published, and every setting.
 
-    Where the published code does something else than the paper says, that is printed too.
+    If the published code does something else than the paper says, that is printed too.
     """
     entry, variant = find_recipe(options.recipe), options.variant
     changes = fit_sizes(entry, options.set, variant, options.task)
@@ -126,7 +126,7 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _find(options: Namespace, *, claims: bool = False) -> dict[str, list[Recipe]]:
-    """The recipes that are asked for, by table."""
+    """The recipes that match the options, by table."""
     return {
         table.name: [
             recipe
@@ -175,7 +175,7 @@ def _row(recipe: Recipe) -> list[str]:
 
 
 def _width() -> int:
-    """The columns of the terminal; without one there is no end, as other programs need it all."""
+    """The columns of the terminal; unlimited without one, since other programs need everything."""
     from shutil import get_terminal_size
 
     return max(get_terminal_size().columns, 80) - 2 if sys.stdout.isatty() else sys.maxsize

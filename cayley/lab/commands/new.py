@@ -12,9 +12,9 @@ __all__ = ["new"]
 
 
 def new(options: Namespace) -> int:
-    """Write a task, a model or a recipe of your own, to begin with: it runs as it is.
+    """Write a task, a model or a recipe of your own to start from; it runs as it is.
 
-    The file goes into the current folder, from where module:Class is found.
+    The file is written to the current folder, where module:Class is found.
     """
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", options.name).lower())
     if not words or words[0][0].isdigit():
@@ -28,7 +28,7 @@ def new(options: Namespace) -> int:
         raise RunError(f"expected a new name, got {path}, which exists: choose another")
     if ending == ".py" and find_spec(module) is not None:
         raise RecipeError(
-            f"expected a name that no module has, got {module}, which Python finds elsewhere: "
+            f"expected a name that no module has, got {module}, which exists elsewhere: "
             f"choose another, such as my_{module}"
         )
     name = "".join(word.capitalize() for word in words)

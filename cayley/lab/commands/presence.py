@@ -1,4 +1,4 @@
-"""Which data are at hand, asked once for each data set."""
+"""Which data are available, checked once for each data set."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,9 +12,9 @@ __all__ = ["find_missing"]
 def find_missing(
     recipes: Iterable[Recipe], data: Path | None, *, download: bool = False, check: bool = True
 ) -> dict[str, str]:
-    """The data sets of recipes that are not there, with what to do about it.
+    """The missing data sets of recipes, with what to do about it.
 
-    Files are looked for; whether they are intact, the run will say.
+    Only the existence of files is checked; runs check that they are intact.
 
     Arguments:
         recipes: What is to be run.
@@ -22,7 +22,7 @@ def find_missing(
         download: Whether missing files may be fetched, and so do not count.
         check: Whether files must have the published checksums.
     """
-    # torch, which takes seconds to import, is wanted by those that ask for this only
+    # imported here, since torch takes seconds to import
     from cayley.lab.training import RunSettings, build_task
 
     settings = RunSettings(data=data, download=download, check=check)
@@ -34,6 +34,6 @@ def find_missing(
         except DataError as error:
             missing[name] = str(error)
         except RecipeError:
-            # its run says what is wrong, and does not keep the others from theirs
+            # its own run says what is wrong, without stopping the others
             continue
     return missing

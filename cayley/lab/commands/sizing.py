@@ -1,4 +1,4 @@
-"""``--set model.parameters=16k``: settings with as many units as it takes."""
+"""``--set model.parameters=16k``: the number of units for a number of parameters."""
 
 import re
 import sys
@@ -15,13 +15,13 @@ KEY = "model.parameters="
 def fit_sizes(
     entry: Entry, overrides: Sequence[str], variant: Variant, task: str = ""
 ) -> list[str]:
-    """The settings that a user changes, with ``model.hidden`` in place of ``model.parameters``.
+    """The overrides, with ``model.hidden`` instead of ``model.parameters``.
 
-    It prints which number of units is taken.
+    It prints the chosen number of units.
 
     Arguments:
-        entry: What is to be run.
-        overrides: What is changed in it.
+        entry: The recipe to run.
+        overrides: Changes of its settings.
         variant: Of the recipe.
         task: The name of another task.
     """
@@ -33,7 +33,7 @@ def fit_sizes(
 
     number = read_count(wanted[-1])
     recipe = entry.recipe(variant, others, task)
-    # a task without its data has the sizes of the real one
+    # a tiny task has the sizes of the real one, and needs no data
     hidden, count = fit_hidden(recipe, number, RunSettings(tiny=True))
     found = str(list(hidden) if isinstance(hidden, tuple) else hidden).replace(" ", "")
     print(f"{recipe.name}: model.hidden={found} for {count} parameters", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What ``cayley new`` writes: a task, a model and a recipe that run as they are."""
+"""The files of ``cayley new``: a task, a model and a recipe that run as they are."""
 
 __all__ = ["STARTERS"]
 

@@ -11,9 +11,9 @@ __all__ = ["status"]
 
 
 def status(options: Namespace) -> int:
-    """Say which runs below a folder are done, running, stopped, failed or damaged.
+    """Show which runs below a folder are done, running, stopped, failed or damaged.
 
-    What is stopped goes on with cayley resume; what failed would fail again.
+    Stopped runs continue with cayley resume; failed ones would fail again.
     """
     from cayley.lab.runs import find_runs, find_state
 

@@ -10,10 +10,10 @@ __all__ = ["study"]
 
 
 def study(options: Namespace) -> int:
-    """Compute a study: numbers and a picture of what goes on inside of networks.
+    """Compute a study: numbers and a picture of what goes on inside networks.
 
-    Its folder has study.json, with the numbers of every seed, and picture.png, that of the first
-    seed. Seeds that are there are not computed again. cayley verdicts reads both runs and studies.
+    Its folder has study.json, with the numbers of every seed, and picture.png, the picture of the
+    first seed. Existing seeds are not computed again. cayley verdicts reads both runs and studies.
     """
     from cayley.lab.runs import Machine
     from cayley.lab.studies import STUDIES, find_study, run_study

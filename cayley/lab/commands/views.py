@@ -11,10 +11,10 @@ __all__ = ["list_views"]
 
 
 def list_views(options: Namespace) -> int:
-    """List the figures and tables of the documents, and how many recipes each shows.
+    """List the figures and tables of the papers, and how many recipes each shows.
 
     Arguments:
-        options: Of ``cayley list``; its filters keep a view that has a recipe which they keep.
+        options: Of ``cayley list``; a view is listed if one of its recipes matches the filters.
     """
     from rich.console import Console
     from rich.padding import Padding
@@ -29,7 +29,7 @@ def list_views(options: Namespace) -> int:
             for view in chosen:
                 print(json.dumps(describe_view(view)))
             continue
-        # names are for copying: they are never cut
+        # names are for copying, so they are never cut
         names = Column("view", min_width=max((len(view.name) for view in chosen), default=0))
         grid = Grid.grid(names, Column("recipes", justify="right"), "title", padding=(0, 2))
         for view in chosen:

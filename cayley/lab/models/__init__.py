@@ -1,4 +1,4 @@
-"""Models: from the settings of a recipe and the sizes of a task to a network.
+"""Models: networks from the settings of a recipe and the sizes of a task.
 
 =============== ==========================================================
 ``building``    the network of a recipe, and its number of parameters

@@ -1,4 +1,4 @@
-"""From the settings of a model and the sizes of a task to a network."""
+"""Networks from the settings of a model and the sizes of a task."""
 
 import difflib
 import operator
@@ -30,7 +30,7 @@ LAYERS: dict[str, type[nn.Module]] = {
     "torch.LSTM": nn.LSTM,
     "torch.RNN": nn.RNN,
 }
-# arguments of layers that settings have names of their own for, or that the laboratory chooses
+# arguments of layers that have other names in the settings, or that the laboratory chooses
 CHOSEN = {
     "self",
     "mode",
@@ -45,11 +45,11 @@ CHOSEN = {
     "device",
     "dtype",
 }
-# settings whose argument has a name that means something else here
+# settings whose argument has a name with another meaning here
 RENAMED: dict[type[nn.Module], dict[str, str]] = {cayley.EURNN: {"rotations": "layers"}}
-# integers among the arguments of layers count something
+# integers among the arguments of layers are counts
 Count = Annotated[int, Range(0, 10**6)]
-# so many units fit into any machine
+# networks with this many units fit into any machine
 SMALL = 10_000
 # weights, their gradients, and two moments of an optimizer
 COPIES = 4
@@ -59,15 +59,15 @@ VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 def build_model(settings: ModelSettings, task: Task) -> nn.Module:
     """The network of a recipe.
 
-    ``hidden`` is a number of units. For recurrent networks a list stands for layers of these
-    sizes, but for ENRNN for the two sizes [long, short]; for MLP it is the list of hidden layers.
+    ``hidden`` is a number of units. For recurrent networks a list means layers of these sizes, but
+    for ENRNN the two sizes [long, short]; for MLP it is the list of hidden layers.
 
     Arguments:
         settings: Of the model.
-        task: What it is to read and answer; no file of it is read.
+        task: The task, for the sizes of inputs and outputs; none of its files is read.
 
     Returns:
-        A module that takes the input of a batch and a state, and returns answers and a state.
+        A module that takes the input of a batch and a state, and returns outputs and a state.
 
     Example:
         >>> from cayley.lab.tasks import make_task
@@ -79,14 +79,14 @@ def build_model(settings: ModelSettings, task: Task) -> nn.Module:
     given = task.reads if task.reads in ("rows", "graph") else "sequences"
     if wanted != given:
         raise RecipeError(
-            f"model.name: expected a network that reads {given}, as the task gives, got "
+            f"model.name: expected a network that reads {given}, the input of the task, got "
             f"{settings.name}, which reads {wanted}"
         )
     hidden = settings.hidden if isinstance(settings.hidden, tuple) else (settings.hidden,)
     if 0 in hidden and settings.name != "ENRNN":
         raise RecipeError(
-            f"model.hidden: expected sizes of at least 1, got {list(hidden)}: ENRNN alone can do "
-            "without a part"
+            f"model.hidden: expected sizes of at least 1, got {list(hidden)}: only the sizes of "
+            "ENRNN may be 0"
         )
     if settings.layers * sum(hidden) + settings.embedding > SMALL:
         check_memory(settings, task)
@@ -146,7 +146,7 @@ def make_layers(
     options = {renamed.get(name, name): value for name, value in settings.options.items()}
     count = settings.layers
     if settings.locked:
-        # the dropout inside of a stack has a mask for each step
+        # the dropout inside a stack has a mask for each step
         stack, count = stack * count, 1
     layers: list[nn.Module] = []
     for sizes in stack:
@@ -187,7 +187,7 @@ def layer_class(name: str) -> type[nn.Module]:
 
 
 def check_unused(settings: ModelSettings, reads: str) -> None:
-    """Raise if a network without recurrence is given settings that it has no use for."""
+    """Raise if a network without recurrence is given settings that it does not have."""
     unused = {"embedding", "embedding_init", "embedding_dropout", "word_dropout", "locked", "tied"}
     unused |= {"weight_dropout", "output_dropout", "input_matrix", "output_init"}
     unused |= {"layers"} if reads == "rows" else set()
@@ -199,34 +199,34 @@ def check_unused(settings: ModelSettings, reads: str) -> None:
 
 
 def check_memory(settings: ModelSettings, task: Task) -> None:
-    """Raise if the machine has less memory than training the network takes, without its states."""
-    # of a class of the user's own, nothing says that it can be built on no device
+    """Raise if training the network takes more memory than the machine has, even without states."""
+    # a class of the user's own may not work on the meta device
     if torch.get_default_device().type == "meta" or ":" in settings.name:
         return
-    # what is drawn for a network of no device must not change that of the real one
+    # building a network on the meta device must not change the random numbers of the real one
     with torch.device("meta"), torch.random.fork_rng([]):
         model = build_model(settings, task)
     bytes = COPIES * sum(p.numel() * p.element_size() for p in model.parameters())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if bytes > memory:
         raise RecipeError(
-            f"model: expected a network that the {memory / 2**30:.3g} GiB of this machine can "
-            f"train, got one that takes {bytes / 2**30:.3g} GiB for weights, gradients and moments "
-            "alone: make model.hidden smaller"
+            f"model: expected a network that fits into the {memory / 2**30:.3g} GiB of this "
+            f"machine, got one that takes {bytes / 2**30:.3g} GiB for weights, gradients and "
+            "moments alone: make model.hidden smaller"
         )
 
 
 def check_options(settings: ModelSettings, *kinds: type) -> ModelSettings:
-    """The same settings, with options of the types that the arguments of these classes have.
+    """The same settings, with options converted to the types of these classes' arguments.
 
-    It raises if a setting is no argument of any of them, or of another type.
+    It raises if a setting is not an argument of any of them, or is of another type.
     """
     valid = [name for kind in kinds for name in _arguments(kind) if name not in CHOSEN]
     valid += [name for kind in kinds for name in RENAMED.get(kind, ())]
     names = [field.name for field in fields(settings) if field.name != "options"]
     check_keys(settings.options, [*valid, *names], (), "model.")
     if ":" in settings.name:
-        # a class of the user's own checks what it is given
+        # a class of the user's own checks its arguments itself
         return settings
     hints = {name: hint for kind in kinds for name, hint in _arguments(kind).items()}
     renamed = {name: new for kind in kinds for name, new in RENAMED.get(kind, {}).items()}
@@ -238,11 +238,11 @@ def check_options(settings: ModelSettings, *kinds: type) -> ModelSettings:
 
 
 def _arguments(kind: type) -> dict[str, Any]:
-    """The named arguments of a class, and of those that it passes further ones on to, by type."""
+    """The named arguments of a class and of its base classes that take the rest, with types."""
     found: dict[str, Any] = {}
     for parent in kind.__mro__:
         if "__init__" in vars(parent):
-            # types of the user's own may be known to a type checker only
+            # annotations of the user's own may exist for type checkers only
             known = parent.__module__.startswith(("cayley.", "torch"))
             hints = get_type_hints(parent.__init__, include_extras=True) if known else {}
             parameters = signature(parent.__init__).parameters.values()
@@ -254,7 +254,7 @@ def _arguments(kind: type) -> dict[str, Any]:
 
 
 def _bounded(hint: Any) -> Any:
-    """A type whose integers count something."""
+    """A type whose integers are counts."""
     if get_origin(hint) in (Union, UnionType):
         return reduce(operator.or_, map(_bounded, get_args(hint)))
     return Count if hint is int else hint
@@ -264,8 +264,8 @@ def count_parameters(model: nn.Module) -> int:
     """The number of trained parameters as the papers count them.
 
     Note:
-        They write one bias where torch adds up two, in an Elman network and an LSTM, and count a
-        unitary matrix as the n² dimensions of their set.
+        They have one bias where torch adds two, in an Elman network and an LSTM, and count a
+        unitary matrix by the n² dimensions of the unitary group.
 
     Example:
         >>> count_parameters(nn.LSTM(1, 128)), sum(p.numel() for p in nn.LSTM(1, 128).parameters())

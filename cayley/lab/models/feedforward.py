@@ -1,4 +1,4 @@
-"""Networks without recurrence: of rows, and of the nodes of a graph."""
+"""Networks without recurrence: for rows, and for the nodes of a graph."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,10 +22,10 @@ Variance = Literal["", "biased", "unbiased"]
 
 
 class BatchNorm(nn.BatchNorm1d):
-    r"""Batch normalisation of rows, with a choice of what stands for a batch at inference.
+    r"""Batch normalisation of rows, with a choice of the statistics at inference.
 
-    Training takes the mean :math:`\mu_B` and the biased variance :math:`\sigma_B^2` of the batch.
-    Inference takes, with ``"running"``,
+    Training uses the mean :math:`\mu_B` and the biased variance :math:`\sigma_B^2` of the batch.
+    Inference uses, with ``"running"``,
 
     .. math::
         \mu \leftarrow \rho \mu + (1 - \rho) \mu_B, \qquad
@@ -33,7 +33,7 @@ class BatchNorm(nn.BatchNorm1d):
 
     from :math:`\mu = 0, \sigma^2 = 1` on, and with ``"average"`` the plain means of
     :math:`\mu_B` and :math:`\frac{N}{N-1} \sigma_B^2`, for N rows, over the batches since
-    :meth:`restart_`, which training calls where an epoch begins.
+    :meth:`restart_`, which training calls at the beginning of an epoch.
 
     Note:
         The reference prints 1/(x − 1) in front of the sum of variances over x batches and calls it
@@ -47,8 +47,7 @@ class BatchNorm(nn.BatchNorm1d):
         features: The number of columns.
         inference: ``"running"`` or ``"average"``.
         momentum: The share 1 − ρ of a batch in the running statistics.
-        variance: ``"biased"`` or ``"unbiased"``: of what inference takes. Empty for what the
-            formulas above have.
+        variance: ``"biased"`` or ``"unbiased"``, for inference. Empty for the formulas above.
 
     Example:
         >>> norm = BatchNorm(1, inference="average", variance="biased")
@@ -73,7 +72,7 @@ class BatchNorm(nn.BatchNorm1d):
         self.variance = variance or ("biased" if inference == "running" else "unbiased")
 
     def restart_(self) -> None:
-        """Begin averages anew: the next batch takes the place of all before it."""
+        """Start the averages again: the next batch replaces all before it."""
         assert self.num_batches_tracked is not None
         if self.momentum is None:
             self.num_batches_tracked.zero_()
@@ -108,8 +107,8 @@ class MLP(nn.Module):
         H^{(k)} = \mathrm{ReLU}(W^{(k)} N(H^{(k-1)}) + b^{(k)}) \quad \text{or} \quad
         H^{(k)} = \mathrm{ReLU}(N(W^{(k)} H^{(k-1)}))
 
-    N is the identity or a normalisation. In the first form, it stands before each layer, the first
-    and the last included. In the second, it stands before each nonlinearity and has a shift of its
+    N is the identity or a normalisation. In the first form it comes before each layer, including
+    the first and the last. In the second it comes before each nonlinearity and has a shift of its
     own, so that hidden layers have no bias b. Weights are Glorot uniform, biases 0.
 
     References:
@@ -118,9 +117,9 @@ class MLP(nn.Module):
     Arguments:
         sizes: Features of the input, of each hidden layer, and outputs.
         norm: Empty, ``"batch"`` or ``"layer"``.
-        before: What ``norm`` stands before: ``"layer"`` or ``"nonlinearity"``.
-        momentum, inference, variance: Of ``"batch"``, see :class:`BatchNorm`.
-        init_scale: What initial weights are multiplied by.
+        before: Where ``norm`` comes: before each ``"layer"`` or each ``"nonlinearity"``.
+        momentum, inference, variance: For ``"batch"``, see :class:`BatchNorm`.
+        init_scale: A factor of the initial weights.
         dropout: After each hidden layer.
 
     Example:
@@ -167,7 +166,7 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, input: Tensor, state: None = None) -> tuple[Tensor, None]:
-        """Answers (B, p) to rows (B, I); there is no state."""
+        """Outputs (B, p) for rows (B, I); there is no state."""
         return self.layers(input), None
 
 
@@ -180,7 +179,7 @@ class GraphNetwork(nn.Module):
         conv: ``"GCN"`` or ``"SAGE"``.
         sizes: Features of the nodes, of each hidden layer, and outputs.
         norm: Empty, ``"batch"`` or ``"layer"``.
-        sites: Which norms there are: a 0 or 1 for each. Empty for none.
+        sites: A digit 0 or 1 for each norm, whether it is there. Empty for none.
         dropout: After each hidden layer.
         options: Keyword arguments of the convolutions.
     """
@@ -213,7 +212,7 @@ class GraphNetwork(nn.Module):
         self.between = nn.Sequential(nn.ReLU(), nn.Dropout(dropout))
 
     def forward(self, input: "Graph", state: None = None) -> tuple[Tensor, None]:
-        """Answers (N, p) for all nodes; there is no state."""
+        """Outputs (N, p) for all nodes; there is no state."""
         x = input.x
         for number, conv in enumerate(self.convs):
             x = x if number == 0 else self.between(x)

@@ -27,10 +27,10 @@ class SequenceModel(nn.Module):
         in each, as in the published code.
 
     Arguments:
-        layers: With the contract of ``nn.RNN``, one after the other.
+        layers: Layers with the contract of ``nn.RNN``, one after the other.
         vocabulary: The number of different tokens, 0 if the input is features.
         outputs: The number p of outputs.
-        last: Whether only the last step is answered.
+        last: Whether there is an output for the last step only.
         settings: Of the embedding, the dropouts and the output.
 
     References:
@@ -38,9 +38,8 @@ class SequenceModel(nn.Module):
         dropout (there: embedding dropout), weight dropout and locked dropout.
 
     Shapes:
-        Input (T, B, I), or tokens (T, B), and the state of the batch before, a tuple with one
-        element a layer ↦ output (T, B, p), or (B, p) if only the last step is answered, and the
-        state.
+        Input (T, B, I), or tokens (T, B), and the state of the previous batch, a tuple with one
+        element per layer ↦ output (T, B, p), or (B, p) with ``last``, and the state.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class SequenceModel(nn.Module):
     def forward(
         self, input: Tensor, state: tuple[Any, ...] | None = None
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        """Answers and the state after the last step."""
+        """The outputs, and the state after the last step."""
         x = self.read(input)
         states = []
         for number, layer in enumerate(self.layers):
@@ -106,12 +105,12 @@ class SequenceModel(nn.Module):
         return input
 
     def answer(self, x: Tensor) -> Tensor:
-        """The output, of what the last layer gives."""
+        """The output, from that of the last layer."""
         output = self.output(self.output_dropout(x[-1:] if self.last else x))
         return output[0] if self.last else output
 
     def embed(self, embedding: nn.Embedding, tokens: Tensor) -> Tensor:
-        """Rows of the embedding, of which word dropout in training makes some zero."""
+        """Rows of the embedding; in training, word dropout sets some of them to zero."""
         x = embedding(tokens)
         if self.training and self.word_dropout:
             kept = dropout(x.new_ones(self.vocabulary, 1), self.word_dropout)
@@ -120,7 +119,7 @@ class SequenceModel(nn.Module):
 
 
 def without_windows(layer: nn.Module, state: Any) -> Any:
-    """The state of a layer without what assorted-time normalisation remembers of earlier steps."""
+    """The state of a layer without the windows of assorted-time normalisation."""
     if not (isinstance(layer, Recurrent) and layer.streams):
         return state
     *kept, _ = state
@@ -159,13 +158,13 @@ class LockedDropout(nn.Module):
         self.p = p
 
     def forward(self, input: Tensor) -> Tensor:
-        """Of sequences (T, B, F)."""
+        """Dropout on sequences (T, B, F)."""
         if not self.training or not self.p:
             return input
         return input * dropout(input.new_ones(1, *input.shape[1:]), self.p)
 
     def extra_repr(self) -> str:
-        """As nn.Dropout shows itself."""
+        """As in nn.Dropout."""
         return f"p={self.p}"
 
 

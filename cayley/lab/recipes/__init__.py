@@ -1,17 +1,17 @@
 """Recipes: what to train, and what was published about it.
 
 =============== ===================================================================
-``schema``      what a recipe says
+``schema``      the settings of a recipe
 ``reading``     dataclasses from tables of settings, read strictly
 ``catalogue``   the files of recipes, and recipes by name
-``keys``        the settings that there are
+``keys``        the keys of all settings
 ``search``      recipes by words
 ``data``        the data sets of recipes, and how to get them
 ``differences`` which settings of two recipes differ
 ``published``   the printed numbers and statements, from ``published.toml``;
-                those that no recipe serves, with the reason: ``not-runnable.toml``
+                those without a recipe, with the reason: ``not-runnable.toml``
 ``tables/``     the recipes of the package
-``views``       figures and tables of the documents over recipes, from ``views.toml``
+``views``       the papers' figures and tables in terms of recipes: ``views.toml``
 =============== ===================================================================
 """
 

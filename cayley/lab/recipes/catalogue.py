@@ -1,4 +1,4 @@
-"""Files of recipes: what their rows and variants are merged from, and where they are found."""
+"""Files of recipes: how their rows and variants are merged, and where they are found."""
 
 import difflib
 import tomllib
@@ -15,11 +15,11 @@ from cayley.lab.recipes.schema import Recipe, Variant, read_recipe
 __all__ = ["Entry", "Table", "find_recipe", "merge", "parse_override", "read_table", "tables"]
 
 FOLDER = Path(__file__).parent / "tables"
-# how long a run is, said in one way or the other
+# the two settings for the length of a run
 OTHER = {"epochs": "steps", "steps": "epochs"}
-# what is tried out is not trained
+# with --tiny
 TINY_STEPS, TINY_BATCH, TINY_EVALUATION = 2, 4, 10
-# where a table says what holds for one variant alone
+# the keys of a table for settings of one variant alone
 VARIANT_KEYS: dict[Variant, str] = {"paper": "paper-only", "code": "code"}
 
 
@@ -29,7 +29,7 @@ class Entry:
 
     Attributes:
         name: Of the recipe.
-        table: The file that it is from, without the ending.
+        table: The name of its file, without the ending.
         layers: The tables of settings that each variant is merged from, the weakest first.
     """
 
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """``paper``, and ``code`` where the published code does something else."""
+        """``paper``, and ``code`` if the published code does something else."""
         return tuple(self.layers)
 
     def recipe(
@@ -55,11 +55,11 @@ class Entry:
         Arguments:
             variant: What the paper says, or what its published code does.
             overrides: Such as ``model.hidden=64``, see :func:`parse_override`. With another model
-                or task, the parameters are no longer as many as in the paper. Steps take the place
-                of epochs, and epochs that of steps, see :meth:`implied`.
-            task: The name of another task, in place of this one and its settings; what was
-                published of this one is then left out.
-            tiny: Whether to be done in seconds, if overrides do not say otherwise.
+                or task, the number of parameters is no longer that of the paper. Steps replace
+                epochs, and epochs replace steps, see :meth:`implied`.
+            task: The name of another task, instead of this one and its settings; published numbers
+                are then left out.
+            tiny: Whether to make the run take seconds, unless overrides say otherwise.
 
         Example:
             >>> recipe = find_recipe("quickstart").recipe(overrides=["model.hidden=64"])
@@ -84,7 +84,7 @@ class Entry:
     def implied(
         self, variant: Variant = "paper", overrides: Iterable[str] = (), *, tiny: bool = False
     ) -> list[str]:
-        """What overrides change beside what they say, in sentences.
+        """Changes that overrides imply, in sentences.
 
         Arguments:
             variant: What the paper says, or what its published code does.
@@ -97,7 +97,7 @@ class Entry:
         """
         content, changes = self._content(variant, tiny), _merged(overrides)
         if tiny:
-            # what takes its place was not the recipe's
+            # the value that replaces it was not in the recipe
             return []
         return [
             f"training.{key}=0: training.{OTHER[key]}={changes['training'][OTHER[key]]} takes the "
@@ -106,7 +106,7 @@ class Entry:
         ]
 
     def _content(self, variant: Variant, tiny: bool) -> dict[str, Any]:
-        """The settings of a variant, of any type."""
+        """The settings of a variant, not yet checked."""
         if variant not in self.layers:
             raise RecipeError(
                 f"{self.name}: expected a variant of {list(self.variants)}, got {variant!r}"
@@ -125,10 +125,10 @@ def _merged(overrides: Iterable[str]) -> dict[str, Any]:
 
 
 def _replaced(content: Mapping[str, Any], changes: Mapping[str, Any]) -> list[str]:
-    """Of ``epochs`` and ``steps``, what there is and the other of which is now asked for."""
+    """The one of ``epochs`` and ``steps`` that is set, if the other is asked for now."""
     before, after = content.get("training"), changes.get("training")
     if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
-        # that it is no table is said when the recipe is read
+        # if it is not a table, reading the recipe raises later
         return []
     return [
         key
@@ -138,7 +138,7 @@ def _replaced(content: Mapping[str, Any], changes: Mapping[str, Any]) -> list[st
 
 
 def _shorten(recipe: Recipe, content: dict[str, Any]) -> dict[str, Any]:
-    """The settings with which a recipe is tried out: a few steps on a few examples."""
+    """The settings for trying out a recipe: a few steps on a few examples."""
     training = recipe.training
     few = {
         "training": {
@@ -146,7 +146,7 @@ def _shorten(recipe: Recipe, content: dict[str, Any]) -> dict[str, Any]:
             "steps": min(training.steps or TINY_STEPS, TINY_STEPS),
             "batch": min(training.batch, TINY_BATCH),
         },
-        # made-up recordings have no speech to be scored
+        # made-up recordings contain no speech to score
         "evaluation": {"batch": TINY_EVALUATION, "audio": False},
     }
     return merge(content, few)
@@ -198,7 +198,7 @@ def parse_override(text: str) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    # TOMLDecodeError, and a number of more digits than Python reads
+    # TOMLDecodeError, or a number with more digits than Python reads
     except ValueError:
         return text
 
@@ -206,10 +206,10 @@ def _value(text: str) -> Any:
 def read_table(path: Path) -> Table:
     """Read a file of recipes: TOML with ``title``, ``[defaults]`` and ``[[row]]``.
 
-    Rows are merged over the defaults. ``[defaults.code]`` and ``[row.code]`` say what the published
-    code does otherwise, ``[defaults.paper-only]`` and ``[row.paper-only]`` what it has none of,
-    such as the options of another network. A single recipe, as ``cayley show`` prints it, is a
-    table of one row.
+    Rows are merged over the defaults. ``[defaults.code]`` and ``[row.code]`` hold what the
+    published code does differently, ``[defaults.paper-only]`` and ``[row.paper-only]`` settings
+    that it does not have, such as options of another network. A single recipe, as ``cayley show``
+    prints it, is a table of one row.
     """
     try:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -245,7 +245,7 @@ def tables() -> dict[str, Table]:
 
 
 def find_recipe(name: str) -> Entry:
-    """A recipe of the package by its name, or the only one of a file of the user's own.
+    """A recipe of the package by its name, or one from a file of the user's own.
 
     Arguments:
         name: Such as ``scornn/mnist-170``; ``mine.toml``; or ``mine.toml:name`` if there are more.

@@ -18,10 +18,10 @@ class Coverage:
 
     Attributes:
         claim: The statement.
-        recipes: The names of those whose runs say whether it holds.
-        studies: The names of those that look into it.
-        tests: Tests of ours that check it, or a part of it, as pytest names them.
-        reason: Why there is neither recipe nor study; empty where there is one.
+        recipes: The names of the recipes whose runs show whether it holds.
+        studies: The names of the studies of it.
+        tests: Our tests of it, or of a part of it, by their pytest names.
+        reason: Why there is neither a recipe nor a study; empty if there is one.
     """
 
     claim: Claim
@@ -33,16 +33,16 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Missing:
-    """A published number or statement that no recipe serves.
+    """A published number or statement without a recipe.
 
     Attributes:
         id: Its name.
         kind: ``"result"`` or ``"claim"``.
         paper: The ``id`` of the paper.
-        location: Where it is there.
+        location: The place in the paper.
         task: What it is about.
         reason: Why there is no recipe.
-        tests: Tests of ours that check it instead.
+        tests: Our tests that check it instead.
     """
 
     id: str
@@ -81,7 +81,7 @@ def coverage() -> list[Coverage]:
 
 
 def missing() -> list[Missing]:
-    """What no recipe serves, and why, in the order of ``not-runnable.toml``.
+    """Everything without a recipe, and why, in the order of ``not-runnable.toml``.
 
     Example:
         >>> next(one.reason for one in missing() if one.id == "cptb-goru-512-test-bpc")

@@ -1,4 +1,4 @@
-"""The data sets of recipes by name, and how to get them, told without importing any task."""
+"""The data sets of recipes by name, and how to get them, without importing any task."""
 
 from typing import Literal
 
@@ -31,7 +31,7 @@ def data_set(task: TaskSettings) -> str:
 
 
 def supply(task: TaskSettings) -> Supply:
-    """How to get the data of a task: by ``--download``, or from the user; unknown of own tasks.
+    """How to get the data of a task: by ``--download``, or from the user; unknown for own tasks.
 
     Example:
         >>> supply(TaskSettings("adding")), supply(TaskSettings("mnist"))

@@ -14,7 +14,7 @@ PARTS = ("task", "model", "optim", "bnp", "training", "evaluation")
 
 
 def differences(one: Recipe, other: Recipe) -> list[str]:
-    """The settings of a recipe that are not those of another, in words."""
+    """The settings of a recipe that differ from those of another, in words."""
     ours, theirs = flatten(one), flatten(other)
     return [
         f"{key} = {_words(ours.get(key))}, not {_words(theirs.get(key))}"
@@ -24,7 +24,7 @@ def differences(one: Recipe, other: Recipe) -> list[str]:
 
 
 def edits(one: Recipe, other: Recipe) -> list[str]:
-    """Everything that a recipe says otherwise than another: settings, and what it is about."""
+    """Everything that differs between two recipes: settings, and what they are about."""
     about = [
         f"{field.name} = {_words(getattr(one, field.name))}, not "
         f"{_words(getattr(other, field.name))}"
@@ -35,7 +35,7 @@ def edits(one: Recipe, other: Recipe) -> list[str]:
 
 
 def distinguish(recipes: Sequence[Recipe]) -> list[tuple[str, ...]]:
-    """For each recipe, those of its settings that are not the same in all."""
+    """For each recipe, those of its settings that are not the same in all recipes."""
     flat = [flatten(recipe) for recipe in recipes]
     keys = dict.fromkeys(key for one in flat for key in one)
     differ = [key for key in keys if any(one.get(key) != flat[0].get(key) for one in flat)]
@@ -43,7 +43,7 @@ def distinguish(recipes: Sequence[Recipe]) -> list[tuple[str, ...]]:
 
 
 def flatten(recipe: Recipe) -> dict[str, Any]:
-    """The settings of a recipe by dotted key, as JSON has them."""
+    """The settings of a recipe by dotted key, as JSON values."""
     flat: dict[str, Any] = {}
 
     def add(path: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The settings of recipes by dotted key, for whoever is about to change one."""
+"""The settings of recipes by dotted key, for users who change one."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -10,12 +10,12 @@ from cayley.lab.recipes.schema import Recipe
 
 __all__ = ["setting_keys"]
 
-# what is about the paper, not about the run
+# keys about the paper, not about the run
 ABOUT = ("name", "note", "paper", "location", "reported", "claims", "unstated", "parameters")
 
 
 def setting_keys() -> list[str]:
-    """The keys of the schema, and those that the tables use beyond it, in order.
+    """The keys of the schema, and further ones that the tables use, in order.
 
     Example:
         >>> keys = setting_keys()

@@ -46,17 +46,17 @@ class PublishedResult:
     Attributes:
         id: Its name here, such as ``mnist-scornn-170``.
         paper: The ``id`` of the paper.
-        location: Which table there.
-        task: As the paper calls it.
-        model: As the paper calls it.
+        location: The table in the paper.
+        task: The paper's name of the task.
+        model: The paper's name of the model.
         metric: ``train_``, ``valid_`` or ``test_`` and what was measured.
         value: The number.
-        std: What is printed after ±.
-        hidden: Units.
-        parameters: Their number as it is printed, such as ``16k``.
+        std: The number printed after ±.
+        hidden: The number of units.
+        parameters: The number of parameters as it is printed, such as ``16k``.
         same_as: The ``id`` of the same number in another paper.
-        quoted_from: The paper that the table takes it from.
-        note: What a reader must know.
+        quoted_from: The paper that the table quotes it from.
+        note: What a reader should know.
     """
 
     id: str
@@ -81,7 +81,7 @@ class Claim:
     Attributes:
         id: Its name here.
         paper: The ``id`` of the paper.
-        location: Where it is there.
+        location: The place in the paper.
         task: What it is about.
         kind: Such as ``curve``, ``ordering``, ``ablation`` or ``theory``.
         text: The statement.
@@ -101,11 +101,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Gap:
-    """Results and claims that no recipe serves, and why; or what tests check beside recipes.
+    """Results and claims without a recipe, and why; or what tests check in addition to recipes.
 
     Attributes:
         reason: Why, or what is still to come.
-        tests: Tests of ours that check them instead, as pytest names them.
+        tests: Our tests that check them instead, by their pytest names.
         results: Names of results.
         claims: Names of claims.
     """
@@ -147,19 +147,19 @@ def claims() -> dict[str, Claim]:
 
 @cache
 def gaps() -> tuple[Gap, ...]:
-    """What no recipe serves."""
+    """Everything without a recipe."""
     return tuple(from_table(Gap, one) for one in _content("not-runnable")["gap"])
 
 
 @cache
 def checks() -> tuple[Gap, ...]:
-    """What tests of ours check of claims that recipes serve too."""
+    """What our tests check about claims that have recipes too."""
     return tuple(from_table(Gap, one) for one in _content("not-runnable")["check"])
 
 
 @cache
 def studies() -> dict[str, tuple[str, ...]]:
-    """The claims that each study looks into."""
+    """The claims of each study."""
     return {one["name"]: tuple(one["claims"]) for one in _content("not-runnable")["study"]}
 
 
@@ -194,7 +194,7 @@ def _index(entries: list[T]) -> dict[str, T]:
     if len(index) < len(entries):
         names = [one.id for one in entries]
         double = next(name for name in names if names.count(name) > 1)
-        raise RecipeError(f"published.toml: expected names that differ, got {double} twice")
+        raise RecipeError(f"published.toml: expected unique names, got {double} twice")
     return index
 
 

@@ -1,4 +1,4 @@
-"""Frozen dataclasses from tables of settings: no key unknown, none missing, every type right."""
+"""Frozen dataclasses from tables of settings, checked for unknown and missing keys and types."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from cayley.lab.settings import convert
 
 __all__ = ["FURTHER", "check_keys", "from_table", "to_table"]
 
-# metadata of a field that takes all keys of a table that are no field of the dataclass
+# metadata of a field that takes all keys of a table that are not fields of the dataclass
 FURTHER = {"further": True}
 
 
@@ -22,7 +22,7 @@ def from_table(kind: type[Any], content: Any, path: str = "", *, strict: bool = 
         kind: The dataclass; its fields may be dataclasses.
         content: The table, as TOML gives it.
         path: Where the table is, such as ``"optim."``.
-        strict: Whether a key that is unknown is an error; otherwise it is passed over.
+        strict: Whether an unknown key is an error; otherwise it is ignored.
 
     Example:
         >>> from dataclasses import dataclass
@@ -55,7 +55,7 @@ def from_table(kind: type[Any], content: Any, path: str = "", *, strict: bool = 
     return kind(**values, **({further.name: others} if further else {}))
 
 
-# a few classes are asked for hundreds of recipes
+# cached, since the same few classes are used for hundreds of recipes
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
@@ -63,14 +63,14 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 @cache
 def _names(kind: type[Any]) -> tuple[list[str], list[str]]:
-    """The fields of a table that may and those that must be there."""
+    """The allowed and the required fields of a table."""
     own = [f for f in fields(kind) if f is not _further(kind)]
     required = [f.name for f in own if f.default is f.default_factory is MISSING]
     return [f.name for f in own], required
 
 
 def to_table(settings: Any) -> dict[str, Any]:
-    """The table that :func:`from_table` makes a dataclass of; None has no key."""
+    """The table that :func:`from_table` turns into this dataclass; None is left out."""
     content: dict[str, Any] = {}
     further = _further(type(settings))
     for f in fields(settings):
@@ -94,11 +94,11 @@ def check_keys(
     """Raise if a key is unknown or missing; the message names the nearest one.
 
     Arguments:
-        content: The keys that are there.
-        valid: Those that may be.
-        required: Those that must be.
-        path: What stands before a key in the message.
-        others: Keys that are there and may be, but could be misspelt.
+        content: The given keys.
+        valid: The allowed keys.
+        required: The required keys.
+        path: The prefix of a key in the message.
+        others: Keys that are given and allowed, but could be misspelt.
     """
     for key in content:
         if key not in valid:

@@ -1,4 +1,4 @@
-"""What a recipe says: frozen dataclasses, read strictly from TOML."""
+"""The settings of a recipe: frozen dataclasses, read strictly from TOML."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ Word = Annotated[str, Free("for readers")]
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """A task by its name, and its settings: all other keys of the table."""
+    """A task by its name; all other keys of the table are its settings."""
 
     name: Name
     settings: Options = field(default_factory=dict, metadata=FURTHER)
@@ -43,13 +43,13 @@ class TaskSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """A network by its name; keys that are no field are keyword arguments of its layer.
+    """A network by its name; keys that are not listed here are keyword arguments of its layer.
 
     Attributes:
         name: A layer of cayley, ``torch.LSTM`` and its like, ``MLP``, ``GCN``, ``SAGE``, or
             ``module:Class``.
         hidden: Units, or a list of them: see :func:`~cayley.lab.models.build_model`.
-        layers: Of one size.
+        layers: The number of layers, if they have the same size.
         dropout: Between layers.
         locked: Whether the dropouts between layers, on the embedding and on the output have one
             mask for all steps of a batch (variational dropout).
@@ -57,10 +57,10 @@ class ModelSettings:
         embedding_init: Glorot uniform, a number b for U(−b, b), or torch's own N(0, 1).
         embedding_dropout: On the embedded tokens.
         word_dropout: Of whole tokens of the vocabulary, wherever they occur in a batch.
-        weight_dropout: Of entries of free recurrent matrices, one mask a batch (DropConnect).
-        output_dropout: On what the output layer reads.
-        tied: Whether the output weights are those of the embedding, which start as these do.
-        input_matrix: ``"identity"`` for a first input matrix that is the identity and stays so.
+        weight_dropout: Of entries of free recurrent matrices, one mask per batch (DropConnect).
+        output_dropout: On the input of the output layer.
+        tied: Whether embedding and output layer share their weights, initialised as the latter's.
+        input_matrix: ``"identity"`` to fix the first input matrix to the identity.
         output_init: Of the output layer: Glorot uniform, a number b for U(−b, b), or torch's own.
         options: Further keyword arguments.
     """
@@ -84,7 +84,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """A class of :mod:`torch.optim.lr_scheduler`; keys that are no field are its arguments."""
+    """A class of :mod:`torch.optim.lr_scheduler`; keys not listed here are its arguments."""
 
     name: Name = ""
     every: Literal["epoch", "step"] = "epoch"
@@ -106,9 +106,9 @@ class OptimSettings:
         phases: A class for the phases; empty for the same.
         phase_lr: None for ``lr``.
         phase_options: Keyword arguments of that class.
-        rebase: ``"auto"``, or after how many steps to look whether scaled Cayley transforms want
-            another D, see :func:`cayley.optim.attach_rebase`; empty for the D of the start.
-        lr_by_length: Whether a step on a segment of a text has the rates × its length / K.
+        rebase: ``"auto"``, or after how many steps to check whether scaled Cayley transforms need
+            another D, see :func:`cayley.optim.attach_rebase`; empty to keep the initial D.
+        lr_by_length: Whether learning rates are multiplied by the length of a text segment / K.
         schedule: How learning rates change.
     """
 
@@ -129,17 +129,17 @@ class OptimSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How long and in what steps; 0 stands for none.
+    """How long and in what steps to train; 0 stands for none.
 
     Attributes:
-        batch: Examples a step.
-        epochs: How long, or
-        steps: how long.
-        clip_norm: The greatest norm of the whole gradient, after BNP.
-        clip_value: The greatest entry of the gradient, after BNP.
-        patience: Stop after so many evaluations without a better one.
-        log: Steps between two records of the loss; 0 for ten, or a thousand records a run, but
-            at most ten thousand steps.
+        batch: Examples per step.
+        epochs: The length of the run in epochs; 0 if it is given in steps.
+        steps: The length of the run in steps; 0 if it is given in epochs.
+        clip_norm: The largest norm of the whole gradient, after BNP.
+        clip_value: The largest entry of the gradient, after BNP.
+        patience: Stop after this many evaluations without a better one.
+        log: Steps between two records of the loss; 0 for ten, or for a thousand records per run,
+            but at most ten thousand steps.
     """
 
     batch: Annotated[int, Range(1, 10**7)]
@@ -158,11 +158,12 @@ class EvaluationSettings:
     Attributes:
         every: ``"epoch"``, or a number of steps.
         start: Whether there is one before the first step.
-        splits: On what.
-        batch: Examples a batch; 0 for that of training.
+        splits: The splits to evaluate on.
+        batch: Examples per batch; 0 for that of training.
         select: The evaluation that is best on ``"valid"`` or on ``"test"``, the ``"last"``, or for
-            ``"each"`` split its own best. ``"test"`` and ``"each"`` are optimistic: papers do it.
-        metric: What decides; empty for the task's first.
+            ``"each"`` split its own best. ``"test"`` and ``"each"`` are optimistic, but some papers
+            do it.
+        metric: The metric that decides; empty for the task's first.
         audio: Whether the sound of predictions is scored at the end.
     """
 
@@ -184,15 +185,15 @@ class Recipe:
     Attributes:
         name: Such as ``scornn/mnist-170``.
         task, model, optim, training, evaluation: What to do.
-        table: The file that it is from.
+        table: The name of its file.
         variant: What the paper says, or what its published code does.
-        paper: Where it was published.
-        location: Which table or figure there.
+        paper: The paper.
+        location: The table or figure in the paper.
         reported: Names of the published numbers that it is meant to reproduce.
         claims: Names of the published statements that it is about.
         unstated: Settings that the paper does not give.
-        note: What a reader must know.
-        parameters: How many there are by the paper's formula; 0 if not known.
+        note: What a reader should know.
+        parameters: The number of parameters by the paper's formula; 0 if not known.
         seed: Of the first run.
         seeds: How many runs the paper averaged.
         bnp: Keyword arguments of :class:`cayley.BNP`; empty for none.
@@ -219,7 +220,7 @@ class Recipe:
 
 
 def read_recipe(content: Mapping[str, Any]) -> Recipe:
-    """Check a table of settings, as TOML gives it, and make a recipe of it.
+    """Check a table of settings, as TOML gives it, and turn it into a recipe.
 
     Example:
         >>> optim, training = {"name": "Adam", "lr": 1e-3}, {"batch": 50, "epochs": 10}
@@ -243,7 +244,7 @@ def read_recipe(content: Mapping[str, Any]) -> Recipe:
 
 
 def write_recipe(recipe: Recipe) -> str:
-    """A recipe as TOML, complete; :func:`read_recipe` makes the same recipe of it."""
+    """A recipe as complete TOML; :func:`read_recipe` reads the same recipe from it."""
     import tomli_w
 
     return tomli_w.dumps(to_table(recipe))
@@ -254,8 +255,8 @@ def check(recipe: Recipe) -> None:
     training, evaluation = recipe.training, recipe.evaluation
     if not re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*(/[a-z0-9]+([.-][a-z0-9]+)*)*", recipe.name):
         raise RecipeError(
-            "name: expected lower-case words and numbers with - or . between them, in parts "
-            f"separated by /, got {recipe.name!r}"
+            "name: expected lower-case words and numbers joined by - or ., in parts separated by "
+            f"/, got {recipe.name!r}"
         )
     if (training.epochs > 0) == (training.steps > 0):
         raise RecipeError(

@@ -12,7 +12,7 @@ __all__ = ["matches", "near_words", "plain", "task_words"]
 
 
 def plain(text: str) -> str:
-    """Letters, digits and spaces, in lower case: how a name is spelt makes no difference.
+    """Letters, digits and spaces in lower case, so that the spelling of a name does not matter.
 
     Example:
         >>> plain("NC-GRU") == plain("ncgru")
@@ -22,13 +22,13 @@ def plain(text: str) -> str:
 
 
 def matches(recipe: Recipe, words: Sequence[str], title: str = "", *, claims: bool = False) -> bool:
-    """Whether each word is somewhere in what is known of a recipe.
+    """Whether each word occurs somewhere in the description of a recipe.
 
     Arguments:
         recipe: The recipe.
         words: Such as ``["nc-gru", "ptb"]``.
         title: Of the recipe's table.
-        claims: Whether to look into statements about the recipe, which name others, too.
+        claims: Whether to search in statements about the recipe too, which also name others.
     """
     if not words:
         return True
@@ -51,7 +51,7 @@ def near_words(words: Iterable[str], recipes: Sequence[Recipe]) -> list[str]:
 
 
 def task_words(task: TaskSettings) -> list[str]:
-    """What a task is called, here and in papers.
+    """The names of a task, here and in papers.
 
     Example:
         >>> task_words(TaskSettings("mnist", {"order": "permuted"}))

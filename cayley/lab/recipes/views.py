@@ -1,4 +1,4 @@
-"""Published figures and tables as views over recipes, wherever these live, from ``views.toml``."""
+"""Published figures and tables as views over recipes of any file, from ``views.toml``."""
 
 import difflib
 import tomllib
@@ -28,7 +28,7 @@ __all__ = [
     "wanted_views",
 ]
 
-# those that a reader would ask for first; others come after them
+# the ones that readers want first; the others come after them
 WANTED = (
     *("helfrich2020-table-2.1", "scurnn2019-table-1"),
     *("scornn2018-figure-1", "scurnn2019-figure-4", "helfrich2020-figure-2.13"),
@@ -41,7 +41,7 @@ WANTED = (
 
 
 PATH = Path(__file__).parent / "views.toml"
-# what goes for each panel of a view unless the panel says otherwise
+# keys of a view that are defaults of its panels
 SHARED = ("x", "y", "end", "scale", "curves")
 
 
@@ -51,7 +51,7 @@ class Curve:
 
     Attributes:
         recipe: Its name.
-        label: In the legend; empty for that name.
+        label: Its label in the legend; empty for the name.
         set: Settings that differ from the recipe, such as ``model.hidden=64``.
         variant: Of the recipe.
     """
@@ -76,12 +76,12 @@ class Panel:
     """A chart of a figure.
 
     Attributes:
-        y: Splits and metrics, such as ``test_mse``: all in this chart.
-        curves: What is drawn.
-        title: What tells it from the other panels.
-        x: What it is drawn over.
-        end: Where the figure ends; 0 for where the runs do.
-        scale: Of the values; ``"zoom"`` shows where the curves end up.
+        y: Splits and metrics to draw, such as ``test_mse``.
+        curves: The recipes to draw.
+        title: The title, which distinguishes it from the other panels.
+        x: The horizontal axis.
+        end: The end of the horizontal axis; 0 for the end of the runs.
+        scale: The scale of the values; ``"zoom"`` shows the range where the curves end.
     """
 
     y: tuple[str, ...]
@@ -98,11 +98,11 @@ class View:
 
     Attributes:
         paper: The ``id`` of the paper.
-        location: Which figure or table there.
+        location: The figure or table in the paper.
         title: What it shows.
         panel: The charts of a figure; none for a table.
-        same_as: Views of other documents that show all of its rows.
-        note: What a reader must know.
+        same_as: Views of other papers that show all of its rows.
+        note: What a reader should know.
     """
 
     paper: str
@@ -125,7 +125,7 @@ class View:
 
     @property
     def curves(self) -> tuple[Curve, ...]:
-        """What is drawn in any panel, or the rows of a table, each once."""
+        """The curves of all panels, or the rows of a table, each once."""
         if not self.panel:
             return tuple(map(Curve, _reporting(self.paper, self.location)))
         curves: dict[tuple[Any, ...], Curve] = {}
@@ -136,7 +136,7 @@ class View:
 
     @property
     def not_runnable(self) -> dict[str, str]:
-        """Rows of a table that no recipe serves, and why."""
+        """Rows of a table without a recipe, and why."""
         listed = {id: gap.reason for gap in published.gaps() for id in gap.results}
         return {
             f"{one.model} {_sizes(one.hidden)}".strip(): listed[id]
@@ -147,7 +147,7 @@ class View:
 
 @dataclass(frozen=True)
 class Reason:
-    """Figures and tables of a document that are no view, and why."""
+    """Figures and tables of a paper that are not views, and why."""
 
     paper: str
     reason: str
@@ -167,7 +167,7 @@ def views() -> dict[str, View]:
 
 @cache
 def reasons() -> tuple[Reason, ...]:
-    """What no view shows."""
+    """Figures and tables without a view."""
     content = tomllib.loads(PATH.read_text(encoding="utf-8"))
     return tuple(from_table(Reason, one, "reason.") for one in content["reason"])
 
@@ -195,7 +195,7 @@ def find_view(name: str) -> View:
 
 
 def find_curves(name: str) -> tuple[Curve, ...]:
-    """What a view shows or, where there is no such view, the rows of a table of recipes.
+    """The curves of a view or, if there is no such view, the rows of a table of recipes.
 
     Example:
         >>> find_curves("quickstart")
@@ -207,7 +207,7 @@ def find_curves(name: str) -> tuple[Curve, ...]:
 
 
 def wanted_views() -> list[str]:
-    """All views, in the order in which a reader would ask for them.
+    """All views, the ones that readers want most first.
 
     Example:
         >>> wanted_views()[0], len(wanted_views()) == len(views())
@@ -267,11 +267,11 @@ def _check(panel: Panel) -> None:
     labels = [curve.label or curve.recipe for curve in panel.curves]
     if len(set(labels)) < len(labels):
         double = next(label for label in labels if labels.count(label) > 1)
-        raise RecipeError(f"curves: expected labels that differ, got {double!r} twice")
+        raise RecipeError(f"curves: expected unique labels, got {double!r} twice")
 
 
 def _reporting(paper: str, location: str) -> list[str]:
-    """Names of recipes that report a number printed at a place, in the order of the numbers."""
+    """Names of recipes for the numbers printed at a place, in the order of the numbers."""
     places = {
         id: place
         for place, (id, one) in enumerate(published.results().items())

@@ -1,11 +1,11 @@
 """Reports: run folders beside the published numbers, as a page, as figures and as Markdown.
 
 =============== ================================================================
-``reading``     runs read from their folders, and what is wrong with them
-``samples``     text and sound that runs have left
+``reading``     reading runs from their folders, and what is wrong with them
+``samples``     text and sound that runs have produced
 ``quantities``  what a published number is a number of
 ``rows``        the rows of tables; ``summary`` gathers runs into them
-``sections``    rows as the figures and tables of the documents show them
+``sections``    rows in the order of the papers' figures and tables
 ``tables``      tables as Markdown, LaTeX and CSV
 ``curves``      runs over time, by seed
 ``charts``      learning curves in Vega-Lite; ``figures`` draws those of runs

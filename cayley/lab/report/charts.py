@@ -1,7 +1,7 @@
 """Learning curves in Vega-Lite, from plain records.
 
-The specifications are written out: building them by Altair, which checks every point against its
-schema, took a third of a second a chart.
+The specifications are written directly: Altair, which checks every point against its schema, took a
+third of a second per chart.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ __all__ = [
 
 Spec = dict[str, Any]
 
-# of middle lightness: they stand out from white and from black
+# of medium lightness, so that they are visible on white and on black
 COLORS = ("#3b7dd8", "#d9742b", "#3a9d5d", "#b65cc0", "#b8901c", "#d1495b", "#2a9d98", "#85858f")
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
 FONT = "system-ui, sans-serif"
 HEIGHT = 300
-# what values can be drawn over, and its name on the axis
+# the horizontal axes, and their labels
 TIMES = {"step": "step", "epoch": "epoch", "time": "minutes of training"}
 COLUMNS = (*TIMES, "value", "low", "high")
 # lines and words have the colour of the text around a chart
@@ -62,13 +62,13 @@ CONFIG: Spec = {
 
 @dataclass(frozen=True)
 class Trace:
-    """Values over time: the mean over seeds, and the least and the greatest of them.
+    """Values over time: mean, minimum and maximum over seeds.
 
     Attributes:
-        row: What it is a line of.
+        row: The row that it belongs to.
         part: Which of several quantities; empty if there is one.
-        seeds: In words.
-        step, epoch, time: Where the values are; the time in minutes.
+        seeds: The seeds, in words.
+        step, epoch, time: The positions of the values; the time in minutes.
         value, low, high: The values.
     """
 
@@ -85,18 +85,18 @@ class Trace:
 
 @dataclass(frozen=True)
 class Curves:
-    """What a chart shows.
+    """The content of a chart.
 
     Attributes:
         label: Of the values.
-        time: What they are drawn over: a key of :data:`TIMES`.
+        time: The horizontal axis: a key of :data:`TIMES`.
         lines: A line for each row and part.
         baselines: Values of the naive predictor.
         published: Records with ``row``, ``value`` and the times.
         logarithmic: Whether the axis of the values is, at first.
-        domain: Where that axis begins and ends, at first; None for where the values do.
-        order: Rows in the order of the colours, with some that are not here: what is drawn later
-            changes no colour.
+        domain: The initial range of that axis; None for that of the values.
+        order: Rows in the order of the colours, including some that are not here, so that colours
+            do not change when they are added.
     """
 
     label: str
@@ -115,7 +115,7 @@ class Curves:
 
     @property
     def places(self) -> list[int]:
-        """Of the rows, in the order of the colours."""
+        """The places of the rows in the order of the colours."""
         order = list(dict.fromkeys((*self.order, *self.rows)))
         return [order.index(row) for row in self.rows]
 
@@ -126,11 +126,11 @@ class Curves:
 
 
 def zoom(lines: Sequence[Trace], further: Sequence[float], *, higher: bool) -> tuple[float, float]:
-    """Where the curves end up: every line is inside for three quarters of its points.
+    """The range where the curves end: every line is inside for three quarters of its points.
 
     Arguments:
         lines: The lines.
-        further: Values that are to be inside, too.
+        further: Further values that must be inside.
         higher: Whether higher values are better.
 
     Example:
@@ -147,15 +147,15 @@ def zoom(lines: Sequence[Trace], further: Sequence[float], *, higher: bool) -> t
 
 
 def draw_curves(curves: Curves) -> Spec:
-    """A chart as wide as its place, whose lines and words have the colour of the text around it.
+    """A chart that fills the available width, in the text colour of the page.
 
-    The point that is nearest to the pointer is described; a click on the legend picks a row.
+    The point nearest to the pointer is described; a click on the legend selects a row.
     """
     return {
         "width": "container",
         "height": HEIGHT,
         "data": {"values": [vars(line) for line in curves.lines]},
-        # a record a line is half as long as a record a point
+        # one record per line is half as long as one per point
         "transform": [{"flatten": list(COLUMNS)}],
         "layer": [*_bands(curves), *_lines(curves), *_baselines(curves), *_published(curves)],
         "config": CONFIG,
@@ -194,7 +194,7 @@ def _color(curves: Curves) -> Spec:
 
 
 def _dash(curves: Curves) -> Spec:
-    """Dashes for all quantities but the last one; for one quantity, where colours come again."""
+    """Dashes for all quantities but the last one; for one quantity, where colours repeat."""
     if len(curves.parts) > 1:
         parts = curves.parts[::-1]
         scale = {"domain": parts, "range": list(DASHES[: len(parts)])}
@@ -211,7 +211,7 @@ def _legend(rows: Sequence[str]) -> Spec:
         "title": None,
         "orient": "bottom",
         "columns": 4 if longest < 16 else 2 if longest < 30 else 1,
-        # cut labels can be the same: long ones are broken at commas instead
+        # truncated labels could be equal, so long ones are broken at commas instead
         "labelExpr": r"split(replace(datum.label, /(.{40,}?,) /g, '$1\n'), '\n')",
         "labelLimit": 0,
         "symbolOpacity": 1,

@@ -1,4 +1,4 @@
-"""Claims of the documents as a page shows them; :mod:`cayley.lab.verdicts` judges them."""
+"""The papers' claims as a page shows them; :mod:`cayley.lab.verdicts` judges them."""
 
 import base64
 from collections import Counter
@@ -34,20 +34,20 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedClaim:
-    """A claim, the verdict on it, and what it was judged by.
+    """A claim, the verdict on it, and what it is based on.
 
     Attributes:
         id: The name of the claim.
         text: The claim.
-        source: Paper and place in it.
+        source: The paper, and the place in it.
         paper: The ``id`` of the paper.
         outcome: ``"holds"``, ``"does not hold"``, ``"undecided"`` or ``"cannot be run"``.
-        words: The outcome, with its leaning.
+        words: The outcome, with its tendency if it is undecided.
         reasons: The numbers.
-        command: What makes the runs that are missing; empty if none are.
-        basis: What decided: runs or studies that are here, tests, or nothing.
+        command: The command for missing runs; empty if none are missing.
+        basis: What decided: available runs or studies, tests, or nothing.
         figures: Curves of the runs.
-        pictures: Those of studies.
+        pictures: Pictures of studies.
     """
 
     id: str
@@ -64,13 +64,13 @@ class JudgedClaim:
 
     @property
     def rank(self) -> int:
-        """For sorting: decided ones first, those that lean nowhere last."""
+        """For sorting: decided ones first, those without a tendency last."""
         order = ("holds", "does not hold", "undecided, leaning", "undecided", "cannot")
         return next(place for place, start in enumerate(order) if self.words.startswith(start))
 
 
 def count_outcomes(outcomes: Sequence[str]) -> str:
-    """How many claims met which fate, in words.
+    """How many claims have which outcome, in words.
 
     Example:
         >>> count_outcomes(["holds", "undecided", "holds"])

@@ -1,4 +1,4 @@
-"""Curves of runs that differ in their seeds, at the steps that all of them have."""
+"""Curves of runs with different seeds, at the steps that they have in common."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from cayley.lab.wording import natural_key
 
 __all__ = ["SeedCurves", "gather_curves", "read_curves", "shorten"]
 
-# of the curves that a reader of the page may choose among
+# points of the curves that a reader of the page can choose from
 POINTS = 100
 SPLITS = ("test", "valid", "train")
 
@@ -23,8 +23,8 @@ class SeedCurves:
 
     Attributes:
         seeds: Of the runs.
-        finished: Whether the runs are; of those that are not, what there is.
-        step, epoch, time: Where the values are; the time in minutes, the mean over the runs.
+        finished: Whether the runs are finished; unfinished runs have what is there so far.
+        step, epoch, time: The positions of the values; the time in minutes, averaged over runs.
         values: A curve for each seed.
     """
 
@@ -42,12 +42,12 @@ class SeedCurves:
 
 
 def read_curves(runs: Sequence[MeasuredRun], quantity: Quantity, points: int) -> SeedCurves | None:
-    """The curves of the finished runs, else of all runs; None where there are no values.
+    """The curves of the finished runs, else of all runs; None if there are no values.
 
     Arguments:
-        runs: Those of a row.
+        runs: The runs of a row.
         quantity: What to read.
-        points: How many to keep at most.
+        points: The largest number of points.
     """
     finished = [run for run in runs if run.result is not None]
     seeds: dict[int, dict[int, list[tuple[float, float, float]]]] = {}
@@ -70,7 +70,7 @@ def read_curves(runs: Sequence[MeasuredRun], quantity: Quantity, points: int) ->
         step=tuple(steps),
         epoch=tuple(shorten(some[0][0]) for some in places),
         time=tuple(shorten(fmean(minutes for _, minutes, _ in some)) for some in places),
-        # runs of one seed are one: what they differ in is not what seeds do
+        # runs with the same seed count as one: they do not show the effect of seeds
         values=tuple(
             tuple(shorten(fmean(value for *_, value in found[step])) for step in steps)
             for found in seeds.values()
@@ -79,7 +79,7 @@ def read_curves(runs: Sequence[MeasuredRun], quantity: Quantity, points: int) ->
 
 
 def shorten(value: float) -> float:
-    """A number without the digits that no chart shows, and that make a page longer.
+    """A number without the digits that no chart shows, to keep the page small.
 
     Example:
         >>> shorten(0.123456789)
@@ -89,7 +89,7 @@ def shorten(value: float) -> float:
 
 
 def gather_curves(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What a reader of the page can compare: the deciding metric of every row, on every split.
+    """The curves that a reader of the page can compare: the deciding metric on every split.
 
     Returns:
         For each row and split ``row``, ``quantity``, ``higher``, ``baseline``, the seeds and their

@@ -1,4 +1,4 @@
-"""Learning curves of runs, as a published figure shows them or by task, for the page or a file."""
+"""Learning curves of runs, as in a published figure or by task, for the page or a file."""
 
 import math
 import re
@@ -19,7 +19,7 @@ __all__ = ["VEGALITE", "WIDTH", "Figure", "draw_comparison", "draw_figures", "dr
 
 WIDTH = 640
 POINTS = 150
-# more lines in one chart cannot be told apart
+# more lines in one chart cannot be distinguished
 MOST_LINES = 16
 # 6.4 shows "undefined" where the tooltip of the nearest point has words (vega-lite #9707)
 VEGALITE = "6.1"
@@ -32,12 +32,12 @@ class Figure:
     Attributes:
         name: For a file.
         title: What is drawn.
-        caption: What the marks mean, and the baseline.
+        caption: The meaning of the marks, and the baseline.
         spec: The chart in Vega-Lite.
-        time: What it is drawn over at first.
+        time: The initial horizontal axis.
         positive: Whether a logarithmic axis can show all values.
-        logarithmic: Whether it does at first.
-        zoom: Where the curves end up, if that is shown at first.
+        logarithmic: Whether the axis is logarithmic at first.
+        zoom: The range where the curves end, if that is shown at first.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Figure:
 def draw_figures(sections: Sequence[Section]) -> dict[str, list[Figure]]:
     """Draw the curves of sections: the panels of figures, and other rows by task and metric.
 
-    A table has charts of the rows that no figure shows.
+    The section of a table has charts of the rows that no figure shows.
 
     Returns:
         The charts, by the name of the section.
@@ -89,7 +89,7 @@ def draw_tasks(name: str, rows: Iterable[Row], quantity: Quantity | None = None)
     Arguments:
         name: For files.
         rows: What to draw.
-        quantity: What over time; None for the deciding metric, on the test set where there is one.
+        quantity: What to draw; None for the deciding metric, on the test set if there is one.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -114,7 +114,7 @@ def _usual_quantity(rows: Iterable[Row]) -> Quantity:
 
 
 def _draw_panel(section: Section, panel: Panel) -> Figure | None:
-    """A panel as the paper has it; None if nothing of it was run."""
+    """A panel as in the paper; None if nothing of it was run."""
     assert section.view is not None
     found = {(one.curve.recipe, one.curve.set): one.rows for one in section.shown}
     labels = [curve.label or curve.recipe for curve in panel.curves]
@@ -132,13 +132,13 @@ def _draw_panel(section: Section, panel: Panel) -> Figure | None:
 def draw_comparison(
     name: str, title: str, rows: Sequence[Row], quantity: Quantity
 ) -> Figure | None:
-    """Some rows in one chart, without what they have in common; of many, those that end best.
+    """Some rows in one chart, labelled by their differences; of many rows, the best ones.
 
     Arguments:
         name: For a file.
         title: What is drawn.
-        rows: What to draw; all of one task.
-        quantity: Over time.
+        rows: The rows, all of one task.
+        quantity: What to draw.
 
     Returns:
         The chart; None if no row has values.
@@ -165,7 +165,7 @@ def draw_comparison(
 
 
 def _end(row: Row, quantity: Quantity) -> float | None:
-    """The last value of a row, the mean over seeds; None where there is none."""
+    """The last value of a row, averaged over seeds; None if there is none."""
     curves = read_curves(row.runs, quantity, POINTS)
     return None if curves is None else fmean(values[-1] for values in curves.values)
 
@@ -181,7 +181,7 @@ class _Axes:
 
     @property
     def label(self) -> str:
-        """Of the values: several quantities are those of several splits."""
+        """The label of the values; several quantities are those of several splits."""
         first = self.quantities[0]
         return first.label if len(self.quantities) == 1 else Quantity("", first.metric).label
 
@@ -239,7 +239,7 @@ def _caption(curves: Curves, rule: str) -> str:
 
 
 def _trace(label: str, part: str, runs: Sequence[MeasuredRun], quantity: Quantity) -> Trace | None:
-    """The mean over seeds, and the least and the greatest of them."""
+    """The mean, the minimum and the maximum over seeds."""
     curves = read_curves(runs, quantity, POINTS)
     if curves is None:
         return None
@@ -258,7 +258,7 @@ def _trace(label: str, part: str, runs: Sequence[MeasuredRun], quantity: Quantit
 
 
 def _cut(trace: Trace, time: str, end: float) -> Trace:
-    """A trace up to where a figure ends; 0 for all of it."""
+    """A trace up to the end of a figure's axis; 0 for all of it."""
     if not end:
         return trace
     count = sum(place <= end * (1 + 1e-9) for place in getattr(trace, time))
@@ -268,7 +268,7 @@ def _cut(trace: Trace, time: str, end: float) -> Trace:
 
 
 def _distinct(values: Iterable[float]) -> list[float]:
-    """Values, but not those that look the same: splits have nearly the same baseline."""
+    """Values without those that look equal: splits have nearly the same baseline."""
     return list({number(value): value for value in sorted(values, reverse=True)}.values())[::-1]
 
 

@@ -160,7 +160,7 @@ def write_markdown(
 
 
 def _describe(section: Section) -> str:
-    """Where a section is from, and what of it was run."""
+    """The source of a section, and how much of it was run."""
     assert section.view is not None
     words = f"{section.view.source}: {section.coverage}, by `cayley reproduce {section.name}`."
     if section.view.note:

@@ -1,4 +1,4 @@
-"""What a published number is a number of, and what a run has to say about it."""
+"""The quantities that published numbers are about, and their values in runs."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Quantity:
     Attributes:
         split: Empty for a time.
         metric: As runs name it.
-        scale: From the unit of a run to this one.
+        scale: The factor from the unit of a run to this one.
 
     Example:
         >>> Quantity.parse("permuted_test_accuracy_percent")
@@ -59,7 +59,7 @@ class Quantity:
 
 
 def measure(run: MeasuredRun, quantity: Quantity) -> float | None:
-    """The value of a finished run; None where it has none."""
+    """The value of a finished run; None if it has none."""
     result = run.result
     if result is None:
         return None
@@ -75,13 +75,13 @@ def measure(run: MeasuredRun, quantity: Quantity) -> float | None:
 
 
 def find_baseline(run: MeasuredRun, quantity: Quantity) -> float | None:
-    """What the naive predictor gets; None where that is not known."""
+    """The score of the naive predictor; None if it is not known."""
     value = run.description.baseline.get(quantity.split, {}).get(quantity.metric)
     return None if value is None else value * quantity.scale
 
 
 def chosen_by(run: MeasuredRun, quantity: Quantity) -> str:
-    """The split that chose the evaluation, ``"last"``, or empty where there was no choice."""
+    """The split that selected the evaluation, ``"last"``, or empty if there was no choice."""
     if run.result is None or quantity.metric == MINUTES:
         return ""
     chosen = run.result.selected.get(quantity.split)
@@ -89,7 +89,7 @@ def chosen_by(run: MeasuredRun, quantity: Quantity) -> str:
 
 
 def is_higher_better(run: MeasuredRun, quantity: Quantity) -> bool:
-    """Which direction is better: the run says it of its metrics; sound wants more, time less."""
+    """Whether higher is better: runs say so for their metrics; for sound it is, for time not."""
     better = {metric.name: metric.better for metric in run.description.metrics}
     return (
         better.get(quantity.metric, "higher" if quantity.metric in AUDIO else "lower") == "higher"

@@ -1,4 +1,4 @@
-"""Run folders read for a report: finished runs, unfinished ones, and those that are damaged."""
+"""Reading run folders for a report: finished, unfinished and damaged runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ __all__ = ["MeasuredRun", "Problem", "find_published", "read_runs"]
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run as its folder has it.
+    """A run as read from its folder.
 
     Attributes:
         folder: Of the run.
         recipe: With all settings.
-        description: What was started, on what.
+        description: What was started, and on which machine.
         evaluations: The records of evaluations, in order.
-        step: That of the last record.
+        step: The step of the last record.
         result: The numbers; None unless the run is finished.
         faults: What is missing or damaged, in words.
         diverged: Whether it ended because something was not finite.
@@ -52,7 +52,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Problem:
-    """A run that is not, or not fully, in the numbers, and why."""
+    """A run that does not, or not fully, enter the numbers, and why."""
 
     folder: Path
     reason: str
@@ -70,7 +70,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[MeasuredRun], list[Problem]
     """Read all runs below some folders.
 
     Arguments:
-        folders: Where to look; a run that is below several is read once.
+        folders: The folders; a run that is below several of them is read once.
 
     Returns:
         The runs in order of their folders, and a problem for each fault of each run.
@@ -136,7 +136,7 @@ def find_published(recipe: Recipe) -> list[published.PublishedResult]:
 
 
 def _read_metrics(path: Path, metric: str) -> _Metrics:
-    """The records of a run; lines that are none are named, not passed over."""
+    """The records of a run; lines that are not records are reported, not ignored."""
     metrics = _Metrics()
     if not path.exists():
         metrics.faults.append("metrics.jsonl is missing: there is no curve to draw")
@@ -157,7 +157,7 @@ def _read_metrics(path: Path, metric: str) -> _Metrics:
             elif kind == "event":
                 metrics.event = f"{record['event']}: {record['message']}"
         except (AttributeError, KeyError, TypeError, ValueError):
-            # a line without an end is being written, or its writer was killed
+            # an incomplete line is being written, or its writer was killed
             what = "is damaged" if line.endswith(b"\n") else "is only half written"
             metrics.faults.append(f"line {number} of metrics.jsonl {what} and left out")
     return metrics
@@ -173,7 +173,7 @@ def _parse_together(lines: list[bytes]) -> list[Any] | None:
 
 
 def _check_scores(scores: dict[str, Any], metric: str) -> None:
-    """Raise unless scores are numbers, that of a metric among them."""
+    """Raise unless scores are numbers, including that of a metric."""
     if metric not in scores:
         raise ValueError(f"expected a score {metric}, got {list(scores)}")
     for name, value in scores.items():

@@ -51,10 +51,10 @@ class Line:
         quantity: What is measured.
         higher: Whether higher values are better.
         values: One for each seed with a finished run, the mean of its runs.
-        published: None if nothing was.
-        baseline: What the naive predictor gets; None if that is not known.
-        chosen_by: The split that chose the evaluations; ``"last"``; or empty.
-        judged: Whether ours may be compared with the published value: not with other settings.
+        published: The published value; None if there is none.
+        baseline: The score of the naive predictor; None if it is not known.
+        chosen_by: The split that selected the evaluations; ``"last"``; or empty.
+        judged: Whether ours may be compared with the published value: only with its settings.
     """
 
     quantity: Quantity
@@ -86,8 +86,8 @@ class Line:
     def verdict(self) -> str:
         """Ours against the published value: one of :data:`VERDICTS`, or empty.
 
-        Within the spread is a gap that is not larger than the standard deviation, ours or theirs. A
-        single seed of ours tells neither better nor worse.
+        A gap is within the spread if it is not larger than the standard deviation, ours or theirs.
+        From a single seed of ours, neither better nor worse can be said.
 
         Example:
             >>> published = PublishedValue(0.973, None, ())
@@ -108,7 +108,7 @@ class Line:
 
     @property
     def optimistic(self) -> bool:
-        """Whether the test set chose its own best evaluation."""
+        """Whether the test set selected its own best evaluation."""
         return self.quantity.split == "test" and self.chosen_by == "test"
 
 
@@ -118,11 +118,11 @@ class Row:
 
     Attributes:
         recipe: With all settings.
-        changes: Those that differ from the recipe of the package, in words.
+        changes: The settings that differ from the recipe of the package, in words.
         runs: The runs, by seed.
         lines: The quantities, the published ones first.
         environments: The letters of the environments that the runs were in.
-        printed: How many parameters the paper prints, such as ``"16k"``; empty if it does not.
+        printed: The number of parameters that the paper prints, such as ``"16k"``; else empty.
     """
 
     recipe: Recipe
@@ -161,12 +161,12 @@ class Row:
 
     @property
     def parameters(self) -> int:
-        """How many the model has, as the documents count them."""
+        """The number of parameters, as the papers count them."""
         return self.runs[0].description.parameters
 
     @property
     def time(self) -> tuple[str, str] | None:
-        """The mean time of an epoch or, where no run had a whole one, of a step."""
+        """The mean time of an epoch or, if no run had a whole one, of a step."""
         results = [run.result for run in self.finished if run.result is not None]
         epochs = [one.seconds_per_epoch for one in results if one.seconds_per_epoch is not None]
         if epochs:
@@ -182,12 +182,12 @@ class Row:
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """What the network of the first run says that has left any."""
+        """The samples of the first run that has any."""
         return next((run.samples for run in self.finished if run.samples), ())
 
 
 def find_common(rows: Sequence[Row]) -> tuple[str, ...]:
-    """What was changed in all of several rows; nothing for a single one."""
+    """The changes that all of several rows share; nothing for a single row."""
     if len(rows) < 2:
         return ()
     return tuple(one for one in rows[0].changes if all(one in row.changes for row in rows))
@@ -201,7 +201,7 @@ def is_sweep(rows: Sequence[Row]) -> bool:
 def label_rows(rows: Sequence[Row]) -> list[str]:
     """A label for each of several rows, without what they have in common.
 
-    Rows of one recipe are told apart by their changes alone, such as those of a sweep.
+    Rows of one recipe, such as those of a sweep, are labelled by their changes alone.
     """
     common = find_common(rows)
     own = [[one for one in row.changes if one not in common] for row in rows]
@@ -215,7 +215,7 @@ def label_rows(rows: Sequence[Row]) -> list[str]:
 
 @dataclass(frozen=True)
 class Shown:
-    """A curve of a view, and the rows that are runs of it: several for several variants."""
+    """A curve of a view, and the rows with its runs: several rows for several variants."""
 
     curve: Curve
     rows: tuple[Row, ...]
@@ -227,7 +227,7 @@ class Shown:
 
     @property
     def words(self) -> str:
-        """What ``cayley train`` takes."""
+        """The arguments for ``cayley train``."""
         curve = self.curve
         return " --set ".join((curve.recipe, *([" ".join(curve.set)] if curve.set else [])))
 
@@ -239,10 +239,10 @@ class Section:
     Attributes:
         name: For a link.
         title: What it shows.
-        rows: Those whose numbers stand here: a figure leaves those of tables to the tables.
+        rows: The rows whose numbers are shown here; rows of tables are not repeated in figures.
         view: The figure or table.
-        shown: What it shows, run or not.
-        elsewhere: Views that have the numbers of its other rows.
+        shown: Its curves or rows, run or not.
+        elsewhere: Views with the numbers of its other rows.
     """
 
     name: str
@@ -266,7 +266,7 @@ class Section:
 
     @property
     def common(self) -> tuple[str, ...]:
-        """What was changed in all of several rows."""
+        """The changes that all of several rows share."""
         return find_common(self.rows)
 
     @property
@@ -276,7 +276,7 @@ class Section:
 
     @property
     def labels(self) -> list[str]:
-        """Of the rows, without what they have in common."""
+        """The labels of the rows, without what they have in common."""
         return label_rows(self.rows)
 
     @property
@@ -286,7 +286,7 @@ class Section:
 
     @property
     def is_run(self) -> bool:
-        """Whether anything of it was begun."""
+        """Whether anything of it was started."""
         return any(one.rows for one in self.shown)
 
 
@@ -304,11 +304,11 @@ class Report:
     """Everything that a page shows.
 
     Attributes:
-        sections: What stands on the page.
-        environments: What the runs ran on.
+        sections: The sections of the page.
+        environments: The environments of the runs.
         problems: What is wrong with some of them.
         rows: All rows, each once.
-        views: All figures and tables, in the order of the documents, run or not.
+        views: All figures and tables, in the order of the papers, run or not.
     """
 
     sections: tuple[Section, ...]
@@ -319,12 +319,12 @@ class Report:
 
     @property
     def run_count(self) -> int:
-        """How many there are, those without numbers included."""
+        """The number of runs, including those without numbers."""
         return sum(len(row.runs) for row in self.rows)
 
     @property
     def tally(self) -> dict[str, int]:
-        """How many published numbers met which fate, where no setting was changed."""
+        """How many published numbers have which outcome, in runs with unchanged settings."""
         verdicts = [line.verdict for row in self.rows if not row.changes for line in row.lines]
         return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 

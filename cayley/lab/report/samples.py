@@ -1,4 +1,4 @@
-"""What networks say: text and sound that runs have left in their folders."""
+"""Samples: text and sound that runs have written to their folders."""
 
 import base64
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 __all__ = ["Sample", "read_samples"]
 
-# a longer text is cut, a longer sound left out: the page holds all of it
+# longer texts are cut and longer sounds left out, since the page contains them
 MOST_CHARACTERS, MOST_BYTES = 2_000, 500_000
 
 
@@ -16,7 +16,7 @@ class Sample:
 
     Attributes:
         name: Of the file, without its ending.
-        text: What it says; empty for a sound.
+        text: The text; empty for a sound.
         sound: The file; empty for a text.
     """
 

@@ -30,8 +30,8 @@ def load_scripts() -> str:
         store(path, scripts.encode())
     except OSError as error:
         warnings.warn(
-            f"the scripts of charts cannot be kept in {path.parent}, so that every report bundles "
-            f"them anew: set CAYLEY_CACHE to a folder of your own ({error})",
+            f"the scripts of charts cannot be cached in {path.parent}, so every report bundles "
+            f"them again: set CAYLEY_CACHE to a folder of your own ({error})",
             stacklevel=2,
         )
     return scripts

@@ -1,4 +1,4 @@
-"""Rows arranged as the documents show them: a section for each figure and table that has runs."""
+"""Rows arranged as in the papers: a section for each figure and table that has runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,12 +11,12 @@ from cayley.lab.wording import natural_key
 
 __all__ = ["arrange", "show_views"]
 
-# what does not change how a network is trained
+# settings that do not change how a network is trained
 UNESSENTIAL = ("evaluation.", "training.log")
 
 
 def show_views(rows: Sequence[Row]) -> Iterable[Section]:
-    """All figures and tables of the documents, with the rows that belong to each."""
+    """All figures and tables of the papers, with the rows that belong to each."""
     known: dict[str, list[Row]] = {}
     for row in rows:
         known.setdefault(row.recipe.name, []).append(row)
@@ -29,8 +29,9 @@ def show_views(rows: Sequence[Row]) -> Iterable[Section]:
 def arrange(rows: Sequence[Row], shown: Sequence[Section]) -> tuple[Section, ...]:
     """The sections of a page.
 
-    Numbers stand in every table that prints them, and in a figure if no table has them. What the
-    documents do not show, such as runs with other settings, comes last, by the table of its recipe.
+    Numbers are shown in every table that prints them, and in a figure if no table does. Rows that
+    are not in the papers, such as runs with other settings, come last, by the table of their
+    recipe.
 
     Arguments:
         rows: All rows.
@@ -72,7 +73,7 @@ def _find(curve: Curve, rows: Iterable[Row]) -> tuple[Row, ...]:
             continue
         settings = _essential(flatten(entry.recipe(variant, curve.set)))
         changed = differences(row.recipe, entry.recipe(variant))
-        # what was done otherwise and is no setting, such as --tiny
+        # differences that are not settings, such as --tiny
         if set(row.changes) <= set(changed) and _essential(flatten(row.recipe)) == settings:
             found.append(row)
     return tuple(found)

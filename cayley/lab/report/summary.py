@@ -30,7 +30,7 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
     facts = [_facts(run) for run in runs]
     letters = {one: _letter(index) for index, one in enumerate(dict.fromkeys(facts))}
     places = {id(run): letters[one] for run, one in zip(runs, facts, strict=True)}
-    # by recipe and what was changed in it, then by all settings: the file may have been edited
+    # by recipe and changes, then by all settings, since the file may have been edited
     groups: dict[tuple[str, ...], dict[str, list[MeasuredRun]]] = {}
     for run in runs:
         recipe = run.recipe
@@ -52,7 +52,7 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
 def find_changes(run: MeasuredRun) -> tuple[str, ...]:
     """The settings of a run that differ from the package's recipe, in words.
 
-    Where the package has no such recipe they are the overrides that the run was started with.
+    If the package has no such recipe, they are the overrides that the run was started with.
     """
     recipe, description = run.recipe, run.description
     table = tables().get(recipe.table)
@@ -105,7 +105,7 @@ def _source(one: published.PublishedResult) -> str:
 
 
 def _own(runs: Sequence[MeasuredRun]) -> list[Quantity]:
-    """What runs measure whatever was published."""
+    """The quantities of runs, published or not."""
     first = runs[0]
     splits = first.recipe.evaluation.splits
     split = "test" if "test" in splits else splits[-1]
@@ -117,7 +117,7 @@ def _own(runs: Sequence[MeasuredRun]) -> list[Quantity]:
 def _line(
     runs: Sequence[MeasuredRun], quantity: Quantity, printed: PublishedValue | None, judged: bool
 ) -> Line:
-    # runs of one seed are one: what they differ in is not what seeds do
+    # runs with the same seed count as one: they do not show the effect of seeds
     seeds: dict[int, list[float]] = {}
     for one in runs:
         if (value := measure(one, quantity)) is not None:
@@ -135,7 +135,7 @@ def _line(
 
 
 def _facts(run: MeasuredRun) -> tuple[tuple[str, str], ...]:
-    """Where the numbers are from; the name of the host is private."""
+    """Facts about the environment of the numbers, without the name of the host."""
     description = run.description
     machine, git = description.machine, description.git
     facts = {name: getattr(machine, name) for name in ("device", "cpu", "cores")}

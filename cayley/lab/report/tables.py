@@ -23,7 +23,7 @@ HEADS = (
     "time",
     "machine",
 )
-# as LaTeX shows them; what is not here it shows as it is
+# how to write these characters in LaTeX; all others stay as they are
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -50,10 +50,10 @@ class Table:
     Attributes:
         name: For a file.
         title: What it shows.
-        heads: Of the columns.
-        rows: Words, as many in each as there are heads.
-        records: The same with all digits, by names.
-        numeric: The columns of numbers, by their places.
+        heads: The heads of the columns.
+        rows: The cells of each row, as text.
+        records: The same with all digits, by name.
+        numeric: The indices of columns of numbers.
     """
 
     name: str
@@ -145,7 +145,7 @@ def result_table(section: Section) -> Table:
 
 
 def coverage_table(report: Report) -> Table:
-    """The figures and tables of the documents, and what of each was run."""
+    """The figures and tables of the papers, and how much of each was run."""
     records = tuple(
         {
             "view": one.name,

@@ -1,10 +1,10 @@
-"""Runs: the folder that a run writes, what is read of it, and the machine that it is on.
+"""Runs: the folder that a run writes, reading it, and the machine that it runs on.
 
 =============== ============================================================
 ``folders``     a folder, held by the process that writes it
 ``description`` ``run.json``: what was started, on what
 ``result``      ``result.json``: the numbers
-``seals``       checksums, and which run a file is of
+``seals``       checksums, and which run a file belongs to
 ``reading``     folders read, with errors that name the file
 ``state``       done, running, stopped or failed
 ``machine``     device, precision, threads; facts about them; ``cpu`` its name

@@ -1,4 +1,4 @@
-"""Runs as they are kept for good: their numbers and curves, and weights if asked for."""
+"""Runs as they are kept permanently: their numbers and curves, and weights on request."""
 
 import json
 import shutil
@@ -26,13 +26,13 @@ CURVES = ("train", "eval")
 
 
 def thin(records: Iterable[Record], points: int) -> list[Record]:
-    """At most so many records of each curve, evenly spaced, the first and the last among them.
+    """At most ``points`` records of each curve, evenly spaced, including the first and the last.
 
-    What is no point of a curve stays, and a curve that was thinned has one more record, which says
+    Records that are not points of a curve stay, and a thinned curve gets one more record that says
     so.
 
     Arguments:
-        records: Those of a run.
+        records: The records of a run.
         points: How many to keep of each curve, at least 2.
 
     Example:
@@ -57,7 +57,7 @@ def thin(records: Iterable[Record], points: int) -> list[Record]:
 
 
 def without_places(description: RunDescription) -> RunDescription:
-    """A description without the host's name, and with the last parts of absolute paths.
+    """A description without the host's name, and with only the last parts of absolute paths.
 
     Arguments:
         description: Of a run.
@@ -76,11 +76,11 @@ def without_places(description: RunDescription) -> RunDescription:
 
 
 def archive_run(folder: Path, target: Path, points: int = 300, *, weights: bool = False) -> None:
-    """Copy a run that is over without checkpoint and sound, and without what is private.
+    """Copy a run that is over, without checkpoint, sound and private facts.
 
     Arguments:
         folder: Of the run.
-        target: The folder to make of it; one that is there is replaced.
+        target: The new folder; an existing one is replaced.
         points: How many records to keep of each curve.
         weights: Whether the weights that give the run's numbers are kept too, with a card.
     """
@@ -103,7 +103,7 @@ def archive_run(folder: Path, target: Path, points: int = 300, *, weights: bool 
         files["result.json"] = result.to_json()
     try:
         target.mkdir(parents=True, exist_ok=True)
-        # not the sound, which may be somebody's
+        # not the sound, which may be the voice of a real person
         for path in (folder / "recipe.toml", *folder.glob("sample*.txt")):
             shutil.copyfile(path, target / path.name)
         (target / "metrics.jsonl").write_text("".join(lines))

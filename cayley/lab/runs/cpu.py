@@ -1,4 +1,4 @@
-"""The name of the processor, which each kind of machine tells in a way of its own."""
+"""The name of the processor, which each kind of machine reports in its own way."""
 
 import platform
 import subprocess
@@ -7,20 +7,20 @@ from pathlib import Path
 __all__ = ["find_cpu", "name_of_cpu"]
 
 CPUINFO = Path("/proc/cpuinfo")
-# Linux on ARM tells numbers only, which lscpu has the names of; the other is for macOS
+# Linux on ARM reports numbers only, for which lscpu knows the names; the other is for macOS
 COMMANDS = (("lscpu",), ("sysctl", "machdep.cpu.brand_string"))
 
 
 def find_cpu() -> str:
     """The name of this machine's processor; its architecture if nothing names it."""
     text = CPUINFO.read_text() if CPUINFO.exists() else ""
-    # commands are asked only where that file has no name
+    # commands are run only if that file has no name
     name = name_of_cpu(text) if "model name" in text else name_of_cpu(*map(_output, COMMANDS), text)
     return name or platform.processor() or platform.machine()
 
 
 def name_of_cpu(*texts: str) -> str:
-    r"""The first name of a processor in what a machine tells; empty if there is none.
+    r"""The first name of a processor in these texts; empty if there is none.
 
     Example:
         >>> name_of_cpu("processor : 0\nCPU part : 0xd0c", "Model name:  Neoverse-N1")
@@ -42,7 +42,7 @@ def name_of_cpu(*texts: str) -> str:
 
 
 def _output(command: tuple[str, ...]) -> str:
-    """What a command prints; nothing where there is none of this name."""
+    """What a command prints; nothing if there is no such command."""
     try:
         # in English, whatever the user's language is
         environment = {"LC_ALL": "C", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}

@@ -1,4 +1,4 @@
-"""What was started, on what: the content of ``run.json``."""
+"""What was started, and on which machine: the content of ``run.json``."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from cayley.lab.runs.seals import Seal, digest
 
 __all__ = ["FORMAT", "DataPlace", "MetricInfo", "RecipeChange", "RunDescription", "TrialInfo"]
 
-# 2: files have checksums and say which run they are of
+# 2: files have checksums and name the run that they belong to
 FORMAT = 2
 
 
@@ -24,7 +24,7 @@ class MetricInfo:
 
 @dataclass(frozen=True)
 class DataPlace:
-    """Where a run's data are, and how they are taken."""
+    """Where a run's data are, and how they are obtained."""
 
     folder: str | None = None
     download: bool = False
@@ -56,8 +56,8 @@ class RecipeChange:
         kind: Whether the run was made longer, or its recipe edited.
         differences: The settings that changed, in words.
         before: The digest of the recipe before.
-        note: How the numbers differ from those of a run that had the new recipe from the start;
-            empty if they do not.
+        note: How the numbers differ from those of a run with the new recipe from the start; empty
+            if they do not.
     """
 
     step: int
@@ -78,12 +78,12 @@ class RunDescription:
         recipe, table, variant: Which recipe.
         seed: Of the run.
         overrides: What was changed in the recipe, as ``key=value``.
-        tiny: Whether a few made-up examples stand for the data.
-        parameters: How many the model has, as the papers count them.
-        parameters_stored: How many it has as torch counts them.
-        metric: What decides which evaluation is best.
-        metrics: All that are scored.
-        baseline: What the naive predictor gets, by split and metric.
+        tiny: Whether a few made-up examples replace the data.
+        parameters: The number of parameters, as the papers count them.
+        parameters_stored: The number of parameters as torch counts them.
+        metric: The metric that decides which evaluation is best.
+        metrics: All metrics.
+        baseline: The scores of the naive predictor, by split and metric.
         baseline_rule: The naive predictor in words.
         sizes: The number of examples, by split.
         steps_per_epoch: In the first epoch.
@@ -91,7 +91,7 @@ class RunDescription:
         data: Where the data are.
         started: When.
         command: The words of the command line.
-        machine: What it runs on.
+        machine: The machine that it runs on.
         versions: Of Python and of packages.
         git: Of the source; None outside a repository.
         settings: The recipe as ``recipe.toml`` has it, with which that file is compared; empty in
@@ -129,17 +129,17 @@ class RunDescription:
 
     @property
     def seal(self) -> Seal:
-        """What the run's files are sealed with."""
+        """The seal of the run's files."""
         return Seal(self.id, digest(self.settings))
 
     def owns(self, seal: Seal) -> bool:
-        """Whether a file with a seal is of this run, with its recipe of now or of before."""
+        """Whether a file with a seal belongs to this run, with its current or an earlier recipe."""
         recipes = {self.seal.recipe, *(change.before for change in self.changes)}
         return seal.run == self.id and seal.recipe in recipes
 
     @classmethod
     def parse(cls, content: Any) -> "RunDescription":
-        """A description from JSON; keys that are unknown are passed over.
+        """A description from JSON; unknown keys are ignored.
 
         Example:
             >>> RunDescription.parse({})
@@ -149,7 +149,7 @@ class RunDescription:
         """
         if isinstance(content, dict) and content.get("format", FORMAT) not in range(1, FORMAT + 1):
             raise RecipeError(
-                f"expected a format of 1 to {FORMAT}, got {content['format']!r}: the run is of "
+                f"expected a format of 1 to {FORMAT}, got {content['format']!r}: the run is from "
                 "another version of cayley"
             )
         description = from_table(cls, content, strict=False)

@@ -1,4 +1,4 @@
-"""Run folders: what a run leaves behind, written so that it may be killed at any moment."""
+"""Run folders: the files of a run, written so that it may be killed at any moment."""
 
 import errno
 import fcntl
@@ -25,33 +25,33 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in the metrics: how many bytes are before it, and their SHA-256."""
+    """A position in the metrics: the number of bytes before it, and their SHA-256."""
 
     size: int = 0
     sha256: str = digest("")
 
 
 class RunFolder:
-    """The folder of a run, held by the one process that writes it.
+    """The folder of a run, locked by the one process that writes it.
 
     ==================== ==========================================================
-    ``run.json``         what was started, on what; a folder with it is a run
+    ``run.json``         what was started, on which machine; it makes a folder a run
     ``recipe.toml``      the recipe with all settings
-    ``metrics.jsonl``    a record a line
-    ``checkpoint.pt``    everything to go on from
-    ``best-valid.pt``    weights of the best evaluation by a split; likewise ``best-test.pt``
-    ``result.json``      the numbers; there once the run is finished
+    ``metrics.jsonl``    one record per line
+    ``checkpoint.pt``    everything needed to continue
+    ``best-valid.pt``    weights of the best evaluation by a split; also ``best-test.pt``
+    ``result.json``      the numbers; exists once the run is finished
     ``lock``             locked by the process that writes
     ==================== ==========================================================
 
     Files are replaced as a whole or, if the disk is full, not at all. Each holds the id of the run,
-    the digest of its recipe and a checksum; the metrics have theirs in checkpoint and result.
+    the digest of its recipe and a checksum; those of the metrics are in checkpoint and result.
 
     Arguments:
         folder: Made if it does not exist.
 
     Attributes:
-        description: Of the run that files are sealed for, and have to be of; None for none.
+        description: Of the run that the files belong to; None if there is none yet.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -78,8 +78,8 @@ class RunFolder:
             owner = os.read(self._lock, 200).decode(errors="replace")
             os.close(self._lock)
             raise RunError(
-                f"expected {folder} to be free, but {owner or 'another process'} writes it: wait "
-                "for it, or choose another folder with --output"
+                f"expected {folder} to be free, but {owner or 'another process'} is writing it: "
+                "wait for it, or choose another folder with --output"
             ) from error
         try:
             os.ftruncate(self._lock, 0)
@@ -103,7 +103,7 @@ class RunFolder:
 
     @property
     def seal(self) -> Seal:
-        """What files are sealed with."""
+        """The seal of the files."""
         return Seal() if self.description is None else self.description.seal
 
     def begin(self, description: RunDescription) -> None:
@@ -114,9 +114,9 @@ class RunFolder:
         self.write_json("run.json", description.to_json())
 
     def change(self, description: RunDescription) -> None:
-        """Give the run another recipe, with which it is no longer finished."""
-        # without these two, killed in between, the run is still one: it ends once more, and its
-        # recipe is that of run.json
+        """Give the run another recipe; it is then no longer finished."""
+        # if the process is killed after removing these two, the run is still valid: its recipe is
+        # that of run.json, and it finishes again
         for name in ("result.json", "recipe.toml"):
             self._remove(name)
         self.description = description
@@ -149,18 +149,18 @@ class RunFolder:
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Replace a file by tensors, numbers and words, with a seal at its end.
 
-        :func:`torch.load` reads it with ``weights_only=True``, and passes over the seal.
+        :func:`torch.load` reads it with ``weights_only=True``, and ignores the seal.
         """
         import torch
 
-        # through memory: torch.save turns a full disk into an error without its reason
+        # through memory: if the disk is full, the error of torch.save does not say so
         buffer = io.BytesIO()
         torch.save(state, buffer)
         content = buffer.getbuffer()
         self.write(name, content, make_trailer(content, self.seal))
 
     def load(self, name: str) -> dict[str, Any]:
-        """What :meth:`save` wrote; raise if it is damaged or of another run."""
+        """What :meth:`save` wrote; raise if it is damaged or belongs to another run."""
         return load_tensors(self.folder, name, self.description)
 
     def has(self, name: str) -> bool:
@@ -178,21 +178,21 @@ class RunFolder:
         self._hash.update(line)
 
     def mark(self) -> Mark:
-        """Where the metrics end by now, which are safe on the disk."""
+        """The current end of the metrics, after writing them to the disk."""
         file = self._open_metrics()
         os.fsync(file)
         return Mark(os.fstat(file).st_size, self._hash.hexdigest())
 
     def rewind(self, mark: Mark) -> None:
-        """Forget what was appended to the metrics after a mark; raise if they have changed."""
+        """Drop what was appended to the metrics after a mark; raise if they have changed."""
         file = self._open_metrics()
         content = os.pread(file, mark.size, 0)
         if digest(content) != mark.sha256:
             path, size = self.folder / "metrics.jsonl", os.fstat(file).st_size
             raise RunError(
-                f"expected {path} to begin with the {mark.size} bytes that the checkpoint knows, "
-                f"got {'others' if size >= mark.size else f'only {size}'}: put the file back as it "
-                "was, or delete checkpoint.pt, and cayley resume starts over"
+                f"expected {path} to begin with the {mark.size} bytes that the checkpoint was made "
+                f"after, got {'others' if size >= mark.size else f'only {size}'}: put the file "
+                "back as it was, or delete checkpoint.pt, and cayley resume starts over"
             )
         os.ftruncate(file, mark.size)
         self._hash = hashlib.sha256(content)

@@ -12,13 +12,13 @@ GRACE_SECONDS = 30.0
 
 
 class Interrupts:
-    """Notes SIGINT, SIGTERM and SIGHUP instead of dying of them.
+    """Notes SIGINT, SIGTERM and SIGHUP instead of letting them end the process.
 
-    A second Ctrl-C stops the process at once. A second SIGTERM or SIGHUP does so only 30 seconds
-    after the first signal: before, the process is busy with its checkpoint.
+    A second Ctrl-C stops the process immediately. A second SIGTERM or SIGHUP does so only 30
+    seconds after the first signal: until then the process is busy with its checkpoint.
 
     Arguments:
-        files: Descriptors that lead nowhere once their terminal is closed.
+        files: File descriptors to redirect if their terminal is closed.
 
     Attributes:
         signal: The number of the signal that came, or 0.
@@ -41,7 +41,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         self._terminals = [file for file in self._files if os.isatty(file)]
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # nohup wants it to stay so
+            # under nohup SIGHUP stays ignored
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)  # pyrefly: ignore
         return self
@@ -67,7 +67,7 @@ class Interrupts:
             signal.raise_signal(number)
 
     def _leave_terminals(self) -> None:
-        """Send what would be shown nowhere: to write to a closed terminal is an error."""
+        """Redirect output to nowhere, since writing to a closed terminal is an error."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for file in self._terminals:
             os.dup2(nowhere, file)

@@ -1,4 +1,4 @@
-"""The machine that a run is on: chosen once, written down, and chosen again when it goes on."""
+"""The machine that a run is on: chosen at the start, recorded, and chosen again on resuming."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Precision = Literal["32-true", "64-true", "bf16-mixed"]
-# enough for a run that was begun on a larger machine
+# enough for a run that was started on a larger machine
 MOST_THREADS = 256
 PACKAGES = ("torch", "lightning-fabric", "numpy", "torch-geometric")
 
@@ -73,7 +73,7 @@ class Machine:
         import torch
         from lightning_fabric import Fabric
 
-        # it recommends TF32, which an orthogonal recurrence does not forgive
+        # it recommends TF32, which is too inaccurate for orthogonal recurrences
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         if self.threads:
             torch.set_num_threads(self.threads)
@@ -179,7 +179,7 @@ def find_git_state(folder: Path | None = None) -> GitState | None:
     return GitState(revision, bool(status))
 
 
-# to find one takes milliseconds, and a process may start many runs
+# cached: finding a version takes milliseconds, and a process may start many runs
 @cache
 def _version(package: str) -> str | None:
     try:

@@ -1,4 +1,4 @@
-"""Run folders read, with errors that name the file, what is wrong with it, and what to do."""
+"""Reading run folders, with errors that name the file, what is wrong, and what to do."""
 
 import io
 import json
@@ -31,12 +31,12 @@ __all__ = [
     "read_run",
 ]
 
-# the event with which a run ends that diverges
+# the last event of a run that diverged
 NOT_FINITE = "not finite"
 RETRAIN = "delete the folder, and train once more"
 # where a number may be too large for a float
 LARGE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
-# of files that cannot be used
+# what to do about files that cannot be used
 REMEDIES = {
     "checkpoint.pt": "delete it, and cayley resume starts over",
     "result.json": "delete it, and cayley resume ends the run once more",
@@ -54,8 +54,8 @@ def read_run(folder: Path) -> tuple[RunDescription, Recipe]:
         words = "; ".join(edits(found, recipe))
         raise RunError(
             f"could not use {folder / 'recipe.toml'}, which was changed after the run's start "
-            f"({words}): undo the change, or delete the file, and the recipe is that of the start. "
-            f"To go on with the change: cayley resume {folder} --continue-with"
+            f"({words}): undo the change, or delete the file to use the original recipe. To "
+            f"continue with the change: cayley resume {folder} --continue-with"
         )
     return description, recipe
 
@@ -81,11 +81,11 @@ def read_edited_run(folder: Path) -> tuple[RunDescription, Recipe, Recipe]:
         _check_seal(path, content, description)
     path, settings = folder / "recipe.toml", description.settings
     try:
-        # in format 2, a recipe that is not there is that of run.json
+        # in format 2, a missing recipe is replaced by that of run.json
         text = path.read_text() if path.exists() or not settings else settings
         found = read_recipe(tomllib.loads(text))
     except (OSError, RecursionError, ValueError) as error:
-        remedy = "delete it, and the recipe is that of the start" if settings else RETRAIN
+        remedy = "delete it to use the original recipe" if settings else RETRAIN
         raise RunError(f"could not use {path}: {error}: {remedy}") from error
     return description, read_recipe(tomllib.loads(settings)) if settings else found, found
 
@@ -136,23 +136,23 @@ def load_tensors(
 
 
 def check_format(path: Path, description: RunDescription) -> None:
-    """Raise if a run is too old to go on with.
+    """Raise if a run is too old to continue.
 
     Arguments:
-        path: The file that it would go on with.
+        path: The file that it would continue from.
         description: Of the run.
     """
     if description.format < FORMAT:
         version = description.versions.get("cayley", "of then")
         raise RunError(
             f"could not use {path}, which is old: it was written by cayley {version} in format "
-            f"{description.format}, without a checksum, and this version goes on with format "
-            f"{FORMAT} only: use that version, or {RETRAIN}"
+            f"{description.format}, without a checksum, and this version can continue runs of "
+            f"format {FORMAT} only: use that version, or {RETRAIN}"
         )
 
 
 def _check_seal(path: Path, content: Any, description: RunDescription | None) -> None:
-    """Raise unless JSON is as it was written, and of a run."""
+    """Raise unless JSON is as it was written, and belongs to a run."""
     try:
         seal = open_json(content)
     except ValueError as error:
@@ -165,7 +165,7 @@ def _check_owner(path: Path, seal: Seal, description: RunDescription | None) -> 
         what = "another recipe" if seal.run == description.id else f"another run, {seal.run[:8]}"
         raise RunError(
             f"could not use {path}, which is of {what}, not of the run {description.id[:8]} that "
-            f"run.json describes: put the run's own file back, or {_remedy(path)}"
+            f"run.json describes: restore the run's own file, or {_remedy(path)}"
         )
 
 
@@ -181,7 +181,7 @@ def _remedy(path: Path) -> str:
 
 @contextmanager
 def explain_damage(folder: Path, name: str) -> Iterator[None]:
-    """Turn what goes wrong with a file's content into an error that names the file.
+    """Turn errors about a file's content into errors that name the file.
 
     Arguments:
         folder: Of the run.
@@ -195,7 +195,7 @@ def explain_damage(folder: Path, name: str) -> Iterator[None]:
         raise RunError(f"expected {name} in {folder}, got none: {error.strerror}") from error
     # torch has no error of its own for a file that is cut off, garbage, or of another model
     except Exception as error:
-        # to have too little memory says nothing about the file
+        # too little memory says nothing about the file
         if isinstance(error, MemoryError) or "allocate" in str(error):
             raise
         reason = str(error).partition("\n")[0].partition(". ")[0]
@@ -206,7 +206,7 @@ def explain_damage(folder: Path, name: str) -> Iterator[None]:
 
 
 def check_metrics(folder: Path, result: RunResult) -> None:
-    """Raise unless the metrics are those that a finished run left.
+    """Raise unless the metrics are those that a finished run wrote.
 
     Arguments:
         folder: Of the run.
@@ -216,16 +216,16 @@ def check_metrics(folder: Path, result: RunResult) -> None:
     if result.metrics and path.exists() and digest(path.read_bytes()) != result.metrics:
         raise RunError(
             f"could not use {path}, which is damaged, was changed by hand or is of another run: "
-            f"put the run's own file back, or {RETRAIN}"
+            f"restore the run's own file, or {RETRAIN}"
         )
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run, those of a run that goes on included."""
+    """The records of a run, also of one that is still running."""
     path = folder / "metrics.jsonl"
     if path.exists():
         for line in path.read_bytes().splitlines(keepends=True):
-            # a line without an end is being written, or its writer was killed
+            # an incomplete line is being written, or its writer was killed
             if line.endswith(b"\n"):
                 yield json.loads(line)
 
@@ -260,7 +260,7 @@ def parse_json(text: bytes) -> Any:
     try:
         return json.loads(text, parse_constant=number, parse_float=parse_float)
     except RecursionError:
-        raise ValueError("expected JSON, got brackets that never end") from None
+        raise ValueError("expected JSON, got brackets that are nested too deeply") from None
 
 
 def find_runs(folder: Path) -> list[Path]:

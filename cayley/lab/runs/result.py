@@ -20,7 +20,7 @@ class SelectedScores:
 
 @dataclass(frozen=True)
 class BestValue:
-    """The best value of the metric that decides, and when it was."""
+    """The best value of the deciding metric, and when it was reached."""
 
     step: int
     epoch: float
@@ -29,7 +29,7 @@ class BestValue:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a run came to; keys and attributes have the same names.
+    """The result of a run; keys and attributes have the same names.
 
     Attributes:
         status: ``"done"`` or ``"stopped early"``.
@@ -37,11 +37,11 @@ class RunResult:
         seconds: The time that training took.
         evaluation_seconds: The time that evaluation took.
         seconds_per_epoch: The median; None without a whole epoch.
-        select: Which evaluation gives the numbers, as the recipe says.
+        select: Which evaluation gives the numbers, from the recipe.
         selected: The numbers, by split.
-        best: By split.
+        best: The best values, by split.
         last: The scores of the last evaluation, by split and metric.
-        train_loss_best: The least mean loss between two evaluations; None if there was none.
+        train_loss_best: The smallest mean loss between two evaluations; None if there was none.
         audio: Scores of sound; None if it was not scored.
         finished: When.
         metrics: The SHA-256 of ``metrics.jsonl``; empty in format 1.
@@ -66,7 +66,7 @@ class RunResult:
 
     @classmethod
     def parse(cls, content: Any) -> "RunResult":
-        """A result from JSON; keys that are unknown are passed over."""
+        """A result from JSON; unknown keys are ignored."""
         return from_table(cls, content, strict=False)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Seals: whether a file of a run is as it was written, and which run it is of."""
+"""Seals: whether a file of a run is as it was written, and which run it belongs to."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ TAIL = 400
 
 @dataclass(frozen=True)
 class Seal:
-    """Which run a file is of.
+    """Which run a file belongs to.
 
     Attributes:
         run: The run's id.
@@ -39,10 +39,10 @@ def digest(*parts: bytes | memoryview | str) -> str:
 
 
 def make_trailer(content: bytes | memoryview, seal: Seal) -> bytes:
-    """What is written after a file's content; zip files, and so torch's, may have such an end.
+    """The bytes to append to a file's content; zip files, and so torch's, may have such an end.
 
     Arguments:
-        content: The file without it.
+        content: The file without them.
         seal: Of the run.
     """
     words = json.dumps(asdict(seal))
@@ -76,7 +76,7 @@ def open_bytes(content: bytes) -> tuple[memoryview, Seal]:
 
 
 def seal_json(content: dict[str, Any], seal: Seal) -> dict[str, Any]:
-    """JSON with a seal, which says nothing about how it is indented.
+    """JSON with a seal, which does not depend on the indentation.
 
     Example:
         >>> open_json(seal_json({"mse": 0.5}, Seal("a run", "a recipe"))).run

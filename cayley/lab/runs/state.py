@@ -1,4 +1,4 @@
-"""What has become of a run: done, running, stopped or failed."""
+"""The state of a run: done, running, stopped or failed."""
 
 import fcntl
 import os
@@ -18,14 +18,14 @@ State = Literal["done", "running", "stopped", "failed", "damaged"]
 
 @dataclass(frozen=True)
 class RunState:
-    """What has become of a run.
+    """The state of a run.
 
     Attributes:
         folder: Of the run.
-        state: ``"stopped"`` can be gone on with; ``"failed"`` would fail again; ``"damaged"``
-            cannot be read.
-        step: The last that was recorded.
-        steps: How many are planned; 0 if that cannot be read.
+        state: A ``"stopped"`` run can be resumed; a ``"failed"`` one would fail again; a
+            ``"damaged"`` one cannot be read.
+        step: The last recorded step.
+        steps: The planned number of steps; 0 if that cannot be read.
         message: The last event, or what is wrong.
     """
 
@@ -37,7 +37,7 @@ class RunState:
 
 
 def find_state(folder: Path) -> RunState:
-    """What has become of the run in a folder; nothing in it is changed."""
+    """The state of the run in a folder; nothing in it is changed."""
     try:
         description, _ = read_run(folder)
         steps = description.steps
@@ -45,7 +45,7 @@ def find_state(folder: Path) -> RunState:
             result = read_result(folder, description)
             return RunState(folder, "done", result.step, steps, result.status)
         records = list(read_metrics(folder))
-    # a line of the metrics that is no JSON is a ValueError
+    # a line of the metrics that is not JSON is a ValueError
     except (RunError, ValueError) as error:
         return RunState(folder, "damaged", message=str(error))
     step = max((record["step"] for record in records), default=0)
@@ -58,10 +58,10 @@ def find_state(folder: Path) -> RunState:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process writes a run.
+    """Whether a process is writing a run.
 
-    The lock of a folder names its process. Only where that may be alive is the lock tried, for a
-    moment: a run that starts just then must not find the folder taken.
+    The lock file of a folder names its process. The lock is tried, for a moment, only if that
+    process may be alive: a run that starts just then must not find the folder locked.
     """
     try:
         file = os.open(folder / "lock", os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""What ``study.json`` says: the numbers of each seed of a study."""
+"""The content of ``study.json``: the numbers of each seed of a study."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class SeedRecord:
         numbers: By name.
         seconds: How long it took.
         finished: When.
-        machine, versions, git: On what, by what.
+        machine, versions, git: The machine, the versions of packages, and the source.
     """
 
     numbers: dict[str, Any]
@@ -45,17 +45,17 @@ class SeedRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
-    """What ``study.json`` says; keys and attributes have the same names.
+    """The content of ``study.json``; keys and attributes have the same names.
 
     Attributes:
         format: Of the file.
         study: The name.
         title: In a few words.
-        claims: Those that it decides.
-        random: Whether seeds differ.
-        settings: All of them.
-        changed: Those that are not the study's own.
-        seeds: What each seed gave; the picture is that of the first.
+        claims: The claims that it decides.
+        random: Whether seeds make a difference.
+        settings: All settings.
+        changed: The settings that differ from the study's own.
+        seeds: The record of each seed; the picture is that of the first.
     """
 
     format: int
@@ -90,7 +90,7 @@ def read_study(folder: Path) -> StudyRecord:
     except (AttributeError, TypeError, ValueError) as error:
         raise RunError(
             f"could not use {path}, which is damaged or of another version of cayley ({error}): "
-            "delete it, and run the study once more"
+            "delete it, and run the study again"
         ) from error
 
 

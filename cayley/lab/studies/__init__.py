@@ -1,4 +1,4 @@
-"""Studies: questions about the inside of networks, each answered by numbers and a picture.
+"""Studies: questions about what happens inside networks, answered by numbers and a picture.
 
 ==================== ===========================================================
 ``study``            what a study is
@@ -9,7 +9,7 @@
 ``matrices``         orthogonality, eigenvalues, series and costs of matrices
 ``rebasing``         a fixed D against one that is chosen again
 ``catalogue``        all of them, by name
-``diagnosis``        what goes on inside of one's own runs
+``diagnosis``        what goes on inside the user's own runs
 ``folders``          ``studies/NAME``: numbers of each seed, and the picture
 ==================== ===========================================================
 """

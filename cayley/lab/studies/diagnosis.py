@@ -1,4 +1,4 @@
-"""What goes on inside of the network of a run: the diagnostics that it serves."""
+"""What goes on inside the network of a run: the diagnostics that are possible for it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MEASURES", "Diagnosis", "Probe", "diagnose"]
 
-# a Jacobian has as many rows as steps and units
+# limited, since a Jacobian has a row for each step and unit
 HEAT_STEPS = 30
 
 
 class Probe:
-    """The network of a run, and a batch of its training to run it on.
+    """The network of a run, and a batch of its training data to run it on.
 
     Arguments:
         run: With its weights.
@@ -59,20 +59,20 @@ class Probe:
         )
 
     def loss(self) -> Tensor:
-        """Of the batch."""
+        """The loss of the batch."""
         output, _ = self.model(self.batch.input, None)
         return self.task.loss(output, self.batch)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What one diagnostic says.
+    """The result of one diagnostic.
 
     Attributes:
         name: Of the diagnostic.
-        numbers: What matters of it, by name.
+        numbers: Its main numbers, by name.
         draw: Its picture.
-        refusal: Why the network cannot serve it, and which layers can; empty if it does.
+        refusal: Why it is not possible for the network, and for which layers it is; else empty.
     """
 
     name: str
@@ -85,11 +85,11 @@ Found = tuple[dict[str, float], Callable[[], "Figure"]]
 
 
 def diagnose(probe: Probe, names: Sequence[str] = ()) -> list[Diagnosis]:
-    """Look into a network.
+    """Run diagnostics on a network.
 
     Arguments:
         probe: The network and a batch.
-        names: Keys of :data:`MEASURES`, which it then has to serve; none for all that it serves.
+        names: Keys of :data:`MEASURES`, which must be possible; none for all that are.
     """
     unknown = [name for name in names if name not in MEASURES]
     if unknown:
@@ -141,7 +141,7 @@ def _draw_spectra(found: Mapping[str, Spectrum]) -> "Figure":
 
 def _angles(probe: Probe) -> Found:
     found = scaling_angles(probe.model)
-    # of a real D the angles are 0 and π
+    # for a real D the angles are 0 and π
     numbers = {
         f"{name} share of D with Re < 0": float((angles.cos() < 0).double().mean())
         for name, angles in found.items()
@@ -199,7 +199,7 @@ def _draw_states(found: Mapping[str, Moments]) -> "Figure":
 
 
 def _heatmap(probe: Probe) -> Found:
-    """Of the first recurrent layer, for the first steps of one example."""
+    """The heat map of the first recurrent layer, for the first steps of one example."""
     name, layer = next(iter(recurrent_layers(probe.model).items()))
     inputs: list[Tensor] = []
     handle = layer.register_forward_pre_hook(lambda layer, args: inputs.append(args[0]))

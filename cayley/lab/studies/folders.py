@@ -41,16 +41,16 @@ def run_study(
     settings: RunSettings | None = None,
     tell: Callable[[str], None] = lambda words: None,
 ) -> StudyRecord:
-    """Compute a study for some seeds; those that are there are not computed again.
+    """Compute a study for some seeds; existing ones are not computed again.
 
     Arguments:
-        study: Which one.
-        output: Its folder is in this one, by its name.
-        seeds: How many.
-        changes: Of its settings, each as ``key=value``.
-        tiny: Whether to try it out.
+        study: The study.
+        output: The folder in which that of the study is made, under its name.
+        seeds: The number of seeds.
+        changes: Changes of its settings, each as ``key=value``.
+        tiny: Whether to use tiny settings, to try it out.
         settings: Machine and data.
-        tell: Takes a line about each seed that is done.
+        tell: Called with a line about each finished seed.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -61,7 +61,7 @@ def run_study(
         30
     """
     settings = RunSettings() if settings is None else settings
-    # before the first seed: files may change while it is computed
+    # before the first seed, since files may change during the computation
     git = find_git_state()
     chosen = study.choose(changes, tiny=tiny)
     record = StudyRecord(
@@ -73,7 +73,7 @@ def run_study(
         settings=chosen,
         changed=study.changed(chosen),
     )
-    # sets the threads, which times depend on
+    # sets the number of threads, on which times depend
     device = settings.machine.fabric().device
     with RunFolder(output / study.name) as folder:
         if folder.has(STUDY_FILE):

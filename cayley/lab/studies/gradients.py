@@ -1,4 +1,4 @@
-"""Studies of gradients: of a loss by the states, of the states by the inputs."""
+"""Studies of gradients: of a loss with respect to states, of states with respect to inputs."""
 
 import math
 from typing import TYPE_CHECKING, Any, cast
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["GRADIENT_STABILITY", "HEATMAPS"]
 
-# below it float32 has no numbers
+# the smallest number of float32
 LEAST = 1e-38
 
 
 def measure_stability(settings: Settings, seed: int, run: RunSettings) -> Measured:
-    """‖∂L/∂h_t‖ at the start and after some steps, the mean over a mini-batch.
+    """‖∂L/∂h_t‖ at the start and after some steps, averaged over a mini-batch.
 
-    L is the mean over the mini-batch, so each example's gradient has a factor 1/B. The settings of
-    the figure are not printed: they are those of T = 400, the nearest length that has any.
+    L is the mean over the mini-batch, so each example's gradient has a factor 1/B. The paper does
+    not print the settings of the figure: these are those of T = 400, the nearest length for which
+    it does.
     """
     numbers: dict[str, Number] = {}
     curves: dict[str, Tensor] = {}
@@ -68,7 +69,7 @@ def draw_stability(picture: Any, settings: Settings) -> "Figure":
 
 
 def measure_heatmaps(settings: Settings, seed: int, run: RunSettings) -> Measured:
-    """‖∂h_τ/∂x_t‖ of the two states of ENRNN after some steps, the mean over a mini-batch."""
+    """‖∂h_τ/∂x_t‖ of the two states of ENRNN after some steps, averaged over a mini-batch."""
     q, s, T, lag = (settings[key] for key in ("long", "short", "T", "lag"))
     changes = [
         f"task.T={T}",

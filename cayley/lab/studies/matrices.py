@@ -30,15 +30,15 @@ __all__ = ["COST_ORDER", "MULTIPLE_EIGENVALUES", "NEUMANN_ORDER", "UNITARITY"]
 
 
 def measure_neumann(settings: Settings, seed: int, run: RunSettings) -> Measured:
-    """Series of order 1, 2, 3 along the A that NC-GRU goes through, and the losses with them.
+    """Series of order 1, 2 and 3 along the path of A in training NC-GRU, and the losses with them.
 
-    The document has words; the path and the losses are those of the denoise problem with the sizes
-    and the period of the published code.
+    The paper only describes them in words; the path and the losses here are those of the denoise
+    problem with the sizes and the period of the published code.
     """
     n, steps = settings["n"], settings["steps"]
     losses, paths = {}, {}
     for order in (1, 2):
-        # a series is left to itself for a period
+        # within a period the inverse is only updated by the series
         options = {"order": order, "tolerance": 1e6, "refresh_every": settings["period"]}
         model = ModelSettings("NCGRU", n, output_init="torch", options=options)
         changes = [f"task.T={settings['T']}", f"training.batch={settings['batch']}"]
@@ -53,7 +53,7 @@ def measure_neumann(settings: Settings, seed: int, run: RunSettings) -> Measured
         losses[order], paths[order] = fmean(values[-settings["last"] :]), torch.stack(points)
     path = paths[2]
     study = neumann_errors(path, repeat=settings["repeat"])
-    # one step, and half of it: its error falls by 2^(order + 1)
+    # a whole step and half a step: the error of the latter is smaller by 2^(order + 1)
     whole = neumann_errors(path[:2], (1, 2), repeat=1).errors[:, -1]
     half = neumann_errors(torch.stack((path[0], path[:2].mean(0))), (1, 2), repeat=1)
     orders = (whole / half.errors[:, -1]).log2()
@@ -91,7 +91,7 @@ def draw_neumann(picture: Any, settings: Settings) -> "Figure":
 
 
 def measure_costs(settings: Settings, seed: int, run: RunSettings) -> Measured:
-    """Times to form W with its gradient, and of the recurrence of a plain RNN with its own."""
+    """Times to form W and its gradient, and times of a plain RNN's recurrence and its gradient."""
     torch.manual_seed(seed)
     sizes, T, repeat = settings["sizes"], settings["T"], settings["repeat"]
     forming = formation_seconds(["cayley"], sizes, repeat=repeat)[0]
@@ -125,7 +125,7 @@ def _recurrence(n: int, T: int, B: int, repeat: int) -> float:
 
 
 def _exponent(sizes: list[int], seconds: Tensor) -> float:
-    """Of n in the times, by least squares over the three largest."""
+    """The exponent of n in the times, by least squares over the three largest sizes."""
     x = torch.tensor(sizes[-3:], dtype=torch.float64).log()
     y = seconds[-3:].double().log()
     return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
@@ -142,7 +142,7 @@ def draw_costs(picture: Any, settings: Settings) -> "Figure":
 
 
 def measure_unitarity(settings: Settings, seed: int, run: RunSettings) -> Measured:
-    """‖W*W − I‖_F at the end of each epoch; the figure's number of epochs is not printed."""
+    """‖W*W − I‖_F at the end of each epoch; the paper does not print the number of epochs."""
     n, epochs = settings["n"], settings["epochs"]
     run = replace(run, tiny=settings["made_up"])
     curves: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""The study of what is left of the states of an LSTM after normalisation."""
+"""The study of the states of an LSTM before and after normalisation."""
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ SITES = {"hidden": "recurrent", "input": "input", "cell": "cell"}
 def measure_postnorm(settings: Settings, seed: int, run: RunSettings) -> Measured:
     """Mean and variance over the units at each step of the first iteration, before γ and β.
 
-    How much they change over t is the standard deviation over all steps but the first, whose state
-    is 0; the mean over a mini-batch. Of the cell, the mean over the mini-batch is taken first, with
-    the sign that makes its largest value positive.
+    How much they change over t is measured by the standard deviation over all steps but the first,
+    whose state is 0, averaged over a mini-batch. For the cell, the mean over the mini-batch is
+    taken first, with the sign that makes its largest value positive.
     """
     found: dict[str, dict[str, Moments]] = {site: {} for site in SITES}
     for k in (0, *settings["windows"]):
@@ -43,7 +43,7 @@ def measure_postnorm(settings: Settings, seed: int, run: RunSettings) -> Measure
             others = [_change(getattr(one, what)) for one in windows]
             numbers[f"{site}_{what}_change_ln"] = own
             numbers[f"{site}_{what}_change_atn"] = min(others)
-            # rounding is what the means of LN have
+            # the means of LN are rounding errors only
             numbers[f"{site}_{what}_change_ratio"] = min(others) / max(own, 1e-6)
         levels = [float(one.variance[1:].mean() / layer.variance[1:].mean()) for one in windows]
         numbers |= {f"{site}_level_least": min(levels), f"{site}_level_greatest": max(levels)}

@@ -1,4 +1,4 @@
-"""The study of D: the best of several that stay, against one that is chosen again."""
+"""The study of D: the best of several fixed ones, against one that is chosen again."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ __all__ = ["REBASE"]
 
 
 class _Scores(NamedTuple):
-    """Of one recipe: a score for each share of −1 in D, and that of a D that is chosen again."""
+    """Scores of one recipe: one for each share of −1 in D, and one for a D chosen again."""
 
     metric: str
     higher: bool
@@ -25,8 +25,8 @@ class _Scores(NamedTuple):
 def measure_rebase(settings: Settings, seed: int, run: RunSettings) -> Measured:
     """Scores on the validation set with ρ = share · n entries of −1 in D, and with ``rebase``.
 
-    All have the same number of steps; one D that is chosen again stands against the best of all
-    that stay, which the validation set chooses: an advantage for these.
+    All have the same number of steps. One D that is chosen again is compared with the best of all
+    fixed ones, which the validation set selects: an advantage for the fixed ones.
     """
     if settings["made_up"]:
         run = replace(run, tiny=True)
@@ -43,7 +43,7 @@ def measure_rebase(settings: Settings, seed: int, run: RunSettings) -> Measured:
             f"{name}_rebased": found.rebased,
             f"{name}_best": best,
             f"{name}_best_share": settings["shares"][found.fixed.index(best)],
-            # positive where it is better
+            # positive if rebasing is better
             f"{name}_lead": sign * (found.rebased - best),
             f"{name}_lead_over_worst": sign * (found.rebased - worst),
         }
@@ -55,7 +55,7 @@ def _measure(recipe: str, settings: Settings, seed: int, run: RunSettings) -> _S
     n = settings["n"]
     rows = [(share, "") for share in settings["shares"]]
     scores = []
-    # where it starts matters for the first W only
+    # the initial share matters for the initial W only
     for share, rebase in (*rows, (0.5, "auto")):
         changes = [f"model.hidden={n}", f"model.negative_ones={round(share * n)}"]
         subject = Subject(recipe, [*changes, f'optim.rebase="{rebase}"'], seed, run)

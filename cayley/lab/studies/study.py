@@ -19,11 +19,11 @@ Settings = Mapping[str, Any]
 
 
 class Measured(NamedTuple):
-    """What one seed gives.
+    """The result of one seed.
 
     Attributes:
         numbers: By name; a list for a curve.
-        picture: What the picture is drawn from.
+        picture: The data that the picture is drawn from.
     """
 
     numbers: dict[str, Number]
@@ -37,11 +37,11 @@ class Study:
     Attributes:
         name: Of the study, and of its folder.
         title: In a few words.
-        settings: Those of the document, or ours where it gives none.
-        tiny: What to change in them to try the study out in a second.
-        compute: From settings, a seed, and machine and data, to numbers.
-        draw: From the picture's tensors and the settings to a figure.
-        random: Whether seeds differ; otherwise one decides.
+        settings: The settings of the paper, or ours if it gives none.
+        tiny: Changes of the settings with which the study takes a second.
+        compute: Computes the numbers from settings, a seed, and machine and data.
+        draw: Draws a figure from the picture's tensors and the settings.
+        random: Whether seeds make a difference; otherwise one seed decides.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Study:
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Those that it looks into, by ``not-runnable.toml``; none for one's own."""
+        """The claims that it is about, from ``not-runnable.toml``; none for the user's own."""
         return published.studies().get(self.name, ())
 
     def choose(self, changes: Sequence[str] = (), *, tiny: bool = False) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Study:
 
         Arguments:
             changes: Each as ``key=value``.
-            tiny: Whether to take the tiny ones.
+            tiny: Whether to use the tiny settings.
         """
         chosen = {**self.settings, **(self.tiny if tiny else {})}
         for change in changes:
@@ -84,10 +84,10 @@ class Study:
 def make_panels(
     count: int = 1, projection: str | None = None, *, share: bool = False
 ) -> tuple["Figure", list["Axes"]]:
-    """A figure of so many panels side by side.
+    """A figure with panels side by side.
 
     Arguments:
-        count: How many.
+        count: The number of panels.
         projection: ``"3d"`` for surfaces.
         share: Whether they have one vertical axis.
     """

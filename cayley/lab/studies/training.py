@@ -1,4 +1,4 @@
-"""Networks of recipes, trained for some steps in memory, to be looked into on the way."""
+"""Networks of recipes, trained for some steps in memory, to be examined on the way."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,14 +16,14 @@ __all__ = ["Subject"]
 
 
 class Subject:
-    """A network with its task and its optimizer, as a recipe has them.
+    """A network with its task and its optimizer, as in a recipe.
 
     Arguments:
         recipe: The name of a recipe.
-        changes: What to change in it, each as ``key=value``.
+        changes: Changes of the recipe, each as ``key=value``.
         seed: Of the network and of the examples.
         settings: Machine and data.
-        model: Another network in the place of the recipe's.
+        model: Another network instead of the recipe's.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Subject:
         """Take steps; their losses, which have to be finite."""
         losses = [float(self.learner.learn(next(self.batches))) for _ in range(steps)]
         if not self.learner.is_finite():
-            raise NotFinite(f"expected finite weights of {self.recipe.name}, got others")
+            raise NotFinite(f"expected finite weights of {self.recipe.name}, got inf or NaN")
         return losses
 
     def score(self, split: Split) -> float:
-        """The task's first metric with the present weights."""
+        """The task's first metric with the current weights."""
         metric = self.task.metrics[0]
         scores = score_model(
             self.recipe,
@@ -74,6 +74,6 @@ class Subject:
         return scores[metric.name]
 
     def loss(self, batch: Batch) -> Tensor:
-        """Of a batch, with the present weights."""
+        """The loss of a batch with the current weights."""
         output, _ = self.model(batch.input)
         return self.task.loss(output, batch)

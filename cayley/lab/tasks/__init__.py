@@ -7,14 +7,14 @@
 ``speech``           frames of speech, and scores of sound
 ``graph``            nodes of a graph
 ``catalogue``        all of them by name
-``batch``, ``task``  what every task is; ``examples`` for sets of independent examples
+``batch``, ``task``  the base of all tasks; ``examples``: sets of independent examples
 ``draws``            random numbers of examples
 ``prefetching``      batches made ahead of time
 ``metrics``          scores of batches; ``scoring`` of whole splits
 ``sources``          data files: found, checked, downloaded
 ==================== =======================================================================
 
-The rooms of tasks import what lies beside them, and not each other.
+The packages of tasks import the modules beside them, but not each other.
 """
 
 from cayley.lab.tasks.batch import SPLITS, Batch, Graph, Position, Split

@@ -1,4 +1,4 @@
-"""Batches: what a network reads, what it should answer, and where that is in an epoch."""
+"""Batches: the input of a network, its targets, and the position in an epoch."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -13,11 +13,11 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 @dataclass(frozen=True, order=True)
 class Position:
-    """Where a run is: all it takes to go on from there.
+    """The position of a run: all that is needed to continue from there.
 
     Attributes:
-        epoch: Epochs that are over.
-        batch: Batches of this epoch that are over.
+        epoch: Completed epochs.
+        batch: Completed batches of this epoch.
     """
 
     epoch: int = 0
@@ -33,16 +33,16 @@ class Graph(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model reads, and what it should answer.
+    """The input of a model, and its targets.
 
     Attributes:
         input: (T, B, I) features, (T, B) tokens, (B, I) rows, or a :class:`Graph`.
-        target: The answers: class numbers with −100 where none is wanted, or numbers.
-        split: Which part of the data this is.
+        target: Class numbers, −100 where none is scored, or numbers.
+        split: The part of the data.
         position: Of this batch.
-        next: Where to go on after it; ``next.batch`` is 0 exactly at the end of an epoch.
+        next: The position after it; ``next.batch`` is 0 exactly at the end of an epoch.
         fresh: Whether the recurrent state starts at zero; otherwise it is carried over, detached,
-            from the batch before.
+            from the previous batch.
         lengths: The number of valid steps of each sequence, (B); None if all are.
         index: Which examples of the split these are, (B).
     """

@@ -1,4 +1,4 @@
-"""Random numbers by counting: each is a function of a key and a place, and of nothing before it."""
+"""Counter-based random numbers: each is a function of a key and a place alone."""
 
 import hashlib
 import math
@@ -18,7 +18,7 @@ def key(*words: str | int) -> int:
     """The key of a stream of random numbers, as a signed 64-bit integer.
 
     Arguments:
-        words: What makes this stream differ from all others, such as a seed, a split and a purpose.
+        words: What distinguishes this stream from all others, such as a seed, a split and a use.
 
     Example:
         >>> key(5544, "train", "digits") == key(5544, "test", "digits")
@@ -37,8 +37,8 @@ def random_bits(key: int, place: Tensor) -> Tensor:
         z \leftarrow (z \oplus z \gg 27)\, m_2, \quad
         z \leftarrow z \oplus z \gg 31 \pmod{2^{64}}.
 
-    A generator of torch would give other numbers for another device or batch size, and its state
-    would have to be stored; a place is a small integer, and the same everywhere.
+    A generator of torch would give different numbers on another device or with another batch size,
+    and its state would have to be stored; a place is a small integer, and the same everywhere.
 
     References:
         Fast Splittable Pseudorandom Number Generators, Steele, Lea, Flood, 2014.
@@ -67,7 +67,7 @@ def _shift(z: Tensor, count: int) -> Tensor:
 
 
 def uniform(key: int, place: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Uniform numbers of [0, 1): multiples of 2⁻²⁴, which float32 and float64 hold alike.
+    """Uniform numbers in [0, 1): multiples of 2⁻²⁴, which both float32 and float64 hold exactly.
 
     Example:
         >>> uniform(1, torch.arange(1000)).mean().round(decimals=1)
@@ -78,7 +78,7 @@ def uniform(key: int, place: Tensor, *, dtype: torch.dtype | None = None) -> Ten
 
 
 def integers(key: int, place: Tensor, n: int) -> Tensor:
-    """Uniform integers of {0, …, n − 1}, int64; n < 2³¹, uniform to n · 2⁻³².
+    """Uniform integers in {0, …, n − 1}, int64; n < 2³¹, uniform up to n · 2⁻³².
 
     Example:
         >>> sorted(set(integers(1, torch.arange(100), 3).tolist()))

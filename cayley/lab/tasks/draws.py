@@ -1,4 +1,4 @@
-"""Random numbers for examples: each example has its own, whatever batch it is in."""
+"""Random numbers for examples: each example has its own, independent of its batch."""
 
 import math
 
@@ -11,12 +11,12 @@ __all__ = ["Draws"]
 
 
 class Draws:
-    """Draws numbers for B examples; the second axis of what it returns is that of the examples.
+    """Draws numbers for B examples, along the second axis of the result.
 
-    Each call draws other numbers; an example gets the same ones in every batch and on every device.
+    Each call draws new numbers; an example gets the same ones in every batch and on every device.
 
     Arguments:
-        stream: What makes these numbers differ from others, such as a seed and a split.
+        stream: What distinguishes these numbers from others, such as a seed and a split.
         index: The numbers of the examples, int64, (B).
         dtype: Of floating numbers.
 
@@ -35,7 +35,7 @@ class Draws:
         self.calls = 0
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers of [0, 1): (B) for no shape, (T, B) for T, (T, B, I) for T and I."""
+        """Numbers in [0, 1): (B) for no shape, (T, B) for T, (T, B, I) for T and I."""
         return uniform(self._key(), self._place(shape), dtype=self.dtype)
 
     def normal(self, *shape: int) -> Tensor:
@@ -43,7 +43,7 @@ class Draws:
         return normal(self._key(), self._place(shape), dtype=self.dtype)
 
     def integers(self, n: int, *shape: int) -> Tensor:
-        """Integers of {0, …, n − 1}, int64, in the same shapes."""
+        """Integers in {0, …, n − 1}, int64, in the same shapes."""
         return integers(self._key(), self._place(shape), n)
 
     def _key(self) -> int:

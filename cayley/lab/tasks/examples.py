@@ -32,9 +32,9 @@ def example_numbers(
         size: The number of examples of an epoch.
         B: The number of examples of a batch; the last of an epoch may have fewer.
         position: Of the first batch.
-        count: The number of batches; fewer where the epoch ends.
+        count: The number of batches; fewer at the end of the epoch.
         seed: Of the order.
-        shuffle: Whether each epoch has an order of its own; otherwise the numbers ascend.
+        shuffle: Whether each epoch has an order of its own; otherwise the numbers increase.
         fresh: Whether each epoch has examples of its own.
 
     Returns:
@@ -60,9 +60,9 @@ def _order(size: int, seed: int, epoch: int) -> Tensor:
 def chunk_length(example_size: int, B: int, device: torch.device | str | None) -> int:
     """How many batches are made together: on the CPU a few if they are small, on a GPU many.
 
-    A batch is some ten operations, of a synthetic task some hundred. After a training step they
-    find nothing of theirs in the caches of a CPU, and on a GPU their launches would take as long as
-    a step of a small network; for several batches together they take hardly longer.
+    Making a batch takes about ten operations, for a synthetic task about a hundred. After a
+    training step their data are no longer in the caches of a CPU, and on a GPU their launches would
+    take as long as a step of a small network; for several batches together they take hardly longer.
 
     Arguments:
         example_size: The numbers of an example's input; 0 if examples differ in size.
@@ -80,7 +80,7 @@ def chunk_length(example_size: int, B: int, device: torch.device | str | None) -
 
 
 class ExampleTask(Task):
-    """A task whose split is a numbered set of examples, which testing takes in order."""
+    """A task whose splits are numbered sets of examples; evaluation takes them in order."""
 
     @property
     def shuffle(self) -> bool:
@@ -105,8 +105,8 @@ class ExampleTask(Task):
 
         Arguments:
             split: Which part of the data.
-            index: The numbers of the examples, on the device that is asked for, (B).
-            seed: Of what is random in the examples.
+            index: The numbers of the examples, on the device of the result, (B).
+            seed: Of the random parts of the examples.
             dtype: Of floating numbers.
         """
 

@@ -1,4 +1,4 @@
-"""The predictor that knows only how frequent each class is."""
+"""The predictor that knows only the frequency of each class."""
 
 import math
 
@@ -26,7 +26,7 @@ def frequency_logits(counts: Tensor) -> Tensor:
     .. math::
         \ln p_c = \ln \frac{N_c + 1}{N + n}
 
-    A class that training never showed is unlikely, not impossible.
+    A class that does not occur in training is unlikely, but not impossible.
 
     Arguments:
         counts: The numbers :math:`N_c` of each class in training, (n).
@@ -43,14 +43,14 @@ def _frequencies(counts: Tensor) -> Tensor:
 
 
 def frequency_scores(training: Tensor, counts: Tensor) -> dict[str, float]:
-    r"""What this predictor gets on targets with other counts.
+    r"""The scores of this predictor on targets with other counts.
 
     .. math::
         -\sum_c q_c \ln p_c, \qquad q_{\arg\max p}
 
     Arguments:
-        training: Counts of the classes that p is made of, (n).
-        counts: Counts of the classes that are to be predicted, with frequencies q, (n).
+        training: Counts of the classes in training, which give p, (n).
+        counts: Counts of the classes to be predicted, which give q, (n).
 
     Returns:
         Cross entropy, accuracy, bits and perplexity, by the names of the metrics.

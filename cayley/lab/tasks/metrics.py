@@ -1,4 +1,4 @@
-"""Scores of answers, pooled over batches so that every example counts the same."""
+"""Scores of outputs, pooled over batches so that every example counts the same."""
 
 import math
 from collections.abc import Callable
@@ -29,14 +29,14 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of the answers to a whole split.
+    """A score of the outputs for a whole split.
 
     Attributes:
         name: Such as ``"accuracy"``.
-        better: Which values are.
-        partial: From an output and its batch, rows to be pooled, (R, ·), without a wait for the
-            device.
-        pool: From the rows of all batches, the value; None if nothing could be scored.
+        better: Whether higher or lower values are better.
+        partial: Returns rows to be pooled, (R, ·), for an output and its batch, without waiting for
+            the device.
+        pool: Returns the value for the rows of all batches; None if nothing could be scored.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Metric:
 
 
 def mean(rows: Tensor) -> float:
-    """Sums over weights: the first column's total over the second's.
+    """The sum of the first column divided by that of the second.
 
     Example:
         >>> mean(torch.tensor([[1.0, 1.0], [2.0, 5.0]]))
@@ -57,7 +57,7 @@ def mean(rows: Tensor) -> float:
 
 
 def totals(values: Tensor, wanted: Tensor | None = None) -> Tensor:
-    """One row: the sum of values where they are wanted, and how many these are, float64, (1, 2)."""
+    """One row: the sum of the values that count, and their number, float64, (1, 2)."""
     if wanted is None:
         wanted = torch.ones_like(values, dtype=torch.bool)
     # where, not a product: a NaN that does not count must not spread
@@ -66,7 +66,7 @@ def totals(values: Tensor, wanted: Tensor | None = None) -> Tensor:
 
 
 def class_loss(output: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy in nats, mean over the targets that are wanted.
+    """Cross entropy in nats, mean over the targets that count.
 
     Arguments:
         output: Logits, (..., p).

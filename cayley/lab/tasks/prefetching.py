@@ -1,4 +1,4 @@
-"""Batches made in chunks, and on the CPU one chunk ahead, while those before are learnt from."""
+"""Batches made in chunks and, on the CPU, one chunk ahead, during training on the last ones."""
 
 import os
 from collections.abc import Iterator
@@ -16,22 +16,22 @@ __all__ = ["Prefetcher", "prefetch"]
 
 @cache
 def _worker() -> ThreadPoolExecutor:
-    """A thread that makes batches while those before them are learnt from."""
+    """A thread that makes batches during training on the previous ones."""
     return ThreadPoolExecutor(1, "cayley-batch")
 
 
-# threads do not live on in a process that is forked off
+# threads do not survive in a forked process
 os.register_at_fork(after_in_child=_worker.cache_clear)
 
 
 class Prefetcher:
-    """The batches of a split by position: those of ``task.batch``, only sooner.
+    """The batches of a split by position: those of ``task.batch``, but made ahead of time.
 
     Arguments:
-        task: What makes them.
+        task: The task.
         split: Which part of the data.
-        B: The number of examples a batch.
-        seed: Of what is random in the examples and in their order.
+        B: The number of examples per batch.
+        seed: Of the random parts of the examples and of their order.
         device: Where the batches are.
         dtype: Of floating numbers.
 
@@ -64,14 +64,14 @@ class Prefetcher:
         self._coming: tuple[Position, Future[list[Batch]]] | None = None
 
     def batch(self, position: Position) -> Batch:
-        """The batch at a position; in order they come fastest."""
+        """The batch at a position; fastest if they are asked for in order."""
         if position not in self._ready:
             chunk = self._take(position)
             self._ready = {batch.position: batch for batch in chunk}
             if self.ahead:
                 after = chunk[-1].next
                 self._coming = after, _worker().submit(self._make, after)
-        # removed: writing into a batch must not change what is given out later
+        # removed: writing into a batch must not change later ones
         return self._ready.pop(position)
 
     def _take(self, position: Position) -> list[Batch]:

@@ -1,4 +1,4 @@
-"""Tensors of a data set, copied once to every device that asks for them."""
+"""Tensors of a data set, copied once to every device that uses them."""
 
 import torch
 from torch import Tensor

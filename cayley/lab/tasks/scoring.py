@@ -32,10 +32,10 @@ def score_split(
 
     Arguments:
         task: The task.
-        predict: From a batch and the state after the batch before (None if the batch is fresh):
-            the output and the state.
+        predict: A function of a batch and the state after the previous one (None if the batch is
+            fresh) that returns the output and the state.
         split: Which part of the data.
-        B: The number of examples a batch.
+        B: The number of examples per batch.
         seed: Of the examples; the default makes all runs share them.
         device: Of the batches.
         dtype: Of floating numbers.

@@ -27,7 +27,7 @@ OPENERS: dict[str, Callable[[bytes], bytes]] = {
 
 @contextmanager
 def explain_damage(name: str) -> Iterator[None]:
-    """Say which file it is, whatever goes wrong with its content; errors with a remedy stay.
+    """Name the file in errors about its content; errors that name a remedy stay as they are.
 
     Arguments:
         name: Of the file.
@@ -60,7 +60,7 @@ class Resource:
         name: The name of the uncompressed file.
         url: Where it is published, possibly compressed; empty if it cannot be downloaded.
         sha256: Of the uncompressed content; empty if not known.
-        hint: How to get it where there is no download, such as a licence that it takes.
+        hint: How to get it if it cannot be downloaded, such as the licence that it needs.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Source:
             object.__setattr__(self, "folder", Path(self.folder))
 
     def path(self, resource: Resource) -> Path:
-        """The path of a file, which may be compressed; it is downloaded if that is allowed."""
+        """The path of a file, which may be compressed; it is downloaded if allowed."""
         found = self._search(resource.name)
         if found is not None:
             return found
@@ -166,7 +166,7 @@ class Source:
             )
         ending = Path(resource.url).suffix
         target = self.folder / (resource.name + (ending if ending in (".gz", ".xz") else ""))
-        # under its own name only when it is whole: another process may be looking for it
+        # renamed only when complete, since another process may be looking for it
         part = target.with_name(f"{target.name}.{os.getpid()}.part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -200,10 +200,10 @@ def find_files(folder: Path, endings: Iterable[str]) -> dict[str, Callable[[], b
 
     Arguments:
         folder: A folder, or a zip archive.
-        endings: Of the files wanted, in lower case, such as ``".wav"``.
+        endings: The endings of the files, in lower case, such as ``".wav"``.
 
     Returns:
-        From the path relative to the folder or archive, with ``/``, a function that reads it.
+        For each path relative to the folder or archive, with ``/``, a function that reads the file.
 
     Example:
         >>> find_files(Path(__file__).parent, [".toml.of.nobody"])
@@ -216,7 +216,7 @@ def find_files(folder: Path, endings: Iterable[str]) -> dict[str, Callable[[], b
     archives = [folder] if folder.is_file() else sorted(folder.rglob("*.zip"))
     for archive in archives:
         with explain_damage(str(archive)):
-            # it stays open as long as the functions that read from it
+            # it stays open as long as there are functions that read from it
             opened = zipfile.ZipFile(archive)
         for name in opened.namelist():
             if name.lower().endswith(chosen):

@@ -1,4 +1,4 @@
-"""What every task of the laboratory is: batches by position, a loss, metrics, a naive predictor."""
+"""The base class of all tasks: batches by position, a loss, metrics, a naive predictor."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -22,17 +22,17 @@ Answers = Literal["last", "each", "rows", "nodes"]
 class Task(ABC):
     """A problem that a network is trained on. Subclasses are frozen dataclasses of settings.
 
-    Annotations say what a setting may be, such as ``Literal["rows", "permuted"]`` or
-    ``Annotated[int, Range(1, 100)]``, see :mod:`cayley.lab.settings`; all are checked when a task
-    is made, so that a subclass with a ``__post_init__`` calls that of this class first.
+    Annotations restrict the values of a setting, such as ``Literal["rows", "permuted"]`` or
+    ``Annotated[int, Range(1, 100)]``, see :mod:`cayley.lab.settings`. They are checked when a task
+    is made, so a subclass with a ``__post_init__`` must call that of this class first.
 
-    A batch is a pure function of the settings, split, seed and position: what is stored of a run
-    is two integers, and whatever goes on from them sees the same numbers.
+    A batch is a pure function of the settings, split, seed and position: to resume a run exactly,
+    two integers are enough.
 
     Attributes:
         reads: The kind of input, see :class:`Batch`.
-        answers: What the model returns: (B, p) after the last step, (T, B, p) at each step, (B, p)
-            for rows, (N, p) for nodes.
+        answers: The outputs of the model: (B, p) after the last step, (T, B, p) at each step,
+            (B, p) for rows, (N, p) for nodes.
         naive_rule: The naive predictor in words, with its formula.
 
     Example:
@@ -63,20 +63,20 @@ class Task(ABC):
     @property
     @abstractmethod
     def metrics(self) -> tuple[Metric, ...]:
-        """How answers are scored; the first is the one that papers report."""
+        """The metrics; the first is the one that papers report."""
 
     @property
     def needs(self) -> tuple[Resource, ...]:
         """The files that the task reads."""
         return ()
 
-    # most tasks draw what they need
+    # most tasks need no files
     def find_data(self) -> None:  # noqa: B027
         """Raise a ``DataError`` if files are missing that may not be downloaded."""
 
     @abstractmethod
     def size(self, split: Split) -> int:
-        """The number of examples of a split: of predictions in a text, of nodes in a graph."""
+        """The number of examples of a split; of predictions in a text, of nodes in a graph."""
 
     @abstractmethod
     def steps(self, split: Split, B: int, *, seed: int = 0, epoch: int = 0) -> int:
@@ -105,11 +105,11 @@ class Task(ABC):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> list[Batch]:
-        """The batch at a position, and those after it in its epoch that are best made with it."""
+        """The batch at a position, and later ones of its epoch that are best made together."""
         return [self.batch(split, B, position, seed=seed, device=device, dtype=dtype)]
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """What training makes small: cross entropy of classes, mean squared error of numbers."""
+        """The training loss: cross entropy of classes, mean squared error of numbers."""
         if batch.target.is_floating_point():
             return mse_loss(output, batch.target)
         return class_loss(output, batch.target)
@@ -120,7 +120,7 @@ class Task(ABC):
 
     @abstractmethod
     def baseline(self, split: Split) -> dict[str, float]:
-        """What the naive predictor gets, by metric."""
+        """The scores of the naive predictor, by metric."""
 
     @abstractmethod
     def tiny(self) -> "Task":
@@ -141,10 +141,10 @@ class Task(ABC):
 
         Arguments:
             split: Which part of the data.
-            B: The number of examples a batch: of streams in a text, of nodes in a sampled graph.
-            seed: Of what is random in the examples and in their order.
-            start: Where to begin; None for the start.
-            epochs: Stop when so many epochs are over; None never to stop.
+            B: The number of examples per batch; of streams in a text, of nodes in a sampled graph.
+            seed: Of the random parts of the examples and of their order.
+            start: Where to begin; None for the beginning.
+            epochs: Stop after this many epochs; None never to stop.
             device: Where the batches are.
             dtype: Of floating numbers.
         """

@@ -11,7 +11,7 @@ from cayley.lab.training.loop import Loop
 
 __all__ = ["change_description", "check_edit", "lengthen"]
 
-# what checkpoints and scores of before would not fit
+# settings with which earlier checkpoints and scores would not be compatible
 FIXED = (
     "task",
     "optim.name",
@@ -29,18 +29,18 @@ def lengthen(recipe: Recipe, more: int, result: RunResult) -> Recipe:
 
     Arguments:
         recipe: Of a finished run.
-        more: How many steps or, where the recipe counts epochs, epochs.
+        more: The number of additional steps, or of epochs if the recipe counts epochs.
         result: Of the run.
     """
     if result.status != "done":
         raise RunError(
-            f"expected a run that was trained to its end, got one that is {result.status}, as a "
-            "longer one would be: there is nothing to extend"
+            f"expected a run that was trained to its end, got one that {result.status}, as a "
+            "longer one would: there is nothing to extend"
         )
     if recipe.optim.schedule.name == "OneCycleLR":
         raise RunError(
-            "expected a schedule that goes on, got OneCycleLR, which ends with the run: train a "
-            "longer run from the start"
+            "expected a schedule that can continue, got OneCycleLR, which ends with the run: train "
+            "a longer run from the start"
         )
     length = "steps" if recipe.training.steps else "epochs"
     longer = {length: getattr(recipe.training, length) + more}
@@ -48,7 +48,7 @@ def lengthen(recipe: Recipe, more: int, result: RunResult) -> Recipe:
 
 
 def check_edit(recipe: Recipe, edited: Recipe) -> None:
-    """Raise unless a run can go on with a recipe that was edited."""
+    """Raise unless a run can continue with an edited recipe."""
     ours, theirs = flatten(edited), flatten(recipe)
     changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     wrong = [
@@ -58,7 +58,7 @@ def check_edit(recipe: Recipe, edited: Recipe) -> None:
         wrong.append("name, table or variant")
     if wrong:
         raise RunError(
-            f"expected changes that a run can go on with, got one of {', '.join(wrong)}, which "
+            f"expected changes with which a run can continue, got one of {', '.join(wrong)}, which "
             "makes it another run: undo it, and train one from the start"
         )
 
@@ -66,12 +66,12 @@ def check_edit(recipe: Recipe, edited: Recipe) -> None:
 def change_description(
     description: RunDescription, recipe: Recipe, loop: Loop, kind: Literal["extended", "edited"]
 ) -> RunDescription:
-    """What ``run.json`` says after a change.
+    """The content of ``run.json`` after a change.
 
     Arguments:
-        description: What it says now.
-        recipe: That of before.
-        loop: With the new recipe, at the checkpoint.
+        description: Its current content.
+        recipe: The recipe before the change.
+        loop: The loop with the new recipe, at the checkpoint.
         kind: Of the change.
     """
     change = RecipeChange(
@@ -91,7 +91,7 @@ def change_description(
 
 
 def _note(loop: Loop) -> str:
-    """What a longer run would not have done; empty if there is nothing."""
+    """What a run with the new length from the start would have done differently; else empty."""
     progress, every = loop.progress, loop.recipe.evaluation.every
     due = progress.position.batch == 0 if every == "epoch" else progress.step % every == 0
     if due or progress.evaluated != progress.step:

@@ -10,12 +10,12 @@ __all__ = ["Clock"]
 class Clock:
     """Rate and time left, by the steps of this session.
 
-    The rate is that of training alone. The time left counts the evaluations to come, as many as
-    the steps between the last two tell, and each as long as the last.
+    The rate is that of training alone. The time left includes the evaluations to come: their number
+    follows from the steps between the last two, and each is taken to be as long as the last.
 
     Arguments:
-        step: Where the session begins.
-        steps: Where it is to end.
+        step: The first step of the session.
+        steps: The planned last step.
     """
 
     def __init__(self, step: int, steps: int) -> None:
@@ -26,7 +26,7 @@ class Clock:
         self.evaluated, self.interval, self.last = step, 0, 0.0
 
     def pause(self) -> None:
-        """An evaluation begins, or goes on."""
+        """An evaluation begins or continues."""
         if self.paused is None:
             self.paused = time.monotonic()
 

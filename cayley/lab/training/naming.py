@@ -1,4 +1,4 @@
-"""Names of run folders: what was changed in a recipe, in words."""
+"""Names of run folders, made from the changes of a recipe."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ __all__ = ["run_folder"]
 
 # of all changes together; longer ones are cut
 LONGEST = 60
-# parts of a recipe that a key needs not name: what they say is said nowhere else
+# parts of a recipe that a key need not name, since no other part has the same keys
 PLAIN = ("task", "model", "optim", "training")
 PRECISIONS: dict[Precision, str] = {
     "32-true": "",
@@ -32,16 +32,16 @@ def run_folder(
     tiny: bool = False,
     precision: Precision = "32-true",
 ) -> Path:
-    """Where a run belongs: by its recipe, what was changed in it, and its seed.
+    """The folder of a run, from its recipe, the changes of it, and its seed.
 
-    Two sets of overrides that make the same recipe make the same folder.
+    Two sets of overrides that make the same recipe give the same folder.
 
     Arguments:
         output: The folder of all runs.
         recipe: What to run.
         seed: Of the run.
         base: The recipe without changes; None if there are none.
-        tiny: Whether a few made-up examples stand for the data.
+        tiny: Whether a few made-up examples replace the data.
         precision: Of the computation.
 
     Example:
@@ -63,7 +63,7 @@ def run_folder(
 
 
 def _changes(recipe: Recipe, base: Recipe) -> list[str]:
-    """A word for each changed setting; if they are not clear or too long, a digest at the end."""
+    """A word for each changed setting; if they are ambiguous or too long, also a digest."""
     ours, theirs = flatten(recipe), flatten(base)
     changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     if "task.name" in changed:
@@ -102,7 +102,7 @@ def _short(key: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value in few letters, none of which is lost.
+    """A value in few letters, without losing information.
 
     Example:
         >>> _value(3e-4), _value(0.9), _value(64.0), _value([5, 4]), _value("mine:Task")
@@ -124,5 +124,5 @@ def _value(value: Any) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text that a file may be named, on any system."""
+    """Text that may be part of a file name on any system."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")

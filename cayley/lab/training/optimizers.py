@@ -1,4 +1,4 @@
-"""From the settings of a recipe to optimizers, a schedule of learning rates, and BNP."""
+"""Optimizers, a schedule of learning rates, and BNP from the settings of a recipe."""
 
 import copy
 import difflib
@@ -18,7 +18,7 @@ from cayley.preconditioners import BNP
 
 __all__ = ["build_bnp", "build_optimizer", "build_schedule", "rebase_along"]
 
-# one asks for the loss again and again within a step, the other for gradients that are sparse
+# one needs the loss several times within a step, the other sparse gradients
 UNUSABLE = ("LBFGS", "SparseAdam")
 # arguments that mean the same in all schedules
 COUNTS = ("step_size", "T_max", "T_0", "T_mult", "total_iters", "total_steps", "step_size_up")
@@ -27,7 +27,7 @@ ALLOWED = {
     **dict.fromkeys(COUNTS, Annotated[int, Range(1, 10**15)]),
     **dict.fromkeys(FACTORS, Annotated[float, Range(0)]),
 }
-# steps of a schedule that are tried out: more take longer than a tenth of a second
+# steps of a schedule that are tried out: more would take longer than a tenth of a second
 TRIED = 10_000
 
 
@@ -73,7 +73,7 @@ def build_optimizer(settings: OptimSettings, model: nn.Module) -> Optimizer:
 def _choose(
     rest: tuple[str, dict[str, Any]], name: str, options: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """Class and options: of the rest where nothing else is said."""
+    """Class and options; those of the rest if there are no others."""
     if not name or name == rest[0]:
         return rest[0], options or rest[1]
     return name, options
@@ -83,7 +83,7 @@ def _make(name: str, options: dict[str, Any], groups: list[dict[str, Any]], key:
     kind = _find(name, key, Optimizer, cayley.optim, torch.optim)
     try:
         return kind(groups, **options)
-    # classes of torch fail in many ways at an option of the wrong kind
+    # classes of torch fail in many ways if an option is of the wrong kind
     except Exception as error:
         raise RecipeError(f"optim: {name} refuses these settings: {error}") from error
 
@@ -113,8 +113,8 @@ def build_schedule(
 ) -> lr_scheduler.LRScheduler | None:
     """The schedule of the learning rates; None if they stay.
 
-    It is tried out for as many steps as it will take, up to ten thousand: one that fails, or whose
-    rates are negative or infinite, is refused before there is a run.
+    It is tried out for as many steps as it will take, up to ten thousand: if it fails, or if rates
+    are negative or infinite, that is an error before the run starts.
 
     Arguments:
         settings: Its class and arguments.
@@ -152,7 +152,7 @@ def build_schedule(
 
 
 def _try_out(schedule: lr_scheduler.LRScheduler, optimizer: Optimizer, steps: int) -> str:
-    """What is wrong with a rate, or nothing; the schedule is then as it was before."""
+    """What is wrong with a rate, else empty; the schedule is restored afterwards."""
     state = copy.deepcopy(schedule.state_dict())
     groups = [
         {key: value for key, value in group.items() if key != "params"}
@@ -160,7 +160,7 @@ def _try_out(schedule: lr_scheduler.LRScheduler, optimizer: Optimizer, steps: in
     ]
     wrong = ""
     with warnings.catch_warnings():
-        # the optimizer is not to take its steps
+        # without letting the optimizer take a step
         warnings.simplefilter("ignore")
         for step in range(1, steps + 1):
             schedule.step()

@@ -1,4 +1,4 @@
-"""Where a run is: counters, means and clocks, all of which a checkpoint holds."""
+"""The progress of a run: counters, means and clocks, all of which are in a checkpoint."""
 
 import time
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ __all__ = ["Mean", "Progress", "Stopwatch"]
 
 @dataclass
 class Mean:
-    """A mean of numbers that come one by one; how they are grouped makes no difference."""
+    """A mean of numbers that are added one by one, exact for any grouping."""
 
     total: float = 0.0
     count: int = 0
 
     def add(self, value: float) -> None:
-        """Take one more into account."""
+        """Add a number."""
         self.total += value
         self.count += 1
 
     def take(self) -> float | None:
-        """The mean, None of nothing; then start again from nothing."""
+        """The mean, or None if there are no numbers; then start again."""
         value = self.total / self.count if self.count else None
         self.total, self.count = 0.0, 0
         return value
@@ -51,18 +51,18 @@ class Stopwatch:
 
 @dataclass
 class Progress:
-    """Where a run is, but for weights.
+    """The progress of a run, without weights.
 
     Attributes:
-        step: Steps that are over.
+        step: The number of completed steps.
         position: In the batches of the task.
-        evaluated: After how many steps the last evaluation was; −1 if there was none.
-        logged: Of the losses since the last record of them.
-        trained: Of the losses since the last evaluation.
-        best_train_loss: The least of these; None if there was none.
+        evaluated: The step of the last evaluation; −1 if there was none.
+        logged: The mean loss since the last record of it.
+        trained: The mean loss since the last evaluation.
+        best_train_loss: The smallest of these; None if there was none.
         watch: The time that training took, over all sessions.
         evaluation_seconds: The time that evaluation took.
-        epoch_began: When, on the watch.
+        epoch_began: The time on the watch when the epoch began.
         epoch_seconds: The time that each epoch took.
     """
 
@@ -107,7 +107,7 @@ class Progress:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take what :meth:`state_dict` gave."""
+        """Load what :meth:`state_dict` returned."""
         self.step = state["step"]
         self.position = Position(*state["position"])
         self.evaluated = state["evaluated"]

@@ -1,4 +1,4 @@
-"""What a network says: a text that goes on, the sound of its predictions."""
+"""Samples of a network: the continuation of a text, the sound of its predictions."""
 
 import io
 import wave
@@ -20,7 +20,7 @@ SECONDS = 4
 
 
 def has_samples(task: str) -> bool:
-    """Whether networks of a task, by its name, have something to say.
+    """Whether there are samples of networks for a task, given by its name.
 
     Example:
         >>> has_samples("characters"), has_samples("adding")
@@ -32,7 +32,7 @@ def has_samples(task: str) -> bool:
 def write_samples(
     folder: Path, *, device: str = "", data: Path | None = None, trust: bool = False
 ) -> list[str]:
-    """Let the selected weights of a run say something, into files of its folder.
+    """Write samples of the network of a run, with its selected weights, to its folder.
 
     Arguments:
         folder: Of the run; it is finished.
@@ -52,10 +52,10 @@ def write_samples(
 
 @torch.no_grad()
 def make_samples(run: RestoredRun) -> dict[str, bytes]:
-    """The samples of a task that has any, as files by name.
+    """The samples for a task that has any, as the contents of files by name.
 
-    Of a text it is how the network goes on after the beginning of the test set; of speech, a
-    recording of the test set beside what the predictions make of it.
+    For a text it is the network's continuation of the beginning of the test set; for speech, a
+    recording of the test set and the same recording made from the predictions.
     """
     fabric = run.settings.machine.fabric()
     model = fabric.setup_module(run.model).eval()
@@ -73,14 +73,14 @@ def make_samples(run: RestoredRun) -> dict[str, bytes]:
 
 
 def go_on(model: torch.nn.Module, start: Tensor, task: Text) -> list[int]:
-    """Tokens that a network draws, one after the other, from what it predicts.
+    """Tokens drawn one after the other from the predictions of a network.
 
-    Segments are run again from their first token, so that a normalisation over time sees of each
-    what it sees in training.
+    Segments are run again from their first token, so that a normalisation over time sees the same
+    as in training.
 
     Arguments:
-        model: In evaluation.
-        start: What it is to go on after, (N).
+        model: In evaluation mode.
+        start: The tokens to continue, (N).
         task: Of the network.
     """
     draws = torch.Generator().manual_seed(0)
@@ -91,7 +91,7 @@ def go_on(model: torch.nn.Module, start: Tensor, task: Text) -> list[int]:
                 _, state = model(segment[: task.K, None], state)
             segment = segment[task.K :]
         output, _ = model(segment[:, None], state)
-        # the greatest of logits + Gumbel noise is a draw from the softmax, whatever their size
+        # the argmax of logits + Gumbel noise is a draw from the softmax, for logits of any size
         logits = output[-1, 0].double().cpu()
         noise = -torch.empty_like(logits).exponential_(generator=draws).log()
         said.append(int((logits + noise).argmax()))

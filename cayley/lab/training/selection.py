@@ -22,17 +22,17 @@ class Evaluation:
 
 @dataclass
 class Selection:
-    """The last evaluation and, for each split, the best one by the metric that decides.
+    """The last evaluation and, for each split, the best one by the deciding metric.
 
     Arguments:
-        metric: What decides.
-        better: Which of its values are.
+        metric: The deciding metric.
+        better: Whether higher or lower values are better.
         select: The evaluation whose scores count: the best on ``"valid"`` or on ``"test"``, the
             ``"last"``, or for ``"each"`` split its own best.
 
     Attributes:
         last: The last evaluation.
-        best: The first of the best, by split.
+        best: The best evaluation, the first if there are several, by split.
         stale: How many evaluations ago that was, for the split that stops training early.
 
     Example:
@@ -55,7 +55,7 @@ class Selection:
     stale: int = 0
 
     def add(self, evaluation: Evaluation) -> list[str]:
-        """Take an evaluation into account.
+        """Add an evaluation.
 
         Returns:
             The splits on which it is the best so far.
@@ -75,13 +75,13 @@ class Selection:
         return improved
 
     def stopping_split(self, splits: Scores) -> str:
-        """The split whose best value ends training when it gets old."""
+        """The split whose best value ends training if it does not improve for too long."""
         if self.select in splits:
             return self.select
         return "valid" if "valid" in splits else next(iter(splits))
 
     def selected(self) -> dict[str, SelectedScores]:
-        """For each split the scores that count, and what chose them."""
+        """For each split, the scores that count, and the split that selected them."""
         assert self.last is not None
         chosen = {}
         for split in self.last.scores:
@@ -93,7 +93,7 @@ class Selection:
         return chosen
 
     def best_values(self) -> dict[str, BestValue]:
-        """For each split the best value of the metric that decides, and when it was."""
+        """For each split, the best value of the deciding metric, and when it was reached."""
         return {
             split: BestValue(
                 evaluation.step, evaluation.epoch, evaluation.scores[split][self.metric]
@@ -102,7 +102,7 @@ class Selection:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything to go on from."""
+        """Everything that is needed to continue."""
         return {
             "last": None if self.last is None else asdict(self.last),
             "best": {split: asdict(evaluation) for split, evaluation in self.best.items()},
@@ -110,7 +110,7 @@ class Selection:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take what :meth:`state_dict` gave."""
+        """Load what :meth:`state_dict` returned."""
         self.last = None if state["last"] is None else Evaluation(**state["last"])
         self.best = {split: Evaluation(**value) for split, value in state["best"].items()}
         self.stale = state["stale"]

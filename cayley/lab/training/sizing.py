@@ -1,4 +1,4 @@
-"""The size of a network that has as many parameters as another."""
+"""The size of a network with a given number of parameters."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,17 +15,17 @@ Hidden = int | tuple[int, ...]
 
 
 def fit_hidden(recipe: Recipe, parameters: int, settings: RunSettings) -> tuple[Hidden, int]:
-    """The number of units with which a model has about so many parameters.
+    """The number of units with which a model has about a given number of parameters.
 
     Several sizes keep their ratios.
 
     Arguments:
-        recipe: Whose model, on whose task.
-        parameters: How many it should have, as the papers count them.
+        recipe: The recipe with the model and the task.
+        parameters: The number of parameters, as the papers count them.
         settings: Where the data are; ``tiny`` for the sizes of the task without them.
 
     Returns:
-        ``model.hidden``, and how many parameters there are with it.
+        ``model.hidden``, and the resulting number of parameters.
 
     Example:
         >>> from cayley.lab.recipes import find_recipe
@@ -41,7 +41,7 @@ def fit_hidden(recipe: Recipe, parameters: int, settings: RunSettings) -> tuple[
         return tuple(max(1, round(size * n / own[0])) for size in own)
 
     def count(n: int) -> int:
-        # the model is thrown away: what is drawn after it must not depend on it
+        # later random numbers must not depend on this model, which is thrown away
         with random.fork_rng(devices=[]):
             return count_parameters(build_model(replace(recipe.model, hidden=sizes(n)), task))
 
@@ -50,7 +50,7 @@ def fit_hidden(recipe: Recipe, parameters: int, settings: RunSettings) -> tuple[
 
 
 def _nearest(count: Callable[[int], int], wanted: int, start: int) -> int:
-    """The n ≥ 1 with the count that is nearest to a number, for a count that grows with n."""
+    """The n ≥ 1 whose count is nearest to a number, for a count that grows with n."""
     low = high = start
     while count(high) < wanted:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""Scalars, histograms and pictures of a run for TensorBoard, by torch's own writer."""
+"""Scalars, histograms and pictures of a run for TensorBoard, with torch's own writer."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,14 +22,14 @@ FOLDER = "tensorboard"
 
 
 class TensorBoard(Reporter):
-    """Writes what happens in a run for TensorBoard, and shows it by another reporter.
+    """Writes the course of a run for TensorBoard, and passes it on to another reporter.
 
-    At every record there are scalars; at every evaluation also histograms of the weights, and of
-    networks with recurrent layers of this package the distance of W from the orthogonal matrices,
-    its spectrum and the angles of D. Nothing of the training changes.
+    At every record it writes scalars; at every evaluation also histograms of the weights and, for
+    networks with recurrent layers of this package, the distance of W from the orthogonal matrices,
+    its spectrum and the angles of D. Training does not change.
 
     Arguments:
-        inner: What shows the progress.
+        inner: The other reporter, which shows the progress.
         folder: Of the run; ``tensorboard --logdir`` takes it, or one above it.
     """
 
@@ -38,7 +38,7 @@ class TensorBoard(Reporter):
         self.writer: SummaryWriter | None = None
 
     def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
-        """Open the files; what they have after the step of the checkpoint is taken back."""
+        """Open the files; what they contain after the step of the checkpoint is dropped."""
         self.inner.begin(description, step, model)
         self.model = model
         self.measures = [measure for name, measure in MEASURES.items() if _serves(model, name)]
@@ -72,7 +72,7 @@ class TensorBoard(Reporter):
 
     def _look_inside(self, writer: "SummaryWriter", step: int) -> None:
         for name, parameter in self.model.named_parameters():
-            # a histogram of what is not finite cannot be made, and the loop says it anyway
+            # no histogram can be made of non-finite values, which the loop reports anyway
             if parameter.isfinite().all():
                 writer.add_histogram(name, parameter.detach(), step)
         for measure in self.measures:
@@ -80,7 +80,7 @@ class TensorBoard(Reporter):
 
 
 def check_tensorboard() -> None:
-    """Raise unless TensorBoard is there."""
+    """Raise unless TensorBoard is installed."""
     if find_spec("tensorboard") is None:
         raise MachineError(
             "expected the package tensorboard for --tensorboard, got none: pip install "
@@ -96,7 +96,7 @@ def _open(folder: Path, step: int) -> "SummaryWriter":
 
 
 def _serves(model: nn.Module, name: str) -> bool:
-    """Whether a network has what a diagnostic is about."""
+    """Whether a diagnostic is possible for a network."""
     try:
         DIAGNOSTICS[name].check(model)
     except TypeError:
@@ -149,7 +149,7 @@ MEASURES = {"orthogonality": _orthogonality, "spectrum": _spectra, "angles": _an
 
 
 def _panel(projection: str | None = None) -> tuple["Figure", Any]:
-    """A figure that draws itself into memory, whatever the screen."""
+    """A figure that is drawn into memory, without a screen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

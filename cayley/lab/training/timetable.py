@@ -16,7 +16,7 @@ def schedule_steps(recipe: Recipe, epoch: int) -> int:
     """How many steps the schedule of learning rates takes in a run.
 
     Arguments:
-        recipe: Says after what it takes one.
+        recipe: The recipe, which defines when it takes one.
         epoch: The number of training steps of an epoch.
 
     Example:
@@ -31,17 +31,17 @@ def schedule_steps(recipe: Recipe, epoch: int) -> int:
 
 
 class Timetable:
-    """Says what time it is in a run.
+    """Decides what is due in a run.
 
     Arguments:
-        recipe: Has the times.
+        recipe: The recipe, with the intervals.
         epoch: The number of steps of the first epoch.
-        progress: Where the run is.
-        selection: What evaluations came to.
+        progress: The progress of the run.
+        selection: The evaluations so far.
 
     Attributes:
-        steps: How many the run is planned to have.
-        log: How many lie between two records of the loss.
+        steps: The planned number of steps of the run.
+        log: The number of steps between two records of the loss.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Timetable:
 
     @property
     def epoch(self) -> float:
-        """Epochs that are over, with a fraction."""
+        """The number of completed epochs, with a fraction."""
         position = self.progress.position
         return position.epoch + position.batch / self.steps_per_epoch
 
     @property
     def stopped_early(self) -> bool:
-        """Whether evaluations have not become better for too long."""
+        """Whether evaluations have not improved for too long."""
         patience = self.training.patience
         return bool(patience) and self.selection.stale >= patience
 
@@ -78,7 +78,7 @@ class Timetable:
 
     @property
     def evaluation_due(self) -> bool:
-        """Whether it is time for one that has not been done."""
+        """Whether an evaluation is due that has not been done."""
         step, every = self.progress.step, self.evaluation.every
         if self.progress.evaluated == step:
             return False

@@ -1,10 +1,10 @@
-"""Verdicts: what our own runs and studies say about every claim of the documents.
+"""Verdicts: what our own runs and studies say about every claim of the papers.
 
 =============== ================================================================
 ``statistics``  how sure one can be from a few seeds
 ``evidence``    runs and studies, as judges see them
-``findings``    outcomes with their reasons, and how they add up
-``statement``   what statements about runs have in common
+``findings``    outcomes with their reasons, and how they are combined
+``statement``   the base class of statements about runs
 ``single``      those about one recipe; ``pairs``, those that compare recipes
 ``studied``     the form of statements about studies
 ``judging``     the judges of ``judges.toml``, and verdicts on all claims

@@ -1,4 +1,4 @@
-"""What judges look at: finished runs with a recipe's own settings, and studies."""
+"""The evidence of judges: finished runs with a recipe's own settings, and studies."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ class Trial:
         return self.run.description.seed
 
     def baseline(self, quantity: Quantity) -> float | None:
-        """What the naive predictor gets."""
+        """The score of the naive predictor."""
         return find_baseline(self.run, quantity)
 
     def higher(self, quantity: Quantity) -> bool:
@@ -44,14 +44,14 @@ class Trial:
         return is_higher_better(self.run, quantity)
 
     def sign(self, quantity: Quantity) -> float:
-        """What to multiply values with so that lower ones are better."""
+        """The factor that makes lower values better."""
         return -1.0 if self.higher(quantity) else 1.0
 
     def curve(self, quantity: Quantity) -> tuple[Point, ...]:
         """The values of all evaluations after the first step.
 
-        The loss of the training is that of the steps before an evaluation, unless the training set
-        was evaluated too.
+        The training loss is that of the steps before an evaluation, unless the training set was
+        evaluated too.
         """
         points = []
         for record in self.run.evaluations:
@@ -73,17 +73,17 @@ class Trial:
         return values[-1] if at == "last" else best(values)
 
     def first(self, quantity: Quantity, passed: Callable[[float], bool]) -> float:
-        """The epoch at which a value first passes; infinity where none does."""
+        """The epoch at which a value first passes; infinity if none does."""
         return next(
             (point.epoch for point in self.curve(quantity) if passed(point.value)), math.inf
         )
 
 
 class Evidence:
-    """Runs by recipe; those with other settings, variants or data prove nothing about a claim.
+    """Runs by recipe; those with other settings, variants or data are no evidence about a claim.
 
-    Of several folders of one study that with the study's own settings counts, then that with the
-    most seeds.
+    Of several folders of one study, the one with the study's own settings counts, then the one with
+    the most seeds.
 
     Arguments:
         runs: As :func:`cayley.lab.report.read_runs` returns them.
@@ -104,14 +104,14 @@ class Evidence:
                     epoch = run.step / run.description.steps_per_epoch
                     self._diverged.setdefault(run.recipe.name, {})[run.description.seed] = epoch
                 continue
-            # one of several runs with the same seed: what they differ in is not what seeds do
+            # only one of several runs with the same seed: they do not show the effect of seeds
             seeds = self._trials.setdefault(run.recipe.name, {})
             seeds.setdefault(run.description.seed, Trial(run))
 
     def trials(self, recipe: str) -> tuple[Trial, ...]:
-        """The runs of a recipe, one a seed."""
+        """The runs of a recipe, one per seed."""
         return tuple(self._trials.get(recipe, {}).values())
 
     def diverged(self, recipe: str) -> tuple[float, ...]:
-        """The epochs at which runs of a recipe ceased to be finite, one a seed."""
+        """The epochs at which runs of a recipe were no longer finite, one per seed."""
         return tuple(self._diverged.get(recipe, {}).values())

@@ -1,4 +1,4 @@
-"""What a judge found, and how findings make up a verdict."""
+"""The findings of a judge, and how they are combined into a verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Finding", "Outcome", "by_count", "by_guess", "by_test", "combine", "
 
 
 class Outcome(StrEnum):
-    """Of a claim or a part of it."""
+    """The outcome for a claim or a part of it."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -25,8 +25,8 @@ class Finding:
     Attributes:
         outcome: What was found.
         words: The numbers.
-        leaning: Where an undecided one tends to; undecided itself if nowhere.
-        missing: Recipes that have not enough runs; a study as ``study NAME``.
+        leaning: The outcome that an undecided one tends to; undecided if there is none.
+        missing: Recipes without enough runs; a study as ``study NAME``.
     """
 
     outcome: Outcome
@@ -36,17 +36,17 @@ class Finding:
 
 
 def missing(recipe: str) -> Finding:
-    """Of a recipe without runs nothing can be said."""
+    """Undecided, for a recipe without runs."""
     return Finding(Outcome.UNDECIDED, (f"{recipe}: no runs",), missing=(recipe,))
 
 
 def by_test(words: str, p_for: float, p_against: float, short: Sequence[str] = ()) -> Finding:
-    """From p-values of a statement and of its opposite.
+    """A finding from the p-values of a statement and of its opposite.
 
     Arguments:
         words: The numbers.
-        p_for: Of the data if the statement were just not true.
-        p_against: Likewise for its opposite.
+        p_for: The p-value of the data if the statement were only just false.
+        p_against: The same for its opposite.
         short: Recipes with fewer seeds than a verdict needs.
     """
     leaning = Outcome.HOLDS if p_for < p_against else Outcome.FAILS
@@ -57,13 +57,13 @@ def by_test(words: str, p_for: float, p_against: float, short: Sequence[str] = (
 
 
 def by_guess(words: str, holds: bool, short: Sequence[str]) -> Finding:
-    """From too few numbers for a test."""
+    """A finding from too few numbers for a test."""
     leaning = Outcome.HOLDS if holds else Outcome.FAILS
     return Finding(Outcome.UNDECIDED, (words,), leaning, tuple(short))
 
 
 def by_count(recipe: str, statement: str, flags: Sequence[bool]) -> Finding:
-    """From what was seen in each seed: undecided where seeds differ, or are few."""
+    """A finding from a yes or no for each seed: undecided if seeds differ, or are too few."""
     words = (f"{recipe} {statement}: {sum(flags)} of {len(flags)} seeds",)
     leaning = Outcome.HOLDS if 2 * sum(flags) > len(flags) else Outcome.FAILS
     if len(flags) < SEEDS:
@@ -74,7 +74,7 @@ def by_count(recipe: str, statement: str, flags: Sequence[bool]) -> Finding:
 
 
 def combine(findings: Sequence[Finding]) -> Finding:
-    """All parts have to hold; one that does not decides.
+    """All parts have to hold; if one does not, the whole does not.
 
     Example:
         >>> holds, open = Finding(Outcome.HOLDS, ("a",)), Finding(Outcome.UNDECIDED, ("b",))

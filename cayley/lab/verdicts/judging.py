@@ -41,8 +41,8 @@ class Judge:
     """What has to be seen for a claim to hold, written down before its runs were made.
 
     Attributes:
-        statements: All of them have to hold.
-        data: Which data it needs that cannot be had freely; empty for none.
+        statements: The statements, all of which have to hold.
+        data: The data it needs that are not freely available; empty for none.
     """
 
     statements: tuple[Statement | StudyNumber, ...]
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """The outcome, with its leaning."""
+        """The outcome, with its tendency if it is undecided."""
         outcome, leaning = self.finding.outcome, self.finding.leaning
         if outcome == Outcome.UNDECIDED and leaning != Outcome.UNDECIDED:
             return f"undecided, leaning to {leaning.value}"

@@ -31,7 +31,7 @@ __all__ = ["Better", "Earlier", "Equal", "Leads", "Ratio", "Tuned"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Pairs(Statement):
-    """About every pair of a recipe and one of some others.
+    """A statement about every pair of a recipe and one of some others.
 
     Attributes:
         than: Names of the others.
@@ -48,7 +48,7 @@ class _Pairs(Statement):
         return combine([self._judge_pair(recipe, other, evidence) for other in self.than])
 
     def _judge_pair(self, recipe: str, other: str, evidence: Evidence) -> Finding:
-        """What runs say about it for a pair."""
+        """What runs say about the statement for a pair."""
         names = (recipe, other)
         both = [[one for one in evidence.trials(name) if self._serves(one)] for name in names]
         named = list(zip(names, both, strict=True))
@@ -59,18 +59,18 @@ class _Pairs(Statement):
 
     @abstractmethod
     def _serves(self, trial: Trial) -> bool:
-        """Whether a run has what is looked at."""
+        """Whether a run has the quantity that is compared."""
 
     @abstractmethod
     def _judge_trials(
         self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
     ) -> Finding:
-        """What two sets of runs say about it; ``short`` names recipes with too few seeds."""
+        """What two sets of runs say; ``short`` names recipes with too few seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Numbers(_Pairs):
-    """About the numbers of pairs.
+    """A statement about the numbers of pairs.
 
     Attributes:
         at: Which number.
@@ -97,11 +97,11 @@ class _Numbers(_Pairs):
 
     @abstractmethod
     def _guess(self, first: float, second: float) -> bool:
-        """Whether two numbers, of which the lower is better, speak for it."""
+        """Whether two numbers, of which the lower is better, support the statement."""
 
     @abstractmethod
     def _compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-        """The p-values of the statement and of its opposite, where the lower is better."""
+        """The p-values of the statement and of its opposite, if lower is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Better(_Numbers):
     """The number is better than those of others, by Welch's test.
 
     Attributes:
-        by: At least by so much; negative for "not worse by more than".
+        by: The smallest difference; negative for "not worse by more than".
     """
 
     by: float = 0.0
@@ -123,7 +123,7 @@ class Better(_Numbers):
 
 @dataclass(frozen=True, kw_only=True)
 class Equal(_Numbers):
-    """The number is that of others, up to a distance, by two one-sided tests.
+    """The number equals those of others up to a distance, by two one-sided tests.
 
     Attributes:
         by: The largest distance.
@@ -165,7 +165,7 @@ class Ratio(_Numbers):
 
 @dataclass(frozen=True, kw_only=True)
 class _Curves(_Pairs):
-    """About the curves of pairs."""
+    """A statement about the curves of pairs."""
 
     def _serves(self, trial: Trial) -> bool:
         return bool(trial.curve(self.quantity))
@@ -204,7 +204,7 @@ class Leads(_Curves):
 
     Attributes:
         after: The epoch.
-        share: The least share of evaluations.
+        share: The smallest share of evaluations.
     """
 
     after: float
@@ -247,7 +247,7 @@ class Tuned(Statement):
         return (*self.runs, *self.than)
 
     def judge(self, evidence: Evidence) -> Finding:
-        """What runs say about it: every row of the grid has to be there."""
+        """What runs say about it: every row of the grid must have been run."""
         if lacking := [name for name in self.recipes if not evidence.trials(name)]:
             return combine([missing(name) for name in lacking])
         seeds = set.intersection(
@@ -275,7 +275,7 @@ class Tuned(Statement):
 
 
 def _value_at(curve: Sequence[Point], epoch: float) -> float:
-    """Between the points of a curve; the first or the last value outside.
+    """The interpolated value of a curve; outside of it the first or the last value.
 
     Example:
         >>> _value_at([Point(1.0, 4.0), Point(3.0, 2.0)], 2.0)

@@ -1,4 +1,4 @@
-"""Verdicts for a page: each with the curves and the pictures that it was judged by."""
+"""Verdicts for a page: each with the curves and pictures that it is based on."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ __all__ = ["missing_command", "show_verdicts"]
 
 
 def missing_command(verdict: Verdict) -> str:
-    """The command that makes what a verdict lacks, runs or a study; empty if it lacks none."""
+    """The command for the runs or the study that a verdict lacks; empty if it lacks none."""
     names = verdict.finding.missing
     if not names:
         return ""
@@ -32,11 +32,11 @@ def show_verdicts(
     report: Report,
     pictures: Mapping[str, bytes],
 ) -> list[JudgedClaim]:
-    """Verdicts with what they were judged by, the decided ones first.
+    """Verdicts with what they are based on, the decided ones first.
 
     Arguments:
         verdicts: On claims.
-        evidence: What they were judged by.
+        evidence: The evidence that they are based on.
         report: The same runs, in rows.
         pictures: Those of studies, by name.
     """
@@ -97,7 +97,7 @@ def _has_runs(judge: Judge, evidence: Evidence) -> bool:
 
 
 def _draw(name: str, judge: Judge, rows: Mapping[str, Row]) -> tuple[Figure, ...]:
-    """Charts of the quantities that the statements are about, a task each."""
+    """Charts of the quantities that the statements are about, one per task."""
     groups: dict[Quantity, dict[str, Row]] = {}
     for one in judge.statements:
         if isinstance(one, Statement):

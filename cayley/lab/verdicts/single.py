@@ -1,4 +1,4 @@
-"""Statements about one recipe at a time: its curves, its end, and whether it has one."""
+"""Statements about one recipe at a time: its curves, its end, and whether it diverges."""
 
 import math
 from abc import abstractmethod
@@ -22,7 +22,7 @@ __all__ = ["Diverges", "Drops", "Ends", "Reaches", "Returns", "Starts"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen(Statement):
-    """What is seen, or is not, in the curve of each seed."""
+    """A statement about something that is seen in the curve of each seed, or not."""
 
     def _judge_one(self, recipe: str, evidence: Evidence) -> Finding:
         trials = [one for one in evidence.trials(recipe) if one.curve(self.quantity)]
@@ -33,7 +33,7 @@ class _Seen(Statement):
     @property
     @abstractmethod
     def _phrase(self) -> str:
-        """What is looked for."""
+        """What is looked for, in words."""
 
     @abstractmethod
     def _seen(self, trial: Trial) -> bool:
@@ -61,7 +61,7 @@ class Starts(_Seen):
 
 @dataclass(frozen=True, kw_only=True)
 class Reaches(_Seen):
-    """At some time the curve passes a line; or never, or not any more after some epoch.
+    """The curve passes a line at some time, or before some epoch; or it never does.
 
     Attributes:
         line: The value.
@@ -88,13 +88,13 @@ class Reaches(_Seen):
 
 @dataclass(frozen=True, kw_only=True)
 class Returns(_Seen):
-    """After the curve has passed a line it comes back to another; or it does not.
+    """After the curve has passed a line, it returns to another; or it does not.
 
     Attributes:
         line: The value that it passes.
-        back: The value that it comes back to.
+        back: The value that it returns to.
         of: ``"baseline"`` for multiples of it.
-        ever: Whether it comes back.
+        ever: Whether it returns.
     """
 
     line: float
@@ -122,9 +122,9 @@ class Drops(_Seen):
     """The curve goes from one line to another within a time.
 
     Attributes:
-        start: The value that it leaves, once and for all before ``line``.
+        start: The value that it leaves for the last time before ``line``.
         line: The value that it passes.
-        within: Epochs.
+        within: The number of epochs.
         of: ``"baseline"`` for multiples of it.
     """
 
@@ -153,10 +153,10 @@ class Drops(_Seen):
 
 @dataclass(frozen=True, kw_only=True)
 class Diverges(Statement):
-    """The loss or the weights cease to be finite within a time.
+    """The loss or the weights become infinite or NaN within a time.
 
     Attributes:
-        within: Epochs.
+        within: The number of epochs.
     """
 
     within: float
@@ -190,7 +190,7 @@ class Ends(Statement):
         values = find_values(trials, self.quantity, self.at)
         if not values:
             return missing(recipe)
-        # so that lower values speak for it
+        # so that lower values support the statement
         sign = trials[0].sign(self.quantity) * (1.0 if self.passes else -1.0)
         line = find_line(trials[0], self.quantity, self.line, self.of)
         words = f"{value_words(recipe, self.quantity, values)} against {line:.4g}"

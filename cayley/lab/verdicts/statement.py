@@ -1,8 +1,8 @@
-"""What statements about runs have in common; ``judges.toml`` fills them in.
+"""The base class of statements about runs; ``judges.toml`` contains the statements.
 
 Every statement is about some recipes and a metric, such as ``test_mse``, and holds if it holds for
-each of the recipes. ``of = "baseline"`` makes a line a multiple of what the naive predictor gets.
-A line is passed towards better values: downwards for losses, upwards for accuracies.
+each of the recipes. ``of = "baseline"`` makes a line a multiple of the naive predictor's score. A
+line is passed towards better values: downwards for losses, upwards for accuracies.
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ Scale = Literal["", "baseline"]
 
 @dataclass(frozen=True, kw_only=True)
 class Statement(ABC):
-    """About recipes and a metric.
+    """A statement about recipes and a metric.
 
     Attributes:
         runs: Names of recipes.
@@ -44,7 +44,7 @@ class Statement(ABC):
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """All that are looked at."""
+        """All recipes that it is about."""
         return self.runs
 
     @property
@@ -68,8 +68,8 @@ def find_line(trial: Trial, quantity: Quantity, line: float, of: Scale) -> float
     baseline = trial.baseline(quantity)
     if baseline is None:
         raise RecipeError(
-            f"expected a baseline of {quantity.label} in {trial.run.folder}, got none: judge it by "
-            "a number"
+            f"expected a baseline of {quantity.label} in {trial.run.folder}, got none: use a "
+            "number in judges.toml"
         )
     return line * baseline
 
@@ -80,7 +80,7 @@ def line_words(line: float, of: Scale) -> str:
 
 
 def find_crossing(trial: Trial, quantity: Quantity, line: float, of: Scale) -> float:
-    """The epoch at which a curve first is better than a line; infinity for never."""
+    """The epoch at which a curve is first better than a line; infinity for never."""
     sign = trial.sign(quantity)
     value = sign * find_line(trial, quantity, line, of)
     return trial.first(quantity, lambda other: sign * other < value)

@@ -1,7 +1,7 @@
-"""How sure one can be, from a few seeds, that numbers differ: p-values of one-sided tests.
+"""How certain it is, from a few seeds, that numbers differ: p-values of one-sided tests.
 
-Values of seeds are taken as independent and roughly normal (Student, Welch 1947), times at which
-curves cross a line only as ordered, since some never do (Mann and Whitney 1947).
+Values of seeds are taken to be independent and roughly normal (Student, Welch 1947). Of the times
+at which curves cross a line only the order is used, since some never do (Mann and Whitney 1947).
 """
 
 import math
@@ -11,15 +11,15 @@ from statistics import mean, variance
 
 __all__ = ["ALPHA", "SEEDS", "p_below", "p_earlier", "p_less"]
 
-ALPHA = 0.05  # below it a difference is not taken for chance
-SEEDS = 3  # that a verdict needs at least
+ALPHA = 0.05  # the largest p-value of a significant difference
+SEEDS = 3  # the smallest number of seeds for a verdict
 
 
 def p_below(values: Sequence[float], line: float) -> float:
     """The probability of values as low as these if their expectation were at a line.
 
     Arguments:
-        values: One a seed; at least two.
+        values: One per seed; at least two.
         line: What they are compared with.
 
     Example:
@@ -36,9 +36,9 @@ def p_less(first: Sequence[float], second: Sequence[float], by: float = 0.0) -> 
     r"""The probability of such a difference if :math:`E x + by = E y`.
 
     Arguments:
-        first: Values :math:`x`, one a seed; at least two.
-        second: Values :math:`y`, likewise.
-        by: How much lower the first have to be; negative where they may be higher.
+        first: Values :math:`x`, one per seed; at least two.
+        second: Values :math:`y`, one per seed; at least two.
+        by: How much lower the first have to be; negative if they may be higher.
 
     Example:
         >>> p_less([1.0, 1.1, 0.9], [2.0, 2.1, 1.9]) < 0.01
@@ -58,8 +58,8 @@ def p_earlier(first: Sequence[float], second: Sequence[float]) -> float:
     """The probability of such an order if both came at the same times; infinity is never.
 
     Arguments:
-        first: Times, one a seed.
-        second: Times, likewise.
+        first: Times, one per seed.
+        second: Times, one per seed.
 
     Example:
         >>> round(p_earlier([10, 20, 30], [40, 50, math.inf]), 3)
@@ -74,8 +74,8 @@ def p_earlier(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _student(t: float, degrees: float) -> float:
-    """The probability that Student's t is at most so large."""
-    # scipy.stats has whole tests, and takes a second to import: a third of a report
+    """The probability that Student's t is at most ``t``."""
+    # not scipy.stats, which takes a second to import: a third of the time of a report
     from scipy.special import stdtr
 
     return float(stdtr(degrees, t))

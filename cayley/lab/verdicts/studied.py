@@ -13,13 +13,14 @@ __all__ = ["StudyNumber"]
 class StudyNumber:
     """A number of a study lies between two lines, in every seed.
 
-    Where nothing is random one seed decides. A study with other settings than its own only leans.
+    If nothing is random, one seed decides. A study with other settings than its own gives at most a
+    tendency.
 
     Attributes:
         study: The name of the study.
         number: The name of the number.
-        above: What it has to be greater than.
-        below: What it has to be less than.
+        above: A lower bound.
+        below: An upper bound.
     """
 
     study: str
@@ -29,7 +30,7 @@ class StudyNumber:
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """No run is looked at."""
+        """None: no run is needed."""
         return ()
 
     def judge(self, evidence: Evidence) -> Finding:

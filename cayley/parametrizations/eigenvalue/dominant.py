@@ -11,11 +11,11 @@ from cayley.parametrizations.eigenvalue.subspace import follow, order_of, sharpe
 
 __all__ = ["NOISE", "SCOUTS", "Event", "dominant_eigenpair", "followed_columns"]
 
-# Vectors followed on each side; the last of them, the scouts, get a random part of this norm.
+# Vectors tracked on each side; the last of them, the scouts, get a random part of this norm.
 COLUMNS = 32
 SCOUTS = 4
 NOISE = 0.1
-# Matrices up to this size are decomposed at every call, others once in so many calls.
+# Matrices up to this size are decomposed at every call, larger ones once every AUDIT calls.
 SMALL = 96
 AUDIT = 128
 
@@ -24,15 +24,15 @@ class Event(IntEnum):
     """How an eigenpair was found; all but ``FOLLOWED`` and ``LATE`` took a full decomposition.
 
     Attributes:
-        FOLLOWED: From the subspaces of the call before.
-        DIRECT: There was nothing to follow, or the matrix is so small that this is faster.
-        AUDIT: It was time to look at all eigenvalues.
+        FOLLOWED: From the subspaces of the previous call.
+        DIRECT: There was no previous call, or the matrix is so small that this is faster.
+        AUDIT: It was time to compute all eigenvalues.
         RESIDUAL: The iteration did not converge, or its two sides did not agree.
-        TIE: Another eigenvalue is, as far as the iteration can tell, as large in modulus.
+        TIE: Another eigenvalue has, as far as the iteration can tell, the same modulus.
         MULTIPLE: The eigenvalue is (nearly) multiple; its derivative is taken as 0.
-        NONFINITE: The matrix has entries that are no numbers; so has the answer.
-        LATE: Followed on a GPU without waiting for it, and found in a later call to have been too
-            rough, or not the largest any more.
+        NONFINITE: The matrix has non-finite entries, and so has the result.
+        LATE: Tracked on a GPU without waiting, and found in a later call to have been too
+            inaccurate, or no longer the largest.
     """
 
     FOLLOWED = 0
@@ -57,35 +57,36 @@ def dominant_eigenpair(
 
     .. math:: T u = \lambda u, \qquad v^* T = \lambda v^*, \qquad \rho(T) = |\lambda|
 
-    Subspace iteration on :math:`T` and on :math:`T^\top`, each from the k vectors that the call
-    before left, see :func:`~.eigenvalue.subspace.follow`: some products with T, some
-    Rayleigh–Ritz steps, and a correction of the first pair alone. An answer is trusted when its two
-    residuals are small against the distance to the other Ritz values, and each of these, with its
-    own error, is smaller than :math:`|\lambda|`; otherwise all eigenvalues are computed.
+    Subspace iteration on :math:`T` and on :math:`T^\top`, each starting from the k vectors of the
+    previous call, see :func:`~.eigenvalue.subspace.follow`: some products with T, some
+    Rayleigh–Ritz steps, and a correction of the first pair alone. The result is trusted if its two
+    residuals are small compared with the distance to the other Ritz values, and if each of these,
+    including its error, is smaller than :math:`|\lambda|`; otherwise all eigenvalues are computed.
 
-    The vectors stand for the k largest eigenvalues, so that one that grows is there long before it
-    is the largest; when it crosses, the order of the Ritz values changes and nothing else. One that
-    leaps ahead from outside in a single step comes in by the products, and mixes with what is there
-    before it stands alone: mixtures are known by their residuals, and no answer is given while
-    there are any. If it has no part at all in the subspace, it takes root in the last vectors,
-    which get a random part at every call, and grows from call to call. And every ``AUDIT`` calls
-    all eigenvalues are computed.
+    The vectors belong to the k largest eigenvalues, so a growing eigenvalue is among them long
+    before it is the largest; when it overtakes, only the order of the Ritz values changes. An
+    eigenvalue that jumps ahead from outside in a single step enters through the products, and mixes
+    with the others before it stands alone: such mixtures have large residuals, and no result is
+    given while there are any. If it has no component in the subspace at all, it first enters the
+    last vectors, which get a random part at every call, and grows from call to call. In addition,
+    all eigenvalues are computed every ``AUDIT`` calls.
 
     Note:
-        T decides how much work this is, so the GPU is waited for: at the start, at every
-        Rayleigh–Ritz step, mostly one, and at the end. The vectors stay on T's device; the k × k
-        eigenproblems are solved on the CPU. The second derivative of ρ is right; it costs a full
+        How much work this is depends on T, so it waits for the GPU: at the start, at every
+        Rayleigh–Ritz step (mostly one), and at the end. The vectors stay on T's device; the k × k
+        eigenproblems are solved on the CPU. The second derivative of ρ is correct, but costs a full
         decomposition.
 
     Arguments:
         T: The matrix, real, (s, s).
-        right: The vectors that the call before returned, (s, k); zeros if there was none, and k = 0
-            to have all eigenvalues computed.
+        right: The vectors that the previous call returned, (s, k); zeros if there was none, and
+            k = 0 to have all eigenvalues computed.
         left: The same for :math:`T^\top`.
-        counts: How often each :class:`Event` happened so far, (8), int64. It dates the audits,
-            seeds the random parts, and tells whether to warn of a multiple eigenvalue.
-        lax: Whether nobody needs the derivative of a ρ ≤ 1, bool, (). Such a ρ is then right to
-            1e-6, u and v are rough, and a multiple eigenvalue is nothing to warn of.
+        counts: How often each :class:`Event` has happened so far, (8), int64. It decides when the
+            audits take place, seeds the random parts, and tells whether a warning of a multiple
+            eigenvalue is due.
+        lax: Whether the derivative of a ρ ≤ 1 is not needed, bool, (). Such a ρ is then accurate to
+            1e-6, u and v are rough, and there is no warning of a multiple eigenvalue.
 
     Returns:
         ρ, differentiable in T; λ, complex, with a nonnegative imaginary part; u and v, complex, of
@@ -106,7 +107,7 @@ def dominant_eigenpair(
 def _forward(
     T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    # all that must be known beforehand, at once; the extremes of T are NaN where an entry is
+    # everything that the CPU must know, in one transfer; the extremes of T are NaN if an entry is
     finite = torch.stack(T.aminmax()).isfinite().all()
     seen, finite, started, lenient, warned = torch.stack(
         (counts.sum(), finite, right.any(), lax, counts[Event.MULTIPLE])
@@ -125,7 +126,7 @@ def _forward(
         nan = T.new_full((len(T),), torch.nan, dtype=T.dtype.to_complex())
         answer, event = (complex(torch.nan, torch.nan), nan, nan, right, left), Event.NONFINITE
     eigenvalue, u, v, right, left = answer
-    # an operator may not return what it was given
+    # a custom operator must not return its inputs
     return (
         T.new_tensor(abs(eigenvalue)),
         u.new_tensor(eigenvalue, dtype=T.dtype.to_complex()),
@@ -143,7 +144,7 @@ Answer = tuple[complex, Tensor, Tensor, Tensor, Tensor]
 def _follow(
     T: Tensor, right: Tensor, left: Tensor, seen: int, lax: bool
 ) -> tuple[Answer | None, Event]:
-    """The eigenpair by iteration, or the reason why it is not to be trusted."""
+    """The eigenpair by iteration, or the reason why it cannot be trusted."""
     if seen % AUDIT == 0:
         return None, Event.AUDIT
     # an accelerator may round float32 products to fewer digits than the residuals need
@@ -175,7 +176,7 @@ def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
         order = order_of(theta)
         theta, E = theta[order], E[:, order]
         right = torch.linalg.qr(torch.where(theta.imag < 0, E.imag, E.real)[:, :k]).Q
-        # rows of the inverse are left eigenvectors; if there is none, any start must do
+        # rows of the inverse are left eigenvectors; if there is no inverse, any start will do
         rows = torch.linalg.solve_ex(E.mT, torch.eye(len(E), k).to(E)).result
         left = torch.where(theta[:k].imag < 0, rows.imag, rows.real)
         left = torch.linalg.qr(left).Q if left.isfinite().all() else right
@@ -199,8 +200,8 @@ def least_overlap(dtype: torch.dtype) -> float:
 def _warn(eigenvalue: complex) -> None:
     warnings.warn(
         f"the dominant eigenvalue {eigenvalue:.6g} is (nearly) multiple and has no "
-        "derivative: this step is a plain one, which takes the spectral radius as constant. It is "
-        "counted under Event.MULTIPLE; if it happens often, draw the matrix anew",
+        "derivative: the gradient of this step takes the spectral radius as a constant. Such steps "
+        "are counted as Event.MULTIPLE; if there are many, initialise the matrix again",
         stacklevel=2,
     )
 
@@ -234,7 +235,7 @@ def _differentiate(ctx: Any, grad_rho: Tensor | None, *_: None) -> tuple[Tensor 
     if grad_rho is None:
         return None, None, None, None, None
     if torch.is_grad_enabled() and T.requires_grad:
-        # the gradient will be differentiated itself: torch's own decomposition can be
+        # the gradient will be differentiated again, which torch's own decomposition allows
         theta = torch.linalg.eigvals(T)
         radius = theta.abs()[theta.detach().abs().argmax()]
         (C,) = torch.autograd.grad(radius, T, create_graph=True)

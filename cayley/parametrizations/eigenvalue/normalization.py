@@ -1,4 +1,4 @@
-"""Matrices whose spectral radius does not pass one, by eigenvalue normalisation."""
+"""Matrices whose spectral radius does not exceed one, by eigenvalue normalisation."""
 
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -37,8 +37,8 @@ def spectral_radius(T: Tensor) -> Tensor:
     :math:`v^* T = \lambda v^*`.
 
     Note:
-        Where the dominant eigenvalue is (nearly) multiple the gradient does not exist; it is then
-        taken as 0, with a warning. Where different eigenvalues tie for the largest modulus the
+        If the dominant eigenvalue is (nearly) multiple, the gradient does not exist; it is then
+        taken as 0, with a warning. If different eigenvalues tie for the largest modulus, the
         gradient jumps; it is that of one of them.
 
     References:
@@ -66,11 +66,11 @@ def spectral_radius(T: Tensor) -> Tensor:
 
 
 class EigenvalueNormalization(Parametrization):
-    r"""Matrices :math:`W = T / (\rho(T) + \epsilon)`, once ρ(T) has passed 1.
+    r"""Matrices :math:`W = T / (\rho(T) + \epsilon)`, once ρ(T) has exceeded 1.
 
-    At first W = T. The first T with ρ(T) > 1 that training meets closes a latch, and from then on
-    W is normalised, also where ρ(T) falls below 1 again. With
-    :math:`G = \partial L / \partial W`, the gradient then is
+    At first W = T. The first T with ρ(T) > 1 in training closes a latch, and from then on W is
+    normalised, even if ρ(T) falls below 1 again. With :math:`G = \partial L / \partial W`, the
+    gradient is then
 
     .. math::
         \frac{\partial L}{\partial T} = \frac{1}{\rho + \epsilon} \Big[ G -
@@ -80,23 +80,23 @@ class EigenvalueNormalization(Parametrization):
     with S as in :func:`spectral_radius`. For ε = 0 it is orthogonal to T.
 
     Note:
-        The reference prints 1/(ρ + ε) before the inner product; its own proof has the 1/ρ that
-        stands here, and the two agree for ε = 0 only. With ε = 0, the reference's choice, the
-        spectral radius of W is 1, not less.
+        The reference prints 1/(ρ + ε) before the inner product; its own proof has the 1/ρ that is
+        used here. The two agree for ε = 0 only. With ε = 0, the reference's choice, the spectral
+        radius of W is 1, not less.
 
-        Where the dominant eigenvalue is (nearly) multiple there is no gradient, and the reference
+        If the dominant eigenvalue is (nearly) multiple there is no gradient, and the reference
         takes a plain step, without normalisation. So does this map, as far as the gradient is
         concerned: ρ counts as a constant, :math:`\partial L/\partial T = G / (\rho + \epsilon)`.
-        W itself stays normalised, since T may have grown far beyond ρ = 1 by then, and a
-        recurrence with such a matrix overflows. The first such step warns.
+        W itself stays normalised, since T may have grown far beyond ρ = 1 by then, and a recurrence
+        with such a matrix overflows. The first such step warns.
 
-        Only :meth:`advance`, by which a layer's forward pass in training calls the map, changes
-        what it remembers. Any other call uses a ρ(T) > 1 as a closed latch would, and forgets it:
-        neither reading W nor evaluation leaves a trace in training.
+        Only :meth:`advance`, which a layer's forward pass calls in training, changes the buffers.
+        Any other call normalises if ρ(T) > 1 but does not close the latch: neither reading W nor
+        evaluation affects training.
 
-        On an NVIDIA GPU, training follows the eigenpair of a float32 matrix with a
-        :class:`~.eigenvalue.tracker.Tracker`, which waits for the GPU no more once the training has
-        become calm, and says what that means. Reading W waits; so does everything under
+        On an NVIDIA GPU, training tracks the eigenpair of a float32 matrix with a
+        :class:`~.eigenvalue.tracker.Tracker`, which stops waiting for the GPU once T changes slowly
+        enough (see there). Reading W waits; so does everything under
         ``cayley.backend("reference")``, where the tracker is not used.
 
     References:
@@ -111,10 +111,10 @@ class EigenvalueNormalization(Parametrization):
     Attributes:
         latched: Whether the latch has closed, a bool tensor.
         counts: How often each :class:`~.eigenvalue.dominant.Event` has happened.
-        right, left: The vectors from which the next call finds the dominant eigenpair; None where T
-            is so small that it is decomposed at every call.
-        status, lead, gram: What else a tracker knows, see :class:`~.eigenvalue.tracker.Following`;
-            float64 whatever the dtype of the map, None where nothing is followed.
+        right, left: The vectors from which the next call finds the dominant eigenpair; None if T is
+            so small that it is decomposed at every call.
+        status, lead, gram: The other buffers of a tracker, see
+            :class:`~.eigenvalue.tracker.Following`; always float64, None if nothing is tracked.
 
     Shapes:
         T (s, s) ↦ W (s, s).
@@ -146,7 +146,7 @@ class EigenvalueNormalization(Parametrization):
         state = Following.zeros(s)
         self._is_followed = state.right.numel() > 0
         for name, buffer in state._asdict().items():
-            # safetensors knows no buffer without entries
+            # None, since safetensors cannot store empty buffers
             needed = self._is_followed or name in ("latched", "counts")
             self.register_buffer(name, buffer if needed else None)
         self._tracker: Cache[Tracker] = Cache()
@@ -160,7 +160,7 @@ class EigenvalueNormalization(Parametrization):
         return Following(*(getattr(self, name) for name in Following._fields))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or cast, as ``to`` does; what the kernels read as float64 stays that."""
+        """Move or cast, as ``to`` does; buffers that the kernels read as float64 stay so."""
         exact = (self.status, self.lead, self.gram)
 
         def apply(X: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class EigenvalueNormalization(Parametrization):
             # the operator has a gradient only
             if needs_loop(T):
                 return self._normalise(T, torch.linalg.eigvals(T).abs().max())[0]
-            # with the bits that :meth:`with_pullback` gives, where no derivative is asked for
+            # where no derivative is needed: bitwise the same matrix as :meth:`with_pullback` gives
             if computes_now(T) and not differentiated(T) and self._is_tracked(T):
                 return T / self._track(T, update)[-1]
             nothing = T.new_zeros(self.n, 0)
@@ -197,14 +197,14 @@ class EigenvalueNormalization(Parametrization):
                     state = self._following
                     state.right.copy_(right)
                     state.left.copy_(left)
-                    # what a tracker knew belongs to other vectors
+                    # the tracker's buffers belong to other vectors now
                     for buffer in (state.status, state.lead, state.gram):
                         buffer.zero_()
         return W
 
     @torch.no_grad()
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
-        """The matrix, apart from any graph, and the closed form of its gradient."""
+        """The matrix, detached, and its pullback in closed form."""
         (T,) = X
         if not self._is_tracked(T):
             return super().with_pullback(T, update=update)
@@ -218,9 +218,9 @@ class EigenvalueNormalization(Parametrization):
 
     @torch.no_grad()
     def _track(self, T: Tensor, update: bool) -> Tensor:
-        """A tracker's answer; who only reads gets that of the next step, from a copy."""
+        """A tracker's result; without ``update`` that of the next step, computed on a copy."""
         if not update:
-            # the versions of tensors, which inference mode does without, tell a tracker of changes
+            # outside inference mode: the tracker notices changes by version counters
             with torch.inference_mode(False), torch.no_grad():
                 state = Following(*(x.clone() for x in self._following))
                 return Tracker()(T, state, self.eps)
@@ -228,7 +228,7 @@ class EigenvalueNormalization(Parametrization):
         return tracker(T, self._following, self.eps)
 
     def _normalise(self, T: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-        """W, and whether the latch is closed now; there is no way to normalise ρ = 0."""
+        """W, and whether the latch is closed now; ρ = 0 cannot be normalised."""
         latched = self.latched | (rho.detach() > 1)
         return T / torch.where(latched & (rho.detach() != 0), rho + self.eps, 1.0), latched
 
@@ -238,12 +238,12 @@ class EigenvalueNormalization(Parametrization):
         return {event.name: int(self.counts[event]) for event in Event}
 
     def right_inverse(self, W: Tensor) -> Tensor:
-        """``W`` itself up to rounding, where ρ(W) ≤ 1; opens the latch, so that W = T again."""
+        """``W`` itself up to rounding, if ρ(W) ≤ 1; opens the latch, so that W = T again."""
         self.check(W)
         self._forget()
         if self.eps == 0:
             return W.clone()
-        # a ρ that rounding takes above 1 would close the latch, and W be divided by 1 + ε
+        # if rounding made ρ larger than 1, the latch would close and W be divided by 1 + ε
         limit = 1 - 16 * torch.finfo(W.dtype).eps
         return W / (torch.linalg.eigvals(W).abs().max() / limit).clamp(min=1)
 
@@ -263,7 +263,7 @@ class EigenvalueNormalization(Parametrization):
     ) -> Sequence[Tensor]:
         """Blocks γ [[cos t, −sin t], [sin t, cos t]], t ~ U[0, π/2), γ ~ U[−1, 1).
 
-        An odd size leaves one block γ. The latch is open and nothing is followed yet.
+        An odd size leaves one block γ. The latch is open and nothing is tracked yet.
         """
         self._forget()
         s = self.n
@@ -277,7 +277,7 @@ class EigenvalueNormalization(Parametrization):
         return (T,)
 
     def project(self, W: Tensor) -> Tensor:
-        """W divided by its spectral radius where that is above 1."""
+        """W divided by its spectral radius if that is above 1."""
         return W / torch.linalg.eigvals(W).abs().max().clamp(min=1)
 
     def defect(self, W: Tensor) -> Tensor:

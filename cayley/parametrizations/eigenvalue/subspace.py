@@ -1,7 +1,7 @@
 r"""The largest eigenvalue of a matrix by subspace iteration on both sides, from a good start.
 
-Eigenvalues of a real matrix are complex. All of this keeps real bases of the spaces that conjugate
-pairs span, and a complex vector as two real rows, so that the large products are real.
+Eigenvalues of a real matrix are complex. This module keeps real bases of the spaces that conjugate
+pairs span, and stores a complex vector as two real rows, so that the large products are real.
 """
 
 import math
@@ -28,10 +28,10 @@ CYCLES = 8
 PRODUCTS = 4, 8
 STRETCH = 4
 TERMS = 32
-# Relative errors of an eigenvalue: if nobody needs its eigenvectors, and before it is corrected.
+# Relative errors of an eigenvalue: if its eigenvectors are not needed, and before its correction.
 ROUGH = 1.5e-7
 NEAR = 1e-5
-# The residual, in units of the spectral radius, from which on a Ritz vector is a mixture.
+# The residual, in units of the spectral radius, above which a Ritz vector counts as a mixture.
 BLUR = 0.1
 
 
@@ -50,7 +50,7 @@ class Eigenpair(NamedTuple):
 
 
 class RitzProblem(NamedTuple):
-    """All that a Rayleigh–Ritz step needs to know of A, (k, k) each, on the CPU.
+    """All that a Rayleigh–Ritz step needs to know about A, (k, k) each, on the CPU.
 
     VᵀAV and the Gram matrix of what AV has outside the space of V; WᵀAᵀW, and the same for AᵀW;
     WᵀV and WᵀAV. V and W are orthonormal.
@@ -65,7 +65,7 @@ class RitzProblem(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """What a Rayleigh–Ritz step takes for the largest eigenvalue.
+    """The pair that a Rayleigh–Ritz step takes to be the one of the largest eigenvalue.
 
     Attributes:
         eigenvalue: θ, with a nonnegative imaginary part.
@@ -99,31 +99,31 @@ def follow(
     r"""Eigenvalue of largest modulus and its eigenvectors, by subspace iteration on both sides.
 
     A few products with A on one side and :math:`A^\top` on the other, then two Rayleigh–Ritz steps.
-    The eigenvalues θ of :math:`V^\top A V` stay within the norm of A, and tell what there is. Those
-    of the pencil :math:`W^\top A V - \theta\, W^\top V` refine them: they are off by
-    :math:`r_u r_v / (c\, d)` only, with the norms of the right and the left residual, the modulus c
-    of the two vectors' inner product, and the distance d to other eigenvalues. As d, the bound
-    takes the least distance to another θ, and the estimate the spectral radius.
+    The eigenvalues θ of :math:`V^\top A V` stay within the norm of A, and show which eigenvalues
+    there are. Those of the pencil :math:`W^\top A V - \theta\, W^\top V` refine them: their error
+    is only :math:`r_u r_v / (c\, d)`, with the norms of the right and the left residual, the
+    modulus c of the two vectors' inner product, and the distance d to other eigenvalues. For d, the
+    bound takes the smallest distance to another θ, and the estimate takes the spectral radius.
 
     Then the first pair alone is corrected. With the vector :math:`u = V x` and its residual ϱ,
 
     .. math:: u + \Pi \sum_{i<n} \frac{A^i}{\theta^{i+1}} \varrho, \qquad
               \Pi = I - V (W^\top V)^{-1} W^\top
 
-    has a residual like that of n more products, which are products with one vector only. If they
-    would have to be too many, inverse iteration takes their place.
+    has a residual like that after n more products, but takes products with one vector only. If too
+    many would be needed, inverse iteration is used instead.
 
     Arguments:
         A: The matrix, real, (s, s).
         V: The columns to start from, (s, k).
         W: Those for :math:`A^\top`, (s, k).
-        eps: The precision of the answer: the eigenvectors are right to about its root.
+        eps: The precision of the eigenvalue: the eigenvectors are accurate to about its root.
         lax: Whether an eigenvalue of modulus below 1 is enough, without good eigenvectors.
 
     Returns:
-        The eigenpair, or None; columns to start from the next time, by falling modulus of the
-        eigenvalues; and whether, if None, another eigenvalue may be as large. Otherwise it is the
-        residual that is too large.
+        The eigenpair, or None; columns to start from next time, by decreasing modulus of the
+        eigenvalues; and whether the reason for None is that another eigenvalue may be as large.
+        Otherwise the reason is a residual that is too large.
 
     Example:
         >>> A = torch.diag(torch.cat((torch.linspace(0.1, 0.5, 99), torch.ones(1))))
@@ -186,7 +186,7 @@ def _orthonormal_problem(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> RitzPr
 
 
 def candidate(P: RitzProblem, eps: float) -> Candidate | None:
-    """The largest eigenvalue as far as one can tell, or None if there is nothing to tell from."""
+    """The largest eigenvalue as far as the bases show it, or None if they are not finite."""
     inverse = torch.linalg.inv_ex(P.M).inverse
     pencil = inverse @ P.N
     if not (P.H.isfinite().all() and pencil.isfinite().all()):
@@ -201,7 +201,7 @@ def candidate(P: RitzProblem, eps: float) -> Candidate | None:
     nearest = pencil_upper[(X[:, pencil_upper].mH @ e).abs().argmax(0)]
     refined, x, z = q[nearest], X[:, nearest], Z[:, nearest]
     c = torch.linalg.vector_norm(z, dim=0).reciprocal()
-    # complex arithmetic leaves some dust on what is real
+    # complex arithmetic leaves small imaginary parts on real vectors
     z = torch.where(refined.imag == 0, z.real, z) * c
     r = _residuals(theta, e, P.H, P.H_out)
     r_x, r_z = _residuals(refined, x, P.H, P.H_out), _residuals(refined, z, P.K, P.K_out)
@@ -242,20 +242,20 @@ def candidate(P: RitzProblem, eps: float) -> Candidate | None:
 
 
 def _eig(H: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues by falling modulus, and their vectors."""
+    """Eigenvalues by decreasing modulus, and their vectors."""
     theta, E = torch.linalg.eig(H)
     order = order_of(theta)
     return theta[order], E[:, order]
 
 
 def order_of(theta: Tensor) -> Tensor:
-    """Indices by falling modulus, of a positive imaginary part before those of its mate."""
+    """Indices by decreasing modulus, positive imaginary parts before their conjugates."""
     order = theta.imag.argsort(descending=True, stable=True)
     return order[theta[order].abs().argsort(descending=True, stable=True)]
 
 
 def _residuals(theta: Tensor, X: Tensor, H: Tensor, H_out: Tensor) -> Tensor:
-    """Norms of (A − θ)Vx, from what is in the space of V and what is not."""
+    """Norms of (A − θ)Vx, from the parts inside and outside the space of V."""
     inside = (H.to(X.dtype) @ X - theta * X).abs().square().sum(0)
     return (inside + (X.conj() * (H_out.to(X.dtype) @ X)).sum(0).real.clamp(min=0)).sqrt()
 
@@ -268,7 +268,7 @@ def _real_basis(theta: Tensor, E: Tensor, first: Tensor) -> Tensor:
 
 
 def _terms(excess: float, ratio: float) -> int:
-    """How many terms make a residual smaller by a factor, if each does by a ratio."""
+    """How many terms reduce a residual by a factor, if each reduces it by a ratio."""
     if excess <= 1:
         return 0
     return math.ceil(math.log(excess) / -math.log(ratio)) if 0 < ratio < 1 else TERMS + 1
@@ -299,7 +299,7 @@ def _quotient(A: Tensor, u: Tensor, w: Tensor) -> Eigenpair:
     u, Au, w, wA = (torch.complex(*rows) for rows in (u, u @ A.mT, w, w @ A))
     # the products may be rounded to fewer digits, but not the sums
     double = torch.complex128
-    # sums, since torch 2.8 has wrong products of complex vectors on aarch64
+    # sums, since products of complex vectors are wrong in torch 2.8 on aarch64
     c = (w.to(double) * u.to(double)).sum()
     eigenvalue = (w.to(double) * Au.to(double)).sum() / c
     theta = eigenvalue.to(u.dtype)
@@ -314,7 +314,7 @@ def _lead(u: Tensor, X: Tensor, n: int) -> Tensor:
 
 
 def sharpen(A: Tensor, eigenvalue: complex, y: Tensor, z: Tensor) -> Eigenpair:
-    r"""The eigenpair next to a value, by inverse iteration.
+    r"""The eigenpair nearest to a value, by inverse iteration.
 
     For a complex value λ the iteration is that of the real matrix
     :math:`(A - \lambda)(A - \bar\lambda)`. It finds a vector y of the plane of the pair, and
@@ -347,7 +347,7 @@ def sharpen(A: Tensor, eigenvalue: complex, y: Tensor, z: Tensor) -> Eigenpair:
     if not b:
         return _quotient(A, *(torch.stack((x, torch.zeros_like(x))) for x in (y, z)))
     Ay, zA = A @ y, z @ A
-    # what λ is off leaves that much of the mate's vector: once more, with the quotient
+    # the error of λ leaves as much of the conjugate's vector: once more, with the quotient
     for _ in range(2):
         pair = _quotient(A, torch.stack((Ay - a * y, b * y)), torch.stack((zA - a * z, b * z)))
         a, b = pair.eigenvalue.real, pair.eigenvalue.imag
@@ -365,7 +365,7 @@ def regular_factors(M: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def ritz_problem(gram: Tensor) -> RitzProblem:
-    """What a Rayleigh–Ritz step needs to know, in orthonormal bases, from all inner products.
+    """The input of a Rayleigh–Ritz step, in orthonormal bases, from all inner products.
 
     Arguments:
         gram: Those of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
@@ -386,9 +386,9 @@ def ritz_problem(gram: Tensor) -> RitzProblem:
 
 
 def stands_alone(gram: Tensor, theta: complex) -> bool:
-    """Whether every other Ritz value, with the largest residual there is, is below |θ| in modulus.
+    """Whether every other Ritz value, plus the largest residual, is below |θ| in modulus.
 
-    This is quick, and enough where an eigenvalue is far ahead of the others.
+    This is quick, and enough if an eigenvalue is far ahead of the others.
 
     Arguments:
         gram: All inner products of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).

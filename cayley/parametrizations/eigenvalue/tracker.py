@@ -1,9 +1,8 @@
-"""Following a dominant eigenpair on a GPU without waiting for it, and looking at it afterwards.
+"""Tracking a dominant eigenpair on a GPU without waiting, and checking it afterwards.
 
-What :func:`~.eigenvalue.subspace.follow` decides by looking at numbers, a GPU would have to be
-waited for. Here a step decides nothing: the products, the terms of the series and the steps of the
-inverse iteration are as many as the caller says, and the numbers that tell whether they were enough
-are part of what it writes.
+:func:`~.eigenvalue.subspace.follow` decides by numbers how to go on, which waits for a GPU. Here a
+step decides nothing: the caller chooses the number of products, of terms of the series and of steps
+of the inverse iteration, and the step also writes the numbers that show whether they were enough.
 """
 
 import cmath
@@ -32,24 +31,24 @@ from cayley.parametrizations.eigenvalue.subspace import (
 
 __all__ = ["Following", "Status", "Tracker"]
 
-# So many good answers in a row are waited for; after them, every answer's residuals are looked at
-# one call later, all eigenvalues of the space of the columns once in CHECK calls and those of T in
-# AUDIT.
+# CALM good results in a row are waited for. After them, the residuals of a result are checked one
+# call later, all eigenvalues in the space of the columns every CHECK calls, and those of T every
+# AUDIT calls.
 CALM = 8
 CHECK = 16
 AUDIT = 8192
-# How often T is followed from where the last answer was, if that is waited for and not good.
+# How often tracking is repeated from the last result, if that was waited for and is not good.
 TRIES = 6
-# How far θ may be off what the space of the columns knows, above that one's own bound.
+# How far θ may be from the eigenvalue in the space of the columns, beyond that one's error bound.
 NEAR = 1e-5
 # The residual that decides between little and much work.
 FINE = 2e-4
 # The largest estimated error of ρ, and the largest residual of good eigenvectors, in units of ρ;
-# nobody waits for the next answer where an error was smaller by MARGIN.
+# the next result is not waited for if the error was smaller by the factor MARGIN.
 ERROR = 5e-7
 RESIDUAL = 1e-3
 MARGIN = 5
-# Residuals from which on vectors are none: what is known already stays. src/quotient.cu has it too.
+# Residuals above which vectors are unusable, and the last ones stay. src/quotient.cu has it too.
 ROUGH = 0.1
 
 
@@ -66,7 +65,7 @@ class Work(NamedTuple):
 
 
 LITTLE, MUCH = Work(3, 4), Work(3, 24)
-# For a matrix that has changed so much that other eigenvectors have to come into the columns.
+# For a matrix that has changed so much that other eigenvectors have to enter the columns.
 MOST = Work(8, 24)
 
 
@@ -92,7 +91,7 @@ class Following(NamedTuple):
 
     @classmethod
     def zeros(cls, s: int, *, dtype: torch.dtype | None = None) -> "Following":
-        """Those for an (s, s) matrix that was not met yet; dtype is that of the columns."""
+        """The buffers for a new (s, s) matrix; dtype is that of the columns."""
         k = followed_columns(s)
         return cls(
             torch.zeros(s, k, dtype=dtype),
@@ -106,17 +105,17 @@ class Following(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What the last call left, as the buffer ``status`` has it.
+    """The result of the last call, as stored in the buffer ``status``.
 
     Attributes:
-        real, imag: λ; 0 if there is none to follow.
+        real, imag: λ; 0 if there is none to track.
         r_u, r_v: The norms of the residuals, in units of |λ|.
         start: The larger of them before the series.
         overlap: |v*u|.
-        scale: The |λ| of the call before.
+        scale: The |λ| of the previous call.
         seen: The number of calls.
         latched: Whether the latch is closed.
-        streak: How many good answers in a row were waited for.
+        streak: How many good results in a row were waited for.
         terms: The number of terms of the series.
     """
 
@@ -139,33 +138,33 @@ class Status(NamedTuple):
 
     @property
     def calm(self) -> bool:
-        """Whether the next answer will be good, if T changes as it did; that is a good one too."""
+        """Whether this result is good, and the next will be if T changes as much again."""
         return self.good and MARGIN * self.r_u * self.r_v <= ERROR * self.overlap
 
     @property
     def good(self) -> bool:
-        """Whether ρ is right, and the eigenvectors are where anybody needs them; NaN is not."""
+        """Whether ρ is accurate, and so are the eigenvectors if they are needed; not for NaN."""
         precise = self.r_u * self.r_v <= ERROR * self.overlap
         lax = not self.latched and abs(self.eigenvalue) <= 1
         return precise and (lax or max(self.r_u, self.r_v) <= RESIDUAL * self.overlap)
 
     @property
     def vectors(self) -> bool:
-        """Whether the columns follow T, though they may be rough; NaN does not."""
+        """Whether the columns track T, even if roughly; not for NaN."""
         return max(self.r_u, self.r_v) < ROUGH
 
     @property
     def next_work(self) -> Work:
-        """As much as a change like the last one needs."""
+        """The work that a change like the last one needs."""
         if not self.terms or not self.start > 0:
             return MUCH
-        # each term shortens the residual by about the same factor
+        # each term reduces the residual by about the same factor
         shortened = (max(self.r_u, self.r_v) / self.start) ** (LITTLE.terms / self.terms)
         return LITTLE if self.start * shortened <= FINE else MUCH
 
 
 class Track(NamedTuple):
-    """What a step leaves: rows are real and imaginary parts, sides are right and left.
+    """The result of a step: rows are real and imaginary parts, sides are right and left.
 
     Attributes:
         u: The vectors, not normalised; that of the left side not conjugated, (2, 2, s).
@@ -173,7 +172,7 @@ class Track(NamedTuple):
         residual: Their residuals before the series, (2, 2, s).
         columns: Bases for the next step, (2, s, k).
         gram: All inner products of V, W, AV and AᵀW, float64, (4k, 4k).
-        iteration: What the inverse iteration told.
+        iteration: The output of the inverse iteration.
     """
 
     u: Tensor
@@ -199,14 +198,14 @@ def track(A: Tensor, columns: Tensor, lead: Tensor, products: int, terms: int) -
 
     .. math:: u + \sum_{i<n} \frac{A^i}{\theta^{i+1}} \varrho,
 
-    and the columns of the next step take the correction in. No other eigenvalue is looked at;
-    whether one has become larger, the inner products tell later.
+    and the columns of the next step include the correction. No other eigenvalue is considered; the
+    inner products show later whether one has become larger.
 
     Note:
-        :func:`~.eigenvalue.subspace.follow` takes the part in the space of V out of the
-        correction. That needs the inverse of M, which the columns that get random parts make large
-        now and then. The residual has no such part to begin with, :math:`W^\top \varrho = 0`, and
-        what the products add is of second order.
+        :func:`~.eigenvalue.subspace.follow` removes the part in the space of V from the correction.
+        That needs the inverse of M, which is sometimes large because of the columns that get random
+        parts. The residual has no such part to begin with, :math:`W^\top \varrho = 0`, and the
+        products add one of second order only.
 
         Nothing waits for a GPU, and nothing depends on numbers: a CUDA graph can capture a step.
 
@@ -219,7 +218,7 @@ def track(A: Tensor, columns: Tensor, lead: Tensor, products: int, terms: int) -
         terms: The number of terms of the series, at least 1.
 
     Returns:
-        The eigenvectors, and all that is known about them.
+        The eigenvectors, and what is known about their accuracy.
     """
     X = columns
     for _ in range(products):
@@ -240,7 +239,7 @@ def track(A: Tensor, columns: Tensor, lead: Tensor, products: int, terms: int) -
 
 
 class _Stage:
-    """Tensors in fixed places, and the steps that work on them.
+    """Tensors at fixed addresses, and the steps that work on them.
 
     Arguments:
         state: The buffers.
@@ -248,7 +247,7 @@ class _Stage:
 
     Attributes:
         answer: What a :class:`Tracker` returns.
-        status, gram: Those of the state as the CPU sees them; the status, some time after a step.
+        status, gram: Copies of those of the state on the CPU; the status arrives after a step.
     """
 
     def __init__(self, state: Following, eps: float) -> None:
@@ -270,13 +269,13 @@ class _Stage:
         self._captured: dict[Work, Captured[None]] = {}
 
     def fits(self, state: Following, eps: float) -> bool:
-        """Whether these are the same buffers, in the same places."""
+        """Whether these are the same buffers, at the same addresses."""
         return eps == self.eps and all(
             a is b and a.data_ptr() == b.data_ptr() for a, b in zip(state, self.state, strict=True)
         )
 
     def step(self, T: Tensor, work: Work) -> None:
-        """Follow the eigenpair to T."""
+        """Track the eigenpair to T."""
         self.T.copy_(T)
         captured = self._captured.setdefault(work, Captured(self.T.device))
         captured(lambda: self._run(work))
@@ -294,7 +293,7 @@ class _Stage:
         columns = torch.where(self.ok, found.columns.to(columns.dtype), columns)
         right.copy_(columns[0])
         left.copy_(columns[1])
-        # what the next call looks at is on its way to the CPU
+        # copied to the CPU without waiting, for the next call to check
         self.status.copy_(status, non_blocking=True)
 
 
@@ -317,27 +316,26 @@ def _one_thread() -> Iterator[None]:
 
 
 class Tracker:
-    r"""Normalises a matrix by its spectral radius, following the dominant eigenpair.
+    r"""Normalises a matrix by its spectral radius, tracking the dominant eigenpair.
 
-    A call is one :func:`track`, which nothing waits for; on a GPU
-    it is a CUDA graph. Whether its answer was good is known afterwards:
+    A call is one :func:`track`, which does not wait; on a GPU it is a CUDA graph. Whether the
+    result was good is known afterwards:
 
-    - the first answers, ``CALM`` good ones in a row, are waited for and looked at immediately. From
-      one that is not good, or from a larger eigenvalue that the space of the columns knows, T is
-      followed once more; after ``TRIES`` of them
+    - the first results, until ``CALM`` good ones in a row, are waited for and checked immediately.
+      If a result is not good, or the space of the columns has a larger eigenvalue, tracking is
+      repeated from there; after ``TRIES`` attempts
       :func:`~.eigenvalue.dominant.dominant_eigenpair` takes over;
-    - after them, the residuals of an answer are looked at in the next call, when they have long
-      arrived, and the eigenvalues of the space of the columns after every ``CHECK`` calls. If an
-      answer was not good, or another eigenvalue has become larger, it is counted as
-      ``Event.LATE``, and all begins anew. If it was good by a small margin only, the next one is
-      waited for;
+    - after that, the residuals of a result are checked in the next call, when they have long
+      arrived, and the eigenvalues in the space of the columns every ``CHECK`` calls. If a result
+      was not good, or another eigenvalue has become larger, it is counted as ``Event.LATE``, and
+      everything starts again. If it was good by a small margin only, the next one is waited for;
     - every ``AUDIT`` calls all eigenvalues are computed.
 
     Note:
-        An eigenvalue that overtakes the one that is followed is thus noticed up to ``CHECK`` calls
-        late, and a sudden large step one call late; where it leaves no eigenvectors, the call takes
-        the last ρ as a constant. All decisions are functions of the buffers: a run that is resumed
-        from them does the same.
+        An eigenvalue that overtakes the tracked one is thus noticed up to ``CHECK`` calls late, and
+        a sudden large step one call late; if no eigenvectors are left, that call takes the last ρ
+        as a constant. All decisions are functions of the buffers: a run that is resumed from them
+        does the same.
     """
 
     def __init__(self) -> None:
@@ -350,7 +348,7 @@ class Tracker:
 
         Arguments:
             T: The matrix, float32, (s, s).
-            state: What was left by the call before; it changes.
+            state: The buffers as the previous call left them; they change.
             eps: What is added to the spectral radius.
 
         Returns:
@@ -377,7 +375,7 @@ class Tracker:
         if status.eigenvalue and cmath.isfinite(status.eigenvalue) and not due:
             right, left, latched, counts = (buffer.clone() for buffer in state[:4])
             for tries, work in enumerate((status.next_work, *[MOST] * (TRIES - 1))):
-                # a call is counted once, and closes the latch by its last answer
+                # a call is counted once, and its last result closes the latch
                 state.latched.copy_(latched)
                 state.counts.copy_(counts)
                 stage.step(T, work)
@@ -387,7 +385,7 @@ class Tracker:
                     continue
                 largest, other = self._look(found, state)
                 if largest and found.good:
-                    # a second try starts at T itself: it does not tell how T changes
+                    # a second attempt starts at T itself, so it does not show how T changes
                     streak = streak + 1 if found.calm and tries == 0 else 0
                     _write(state.status, streak=streak)
                     stage.status.copy_(state.status, non_blocking=True)
@@ -400,7 +398,7 @@ class Tracker:
         return self._anew(T, state, eps)
 
     def _anew(self, T: Tensor, state: Following, eps: float) -> Tensor:
-        """The answer of the operator that waits, and the state from which to follow it."""
+        """The result of the operator that waits, and the state from which to track it."""
         right, left, latched, counts, status, lead, gram = state
         rho, eigenvalue, u, v, V, W, event = dominant_eigenpair(T, right, left, counts, ~latched)
         right.copy_(V)
@@ -424,9 +422,9 @@ class Tracker:
 
     @_one_thread()
     def _look(self, status: Status, state: Following) -> tuple[bool, Candidate | None]:
-        """Whether the space of the columns knows no eigenvalue as large as the followed one.
+        """Whether no eigenvalue in the space of the columns is as large as the tracked one.
 
-        If it knows one that is larger than all others, which.
+        Also the largest one there, if it is larger than all others.
         """
         gram, followed = self._read(state.gram), status.eigenvalue / status.scale
         if not gram.isfinite().all():
@@ -441,7 +439,7 @@ class Tracker:
         return largest, None if largest else found
 
     def _post(self, stage: _Stage, seen: float) -> None:
-        """Remember what is on its way to the CPU: the status, and the gram that is looked at."""
+        """Remember what is being copied to the CPU: the status, and the gram if it is checked."""
         status, gram = stage.state.status, stage.state.gram
         if status.is_cuda:
             sent = [(status, stage.status)]
@@ -454,13 +452,13 @@ class Tracker:
         return Status(*self._read(state.status).tolist())
 
     def _read(self, source: Tensor) -> Tensor:
-        """A tensor of the state on the CPU; without waiting where it was posted."""
+        """A tensor of the state on the CPU; without waiting if it was posted."""
         posted = None if self._posted is None else self._posted.value(source)
         return source.to("cpu", copy=True) if posted is None else posted
 
 
 def _turn_to(other: Candidate, scale: float, state: Following) -> None:
-    """Let the next step begin with another eigenvalue, which is in units of the scale."""
+    """Let the next step start from another eigenvalue, given in units of the scale."""
     eigenvalue = scale * other.eigenvalue
     _write(state.status, real=eigenvalue.real, imag=eigenvalue.imag)
     rows = torch.view_as_real(torch.stack((other.x, other.z)).resolve_conj()).mT
@@ -468,16 +466,16 @@ def _turn_to(other: Candidate, scale: float, state: Following) -> None:
 
 
 def _coordinates(X: Tensor, rows: Tensor) -> Tensor:
-    """Those of rows in terms of columns, by least squares."""
+    """The coordinates of rows in terms of columns, by least squares."""
     X = X.to(torch.float64)
     return torch.linalg.solve_ex(X.mT @ X, (rows @ X).mT).result.mT
 
 
 class _Posted:
-    """Tensors on their way to the CPU.
+    """Tensors that are being copied to the CPU.
 
     Arguments:
-        sent: Each of them, and where it goes to.
+        sent: Each tensor, and where it is copied to.
     """
 
     def __init__(self, sent: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -486,7 +484,7 @@ class _Posted:
         self._event.record(torch.cuda.current_stream(self._sent[0][0].device))
 
     def value(self, source: Tensor) -> Tensor | None:
-        """What arrives of a tensor, unless it has changed since; graphs leave the version alone."""
+        """The copy of a tensor, unless that has changed since; graphs do not raise versions."""
         for sent, version, place in self._sent:
             if sent is source and sent._version == version:
                 self._event.synchronize()

@@ -187,7 +187,7 @@ curves = [{ recipe = "quickstart", label = "one" }]
         ('"test_mse"', '"mse"', "expected a split and a metric, such as test_mse, got 'mse'"),
         ("title", 'x = "year"\ntitle', "x: expected 'epoch' or 'step' or 'time', got 'year'"),
         ("title", 'same_as = ["nothing"]\ntitle', "same_as: expected a view, got 'nothing'"),
-        ("[{", '[{ recipe = "quickstart", label = "one" }, {', "expected labels that differ"),
+        ("[{", '[{ recipe = "quickstart", label = "one" }, {', "expected unique labels"),
         ("[[view]]", VIEW + "[[view]]", "expected each figure and table once, got it twice"),
     ],
 )

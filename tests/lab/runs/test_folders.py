@@ -15,7 +15,7 @@ from cayley.lab.runs import (
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
-        with pytest.raises(RunError, match=f"process {os.getpid()} on .* writes it"):
+        with pytest.raises(RunError, match=f"process {os.getpid()} on .* is writing it"):
             RunFolder(tmp_path)
         run.record({"step": 1})
     with RunFolder(tmp_path) as run:

@@ -71,7 +71,9 @@ def test_a_recipe_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -
     with RunFolder(tmp_path) as run:
         run.begin(make_description())
     (tmp_path / "recipe.toml").write_bytes(content)
-    with pytest.raises(RunError, match=r"could not use .*recipe.toml: .*: delete it, and the rec"):
+    with pytest.raises(
+        RunError, match=r"could not use .*recipe.toml: .*: delete it to use the original"
+    ):
         read_run(tmp_path)
 
 
@@ -81,7 +83,7 @@ def test_a_recipe_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -
         ("{}", "missing key format"),
         ("[]", r"expected a table, got \[\]"),
         ("null", "expected a table, got None"),
-        ('{"format": 3}', "expected a format of 1 to 2, got 3: the run is of another version"),
+        ('{"format": 3}', "expected a format of 1 to 2, got 3: the run is from another version"),
         ('{"format": 1, "recipe": "a"}', "missing key variant"),
     ],
 )

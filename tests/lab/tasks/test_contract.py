@@ -385,7 +385,7 @@ def test_every_setting_has_its_words_or_its_range(full: Task) -> None:
         ("speech", {"rate": 0}, "an integer from 1,000 to"),
         ("photo", {"fold": -1}, "an integer from 0 to"),
         ("cora", {"fold": 1}, "0, as cora has one split"),
-        ("photo", {"division": "public"}, "'full', as photo is no citation graph"),
+        ("photo", {"division": "public"}, "'full', as photo is not a citation graph"),
         ("cora", {"neighbours": [-5]}, "an integer from 1 to"),
         ("cora", {"division": "foo"}, "'full' or 'public' or 'fastgcn'"),
         ("cora", {"dataset": "foo"}, "'cora' or 'citeseer'"),

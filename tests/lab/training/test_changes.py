@@ -119,7 +119,7 @@ def test_runs_that_cannot_be_extended(tmp_path: Path) -> None:
         optim={"name": "SGD", "lr": 0.0}, training={"batch": 8, "epochs": 50, "patience": 1}
     )
     train(still, tmp_path / "b", settings=TINY)
-    with pytest.raises(RunError, match="got one that is stopped early"):
+    with pytest.raises(RunError, match="got one that stopped early"):
         resume(tmp_path / "b", extend=3)
     cycle = {"name": "OneCycleLR", "every": "step", "max_lr": 0.1, "total_steps": 10}
     ends = recipe(optim={"name": "SGD", "lr": 1e-2, "schedule": cycle})

@@ -281,7 +281,7 @@ def test_an_edited_recipe_is_refused(whole: Path, tmp_path: Path) -> None:
         with pytest.raises(RunError, match=r"changed after .*optim.lr = 0.02, not 0.01\): undo"):
             act(run)
     path.write_text(path.read_text().replace("lr = 0.02", "lr = 0.01 # half\nLR = 1"))
-    with pytest.raises(RunError, match=r"recipe.toml: .*LR.*: delete it, and the recipe is"):
+    with pytest.raises(RunError, match=r"recipe.toml: .*LR.*: delete it to use the original"):
         read_run(run)
     path.unlink()
     assert resume(run).last == read_result(whole).last

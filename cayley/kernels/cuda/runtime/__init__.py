@@ -1,1 +1,1 @@
-"""What the CUDA kernels of all recurrences share: compiling, launching, and laying out weights."""
+"""Common parts of all CUDA kernels: compiling, launching, and laying out weights."""

@@ -17,7 +17,7 @@ __all__ = [
     "option_lines",
 ]
 
-DEPTH = 4  # steps between the reading of an input and its use, and 1
+DEPTH = 4  # one more than the steps between reading an input and using it
 
 Factor = tuple[int, int]  # of a product: its inputs, and its outputs for each unit
 Options = tuple[tuple[str, str], ...]  # names and values of further constants
@@ -48,8 +48,8 @@ class BlockLayout:
         factors: The products that a step consists of.
         streams: The numbers that a lane reads from global memory at every step.
         extra: Floats of shared memory for anything else.
-        spare: Registers that are left for it.
-        roles: The lanes that a unit has.
+        spare: Registers that are left for anything else.
+        roles: The number of lanes of a unit.
     """
 
     H: int
@@ -61,23 +61,23 @@ class BlockLayout:
 
     @property
     def lanes(self) -> int:
-        """Of a group; each sums over a part of the inputs, for all outputs of the group."""
+        """Lanes of a group; each sums over a part of the inputs, for all outputs of the group."""
         return min(16, 32 // max(outputs for _, outputs in self.factors))
 
     @property
     def units(self) -> int:
-        """Of a group."""
+        """Units of a group."""
         return self.lanes // self.roles
 
     @property
     def threads(self) -> int:
-        """Of a block: whole warps."""
+        """Threads of a block, in whole warps."""
         threads = -(-self.H // self.units) * self.lanes
         return -(-threads // 32) * 32
 
     @property
     def splits(self) -> list[Split]:
-        """Of each product that which takes least time, with registers for the first ones first."""
+        """The fastest split of each product; the first products get registers first."""
         room = registers(self.threads) - self.spare
         splits = []
         for inputs, outputs in self.factors:
@@ -91,7 +91,7 @@ class BlockLayout:
         return Split(vector, chunks, weights, chunks - min(chunks, max(0, room) // weights))
 
     def _cycles(self, split: Split) -> float:
-        """About how many a product takes: four warps issue at a time, and one gets 32 numbers."""
+        """Approximate cycles of a product: four warps issue at a time, and one gets 32 numbers."""
         vector, chunks, weights, shared = split
         warps = self.threads // 32
         issued = chunks * (weights + 1) + shared * weights // vector
@@ -123,7 +123,7 @@ class BlockLayout:
 
 
 def option_lines(options: Options) -> str:
-    r"""Lines of a header that give them.
+    r"""The options as lines of a header.
 
     Example:
         >>> option_lines((("bool PACKED", "true"),))
@@ -142,7 +142,7 @@ def best_block_layout(
     memory: int,
     roles: int = 4,
 ) -> BlockLayout | None:
-    """The layout with as few weights in registers as leaves room, and memory for the rest, if any.
+    """The layout that leaves enough registers and fits the rest into shared memory, if any does.
 
     Arguments:
         H: The number of units.

@@ -1,4 +1,4 @@
-"""What the layout of a kernel has to know of a GPU."""
+"""The properties of a GPU that the layout of a kernel depends on."""
 
 import functools
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ RESERVED = 1024  # bytes of shared memory that the system takes of every block
 
 @dataclass(frozen=True)
 class Chip:
-    """What a plan has to know of a device.
+    """The properties of a device that a plan depends on.
 
     Attributes:
         processors: The number of multiprocessors.
         memory: Bytes of shared memory that a block can have.
-        cluster: The number of blocks that can exchange states; 1 where there are no clusters.
+        cluster: The number of blocks that can exchange states; 1 if there are no clusters.
         together: Whether all blocks of a launch can be made to run at the same time.
     """
 
@@ -49,7 +49,7 @@ def chip(device: int) -> Chip:
 
 
 def no_room(what: str, device: torch.device) -> str:
-    """Why something is refused that is too large for a device."""
+    """The reason for refusing something that is too large for a device."""
     name = torch.cuda.get_device_name(device)
     if chip(device.index).together:
         return f"{what} do not fit on the chip of {name}"
@@ -57,9 +57,9 @@ def no_room(what: str, device: torch.device) -> str:
 
 
 def registers(threads: int) -> int:
-    """Those of a thread of a block of so many threads, alone on its multiprocessor.
+    """Registers per thread of a block that is alone on its multiprocessor.
 
-    A quarter of a multiprocessor has 512 registers a lane, of which a thread can use 255.
+    A quarter of a multiprocessor has 512 registers per lane, of which a thread can use 255.
 
     Example:
         >>> registers(256), registers(512)

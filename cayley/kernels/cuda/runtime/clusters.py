@@ -18,9 +18,9 @@ class Plan:
 
     Attributes:
         H: The number of units.
-        blocks: Of a cluster; each computes a part of the units.
-        rows: Of the batch, computed together.
-        passes: Times ``rows`` are the rows of a cluster.
+        blocks: The number of blocks of a cluster; each computes a part of the units.
+        rows: The rows of the batch that are computed together.
+        passes: ``passes`` times ``rows`` are the rows of a cluster.
         outputs: The units that a group of lanes computes.
         splits: The lanes of a group; each sums over a part of the inputs.
         vector: The states that a lane reads at a time.
@@ -48,18 +48,18 @@ class Plan:
 
     @property
     def threads(self) -> int:
-        """Of a block: whole warps."""
+        """Threads of a block, in whole warps."""
         groups = -(-self.H // (self.blocks * self.outputs))
         return -(-groups * self.splits // 32) * 32
 
     @property
     def values(self) -> int:
-        """New states that a lane ends with."""
+        """The number of new states that a lane computes."""
         return max(1, self.rows * self.outputs // self.splits)
 
     @property
     def depth(self) -> int:
-        """Steps between the reading of an input and its use, and 1."""
+        """One more than the number of steps between reading an input and using it."""
         return 8 if self.blocks == 1 else 4
 
     def memory(self, streams: int) -> int:
@@ -88,7 +88,7 @@ class Plan:
         )
 
     def cost(self, B: int, chip: Chip) -> float:
-        """About how many cycles a step takes: fitted to 400 timings on an H200."""
+        """Approximate cycles of a step, fitted to 400 timings on an H200."""
         warps = self.threads // 32
         busiest = -(-warps // 4)  # warps of the busiest quarter of a multiprocessor
         products = busiest * self.rows * self.outputs * self.vector * self.chunks
@@ -116,9 +116,9 @@ class Plan:
 
 @functools.cache
 def best_plan(H: int, B: int, chip: Chip) -> Plan | None:
-    """The plan of least cost for B rows, None where the weights do not fit on the chip.
+    """The plan of least cost for B rows; None if the weights do not fit on the chip.
 
-    Clusters of 16 blocks are for weights that do not fit into fewer: not all devices run them.
+    Clusters of 16 blocks are only for weights that do not fit into fewer: not all devices run them.
 
     Example:
         >>> best_plan(170, 50, Chip(132, 232448, 16)).blocks
@@ -139,7 +139,7 @@ def best_plan(H: int, B: int, chip: Chip) -> Plan | None:
 
 
 def _plans(H: int, blocks: int, needed: int, memory: int) -> Iterator[Plan]:
-    """All plans whose clusters, if there is memory for it, take the needed number of rows."""
+    """All plans whose clusters take the needed number of rows, as far as memory allows."""
     for rows, outputs, splits, vector in itertools.product(
         (1, 2, 4), (4, 8), (4, 8, 16, 32), (2, 4)
     ):

@@ -1,4 +1,4 @@
-"""CUDA sources, compiled at run time by the compiler that comes with torch, and their launch."""
+"""Compiling CUDA sources at run time, with the compiler that comes with torch, and launching."""
 
 import ctypes
 import functools
@@ -42,12 +42,12 @@ PORTABLE_CLUSTER = 8
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """NVRTC and the CUDA driver, through the library by which torch itself reaches them."""
+    """NVRTC and the CUDA driver, through the library that torch itself uses for them."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so"))
 
 
 def compile_source(source: str, sizes: str, architecture: str) -> bytes:
-    """Machine code of a source file, from the cache where it has been compiled before.
+    """Machine code of a source file, from the cache if it has been compiled before.
 
     Arguments:
         source: The name of a file in ``src``, without its ending.
@@ -70,8 +70,8 @@ def compile_source(source: str, sizes: str, architecture: str) -> bytes:
         store(path, cubin)
     except OSError as error:
         warnings.warn(
-            f"compiled kernels cannot be kept in {path.parent}, so that every process compiles "
-            f"them anew: set CAYLEY_CACHE to a folder of your own ({error})",
+            f"compiled kernels cannot be cached in {path.parent}, so every process compiles them "
+            f"again: set CAYLEY_CACHE to a folder of your own ({error})",
             stacklevel=2,
         )
     return cubin
@@ -122,7 +122,7 @@ def _result(program: ctypes.c_void_p, what: str) -> bytes:
 
 
 class _Array(Protocol):
-    """A tensor, or what else lies somewhere."""
+    """A tensor, or anything else with an address."""
 
     def data_ptr(self) -> int: ...
 
@@ -134,13 +134,13 @@ class Kernel:
     """A kernel on the current device, ready to be launched.
 
     Arguments:
-        source: The name of a file in ``src``, without its ending; the kernel is called like it.
+        source: The name of a file in ``src``, without its ending; the kernel has the same name.
         sizes: The text of its header ``sizes.cuh``.
         threads: The number of threads of a block.
         blocks: The number of blocks of a cluster, or of another group of them.
         memory: The bytes of shared memory of a block.
-        together: Whether blocks that are in no cluster wait for each other, so that all of them
-            have to run at the same time.
+        together: Whether blocks outside of clusters wait for each other, so that all of them have
+            to run at the same time.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Kernel:
         cubin = compile_source(source, sizes, f"sm_{major}{minor}")
         self._function = ctypes.c_void_p()
         module, mode = ctypes.c_void_p(), ctypes.c_int(RELAXED_CAPTURE)
-        # a CUDA graph may be in capture, and loading is no part of it
+        # a CUDA graph may be being captured, and loading must not be part of it
         _check(library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
         try:
             _check(library().cuModuleLoadData(ctypes.byref(module), cubin))
@@ -199,7 +199,7 @@ class Kernel:
             self._launch(clusters, arguments)
 
     def _launch(self, clusters: int, arguments: Sequence[Argument]) -> None:
-        # arrays that a thread keeps: making them would take longer than a small kernel
+        # arrays that each thread keeps: making new ones would take longer than a small kernel
         _thread.values[: len(arguments)] = [
             0 if a is None else a if isinstance(a, int) else a.data_ptr() for a in arguments
         ]
@@ -211,14 +211,14 @@ class Kernel:
             _thread.pointers,
         )
         if self.together:
-            # an error where they cannot all run, and no blocks of others in between
+            # an error if they cannot all run, and no blocks of other kernels in between
             _check(library().cuLaunchCooperativeKernel(*launch))
         else:
             _check(library().cuLaunchKernel(*launch, None))
 
 
 def tensor_refusal(x: Tensor, *others: Tensor | None) -> str | None:
-    """Why no kernel can serve a call, whatever its size; None if one can.
+    """Why no kernel can run a call, independent of its size; None if one can.
 
     Arguments:
         x: A tensor of the call.
@@ -249,7 +249,7 @@ def launches_together(device: int) -> bool:
 
 
 class _Thread(threading.local):
-    """Of a thread: whether it has a CUDA context, and room for the arguments of a launch."""
+    """For each thread: whether it has a CUDA context, and arrays for the arguments of a launch."""
 
     def __init__(self) -> None:
         self.attached = False
@@ -264,7 +264,7 @@ _thread = _Thread()
 
 @contextmanager
 def on(device: int) -> Iterator[None]:
-    """Context in which a device is the current one, of torch and of the driver."""
+    """Context in which a device is the current one, for torch and for the driver."""
     with torch.cuda.device(device):
         context, number = ctypes.c_void_p(), ctypes.c_int()
         _check(library().cuCtxGetCurrent(ctypes.byref(context)))

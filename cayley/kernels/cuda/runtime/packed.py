@@ -1,4 +1,4 @@
-"""What the kernels have to know of the steps of packed sequences."""
+"""The table of the steps of packed sequences that kernels read."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def step_table(batch_sizes: Tensor | None, x: Tensor, B: int) -> tuple[Tensor | 
     Arguments:
         batch_sizes: How many sequences have a step t, (T), on the CPU; None for dense sequences,
             which need no table.
-        x: The steps, (T, B, ·), or one after another, (N, ·).
+        x: The steps, (T, B, ·), or packed, (N, ·).
         B: The number of sequences.
 
     Returns:
@@ -31,14 +31,14 @@ def step_table(batch_sizes: Tensor | None, x: Tensor, B: int) -> tuple[Tensor | 
         return None, x.shape[0]
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "packed sequences cannot be recorded in a CUDA graph, since their batch sizes are on "
-            "the CPU: record dense sequences, padded to one length"
+            "packed sequences cannot be captured in a CUDA graph, since their batch sizes are on "
+            "the CPU: capture dense sequences, padded to one length"
         )
     check_batch_sizes(batch_sizes, x.shape[0], B)
     T, sequence = batch_sizes.shape[0], torch.arange(B, device=batch_sizes.device)
-    # a sequence has the steps of more sequences than come before it
+    # sequence b reaches the steps that have more than b sequences
     lengths = T - torch.searchsorted(batch_sizes.flip(0), sequence, right=True)
     starts = batch_sizes.cumsum(0) - batch_sizes
     table = torch.cat((batch_sizes, starts, lengths))
-    # from memory that is not pinned the copy is safe, and waits for nothing
+    # a copy from memory that is not pinned is safe, and does not wait
     return table.to(x.device, non_blocking=True), T

@@ -8,9 +8,9 @@ ALIGNMENT = 4  # in floats: parts begin as vectors do
 
 
 class Part:
-    """A part of a tensor, for a kernel: where it lies is all that a launch has to know.
+    """A part of a tensor, for a kernel: a launch needs only its address.
 
-    On a slow host a small tensor takes as long to be made as some kernels to run.
+    On a slow host, making a small tensor takes as long as some kernels.
 
     Arguments:
         whole: A tensor in one dimension.
@@ -25,7 +25,7 @@ class Part:
         self.address = whole.data_ptr() + whole.element_size() * start
 
     def data_ptr(self) -> int:
-        """As that of a tensor."""
+        """The address, as for a tensor."""
         return self.address
 
     def view(self, *shape: int) -> Tensor:
@@ -34,7 +34,7 @@ class Part:
 
 
 def parts(like: Tensor, *sizes: int) -> list[Part]:
-    """Room for arrays of so many elements, on the device of a tensor and with its dtype.
+    """Arrays of the given sizes, with the device and the dtype of a tensor.
 
     Example:
         >>> import torch

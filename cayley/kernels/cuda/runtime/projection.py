@@ -9,7 +9,7 @@ from cayley.kernels.memory import readable
 
 __all__ = ["project_on_cuda"]
 
-FEW_INPUTS = 16  # for which a launch of ours takes less time than the choice of a library's
+FEW_INPUTS = 16  # up to which our launch takes less time than the library's choice of a kernel
 THREADS, ROWS = 256, 16
 
 

@@ -13,10 +13,10 @@ from cayley.kernels.cuda.runtime.parts import Part
 __all__ = ["LITTLE", "RowProduct", "row_products"]
 
 THREADS, SIDE = 256, 32  # as in src/row_products.cu
-BLOCKS = 8  # that share the rows, where blocks can
-MOST = 3  # products of a launch
+BLOCKS = 8  # number of blocks that share the rows, if clusters are available
+MOST = 3  # largest number of products of a launch
 
-# Up to so many multiplications one launch of ours takes less time than several of a library.
+# Up to this many multiplications, one launch of ours takes less time than several of a library.
 LITTLE = 1.2e9
 
 Array = Tensor | Part | int
@@ -28,10 +28,10 @@ class RowProduct(NamedTuple):
     Attributes:
         a: An array of rows.
         b: Another one.
-        sum: Where the sum goes, (F, G).
-        widths: The number of elements from one row to the next, of each.
-        shape: F and G, the number of elements that count, of each.
-        first: Rows to begin b with; as many of its last are left out.
+        sum: Where the sum is written, (F, G).
+        widths: The number of elements from one row to the next, for a and b.
+        shape: F and G, the number of elements of a row that count, for a and b.
+        first: Rows to put before b; as many of its last rows are left out.
     """
 
     a: Array

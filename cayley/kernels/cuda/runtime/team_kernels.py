@@ -38,7 +38,7 @@ def run_teams(
     (B, H), device = h0.shape, h0.device.index
     team = best_team(H, _rounded(B), kind, chip(device))
     if team is None:
-        raise NotImplementedError(f"expected a size that refusal() lets pass, for {source}")
+        raise NotImplementedError(f"expected a size that refusal() accepts, for {source}")
     teams = team.teams(B, chip(device))
     words = h0.new_zeros(teams * team.words, dtype=torch.int64)
     _kernel(device, source, team, options)(teams, *arrays, words, table, *numbers, teams)

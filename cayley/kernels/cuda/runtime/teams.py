@@ -12,7 +12,7 @@ from cayley.kernels.cuda.runtime.nvrtc import constants
 
 __all__ = ["GateProduct", "Kind", "Team", "best_team"]
 
-LANES = 32  # of a warp: the units that a block can have
+LANES = 32  # lanes of a warp, and the most units that a block can have
 BATCH = 16  # numbers that a thread waits for at a time
 
 
@@ -20,9 +20,9 @@ class GateProduct(NamedTuple):
     """A product of a step, as a block sees it.
 
     Attributes:
-        gates: Those of every unit of the block; one where there are none.
-        reduced: Whether they are its inputs, and sums over all blocks are wanted for every unit;
-            else they are its outputs, and it has all units as inputs.
+        gates: The number of gates of every unit of the block; 1 if there are none.
+        reduced: Whether the gates are its inputs, and its outputs are sums over all blocks for
+            every unit; otherwise they are its outputs, and all units are its inputs.
     """
 
     gates: int
@@ -33,11 +33,11 @@ class Kind(NamedTuple):
     """What a team has to compute at every step.
 
     Attributes:
-        products: Those with matrices.
+        products: The products with matrices.
         totals: How often its blocks also add up numbers of their own.
         extra: Floats of shared memory for anything else, for each row.
         spare: Registers that are better left for anything but weights.
-        together: The units that must not be in different blocks: that many neighbours.
+        together: The number of neighbouring units that must be in the same block.
     """
 
     products: tuple[GateProduct, ...]
@@ -51,7 +51,7 @@ class Share(NamedTuple):
     """How the threads of a block share a product, as ``src/product.cuh`` describes it.
 
     Attributes:
-        outputs: That a group of lanes computes.
+        outputs: The outputs that a group of lanes computes.
         splits: The lanes of a group.
         vector: The inputs that a lane reads at a time.
         slices: The parts of the inputs, each with groups of its own.
@@ -68,7 +68,7 @@ class Share(NamedTuple):
 
     @property
     def weights(self) -> int:
-        """Those of a lane that belong to a chunk."""
+        """The weights of a lane that belong to a chunk."""
         return self.outputs * self.vector
 
 
@@ -79,10 +79,10 @@ class Team:
     Attributes:
         H: The number of units.
         kind: What there is to compute.
-        blocks: Of a team.
-        rows: Of the batch, computed together.
-        threads: Of a block.
-        outputs: That a group of lanes computes.
+        blocks: The number of blocks of a team.
+        rows: The rows of the batch that are computed together.
+        threads: The number of threads of a block.
+        outputs: The outputs that a group of lanes computes.
         spare: Registers that are left for anything but weights.
         widest: The inputs that a lane reads at a time, at most.
     """
@@ -98,14 +98,14 @@ class Team:
 
     @property
     def units(self) -> int:
-        """Of a block."""
+        """Units of a block."""
         return _units(self.H, self.blocks, self.kind.together)
 
     @functools.cached_property
     def shares(self) -> tuple[Share, ...]:
-        """Of each product that which takes least time, with registers for the first ones first.
+        """The fastest share of each product; the first products get registers first.
 
-        Fewer of them where there are too few threads for a product.
+        There are fewer shares than products if there are too few threads for one.
         """
         room = registers(self.threads) - self.spare - self.rows * self.outputs
         shares = []
@@ -133,7 +133,7 @@ class Team:
                 yield Share(self.outputs, splits, vector, slices, chunks, chunks - kept)
 
     def _cycles(self, share: Share, product: GateProduct) -> float:
-        """About how many a product takes."""
+        """Approximate cycles of a product."""
         warps = self.threads // 32
         reads = self.rows * share.chunks
         issued = -(-warps // 4) * (reads * (1 + share.weights) + share.shared * share.outputs)
@@ -149,7 +149,7 @@ class Team:
 
     @property
     def _floats(self) -> int:
-        """Those of the products, in shared memory."""
+        """Floats of the products in shared memory."""
         floats = sums = 0
         for share, product in zip(self.shares, self.kind.products, strict=True):
             _, outputs = self._sizes(product)
@@ -162,22 +162,22 @@ class Team:
 
     @property
     def words(self) -> int:
-        """Numbers that a team has room for in global memory, to be exchanged, each twice."""
+        """Numbers in global memory that a team needs for exchanges, each stored twice."""
         reduced = {product.reduced for product in self.kind.products}
         words = self.rows * self.H * ((False in reduced) + self.blocks * (True in reduced))
         return 2 * (words + 2 * self.rows * self.blocks * (self.kind.totals > 0))
 
     def teams(self, B: int, chip: Chip) -> int:
-        """How many of them compute B rows."""
+        """How many teams compute B rows."""
         return min(chip.processors // self.blocks, -(-B // self.rows))
 
     @property
     def _turns(self) -> int:
-        """In which the threads of a block take all units."""
+        """The number of turns in which the threads of a block handle all units."""
         return -(-self.H // self.threads)
 
     def _waiting(self, product: GateProduct) -> float:
-        """About how many cycles pass until a block has what it needs from the others."""
+        """Approximate cycles until a block has what it needs from the others."""
         if product.reduced:
             words = -(-self.blocks // (self.threads // (LANES * self.rows)))
             return 1500 + 90 * words + 100 * self._turns * self.rows
@@ -185,7 +185,7 @@ class Team:
         return 1500 * -(-self._turns // at_once) + 85 * self._turns * self.rows
 
     def cost(self, B: int, chip: Chip) -> float:
-        """About how many cycles a step of B rows takes: fitted to 400 timings on an H200."""
+        """Approximate cycles of a step of B rows, fitted to 400 timings on an H200."""
         step = sum(map(self._cycles, self.shares, self.kind.products))
         step += (3000 + 12 * self.blocks) * self.kind.totals
         step += sum(map(self._waiting, self.kind.products))
@@ -209,9 +209,9 @@ class Team:
 
 @functools.cache
 def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
-    """The layout of least cost for B rows, None where the weights do not fit or no team can run.
+    """The layout of least cost for B rows; None if the weights do not fit or no team can run.
 
-    Blocks of 512 threads, which have too few registers, are for weights that fit nowhere else.
+    Blocks of 512 threads, which have few registers, are only for weights that fit nowhere else.
 
     Example:
         >>> H200, kind = Chip(132, 232448, 16), Kind((GateProduct(4, False),), 0, 0, 64)
@@ -226,7 +226,7 @@ def best_team(H: int, B: int, kind: Kind, chip: Chip) -> Team | None:
 
 
 def _units(H: int, blocks: int, together: int) -> int:
-    """Of each of so many blocks."""
+    """The number of units of each block."""
     return -(-H // (blocks * together)) * together
 
 

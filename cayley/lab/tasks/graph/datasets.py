@@ -54,7 +54,7 @@ class NodeData:
 
 
 def undirected(links: Tensor) -> Tensor:
-    """Links in both directions, once each, without loops, in order.
+    """Links in both directions, each once, sorted, without loops.
 
     Arguments:
         links: Pairs of nodes, (2, E).
@@ -66,7 +66,7 @@ def undirected(links: Tensor) -> Tensor:
     """
     both = torch.cat((links, links.flip(0)), 1)
     both = both[:, both[0] != both[1]]
-    # one number a link: unique columns of a matrix take ten times as long
+    # one number per link: unique columns of a matrix take ten times as long
     N = int(links.max()) + 1
     number = (both[0] * N + both[1]).unique()
     return torch.stack((number // N, number % N))
@@ -74,12 +74,12 @@ def undirected(links: Tensor) -> Tensor:
 
 def _arrays(source: Source, resource: Resource) -> dict[str, np.ndarray]:
     with np.load(io.BytesIO(source.read(resource)), allow_pickle=False) as arrays:
-        # names of words and nodes are pickled in some copies, and not wanted
+        # some copies contain pickled names of words and nodes, which are not needed
         return {name: arrays[name] for name in arrays.files if not name.endswith("_names")}
 
 
 def read_photo(source: Source, fold: int = 0) -> NodeData:
-    """Photographic goods of Amazon, linked if often bought together.
+    """Photographic goods on Amazon, linked if they are often bought together.
 
     There is no official split: a random 60 % train, 20 % validate, 20 % test.
 
@@ -134,7 +134,7 @@ def read_tolokers(source: Source, fold: int = 0) -> NodeData:
 
 
 def find_ogbn(source: Source, dataset: str) -> None:
-    """Raise unless the package ogb is there and has a graph, or may download it."""
+    """Raise unless the package ogb is installed and has a graph, or may download it."""
     try:
         import_module("ogb")
     except ImportError as error:
@@ -151,9 +151,9 @@ def find_ogbn(source: Source, dataset: str) -> None:
 
 
 def read_ogbn(source: Source, dataset: str) -> NodeData:
-    """A graph of the Open Graph Benchmark, with its official split, by the package ogb.
+    """A graph of the Open Graph Benchmark, with its official split, read by the package ogb.
 
-    Nodes without features of their own, those of ogbn-proteins, get the mean of their edges'.
+    Nodes without features, those of ogbn-proteins, get the mean of the features of their edges.
 
     References:
         Open Graph Benchmark: Datasets for Machine Learning on Graphs, Hu, Fey, Zitnik, Dong, Ren,

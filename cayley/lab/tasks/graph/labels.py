@@ -1,4 +1,4 @@
-"""Labels that are yes or no, several a node: their loss and their score."""
+"""Several yes-no labels per node: their loss and their score."""
 
 import math
 
@@ -16,7 +16,7 @@ def label_loss(output: Tensor, target: Tensor) -> Tensor:
 
     Arguments:
         output: Logits, (N, p).
-        target: 1, 0, or NaN where no answer is wanted, (N, p).
+        target: 1, 0, or NaN where nothing is scored, (N, p).
 
     Example:
         >>> label_loss(torch.zeros(2, 1), torch.tensor([[1.0], [torch.nan]]))
@@ -32,8 +32,8 @@ def label_loss(output: Tensor, target: Tensor) -> Tensor:
 def mean_roc_auc(rows: Tensor) -> float:
     """The area under the receiver operating characteristic, mean over labels.
 
-    A label of which only one value occurs is left out, as the Open Graph Benchmark does. A score
-    that is NaN where there is a value makes the area NaN.
+    A label with only one value is left out, as in the Open Graph Benchmark. If the score of a
+    labelled node is NaN, the area is NaN.
 
     Arguments:
         rows: Scores of p labels and then their values 0 or 1, or NaN where there is none, (N, 2p).

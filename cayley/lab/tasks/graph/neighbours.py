@@ -11,14 +11,14 @@ __all__ = ["incoming", "sample_neighbours"]
 
 
 def incoming(edge_index: Tensor, N: int) -> tuple[Tensor, Tensor]:
-    """The edges of a graph, sorted by the node that they lead to.
+    """The edges of a graph, sorted by their target nodes.
 
     Arguments:
         edge_index: (2, E).
         N: The number of nodes.
 
     Returns:
-        Where the edges to each node begin, (N + 1), and the nodes they come from, (E).
+        Where the edges to each node begin, (N + 1), and their source nodes, (E).
 
     Example:
         >>> incoming(torch.tensor([[2, 0, 1], [1, 1, 0]]), 3)
@@ -32,14 +32,14 @@ def incoming(edge_index: Tensor, N: int) -> tuple[Tensor, Tensor]:
 def sample_neighbours(
     begin: Tensor, sources: Tensor, seeds: Tensor, fanouts: Sequence[int], *, stream: int
 ) -> tuple[Tensor, Tensor]:
-    """The nodes that reach some seeds over a few of the edges to each node.
+    """The nodes from which some seeds are reached over sampled edges.
 
-    Hop by hop, a node that was reached takes all its edges if there are at most k, and otherwise k
-    of them drawn at random.
+    In each hop, a node that has been reached uses all its incoming edges if there are at most k,
+    and otherwise k of them drawn at random.
 
     Note:
-        The k are drawn with replacement and taken once each, so that they can be fewer; the mean
-        over them still is without bias.
+        The k are drawn with replacement and duplicates are dropped, so there may be fewer; the mean
+        over them is still unbiased.
 
     References:
         Inductive Representation Learning on Large Graphs, Hamilton, Ying, Leskovec, 2017.
@@ -52,7 +52,7 @@ def sample_neighbours(
         stream: The key of a stream of random numbers.
 
     Returns:
-        The nodes, ascending, (N'), and the edges between them, which count from 0, (2, E').
+        The nodes, in increasing order, (N'), and the edges between them, renumbered, (2, E').
 
     Example:
         >>> begin, sources = incoming(torch.tensor([[2, 0, 1], [1, 1, 0]]), 3)

@@ -1,4 +1,4 @@
-"""Nodes of a graph, to be classified by their features and their neighbours'."""
+"""Classifying the nodes of a graph by their features and those of their neighbours."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -72,7 +72,7 @@ FOLDED: tuple[Dataset, ...] = ("photo", "tolokers")
 class Nodes(Task):
     """Classify the nodes of a graph, which is read as a whole unless neighbours are sampled.
 
-    The network sees the whole graph; a split says at which nodes its answers count. With
+    The network sees the whole graph; a split is the set of nodes whose outputs count. With
     ``neighbours`` a training batch is a sample of the graph around B training nodes, while
     validation and test still read all of it.
 
@@ -84,7 +84,8 @@ class Nodes(Task):
         dataset: Which graph.
         division: Of a citation graph, see :func:`~cayley.lab.tasks.graph.planetoid.read_planetoid`.
         fold: Which split of photo or tolokers.
-        neighbours: At most so many neighbours of each node in each hop; empty for the whole graph.
+        neighbours: The largest number of neighbours of a node in each hop; empty for the whole
+            graph.
         normalize: Whether the features of each node are divided by their sum.
         source: Where the files are.
         invented: Whether to use a random graph instead of files.
@@ -118,7 +119,7 @@ class Nodes(Task):
             )
         if self.division != "full" and self.dataset not in CITATIONS:
             raise RecipeError(
-                f"task.division: expected 'full', as {self.dataset} is no citation graph, got "
+                f"task.division: expected 'full', as {self.dataset} is not a citation graph, got "
                 f"{self.division!r}"
             )
 
@@ -129,7 +130,7 @@ class Nodes(Task):
 
     @property
     def needs(self) -> tuple[Resource, ...]:
-        """The files of the dataset; the package ogb has its own."""
+        """The files of the dataset; the package ogb handles its own."""
         if self.dataset in FOLDED:
             return (PHOTO if self.dataset == "photo" else TOLOKERS,)
         return () if self.dataset.startswith("ogbn") else planetoid_files(self.dataset)
@@ -203,7 +204,7 @@ class Nodes(Task):
         return (roc_auc,) if self.shape.several else (accuracy, crossentropy)
 
     def size(self, split: Split) -> int:
-        """The number of nodes whose answers count."""
+        """The number of nodes whose outputs count."""
         return len(self.nodes.splits[split])
 
     def steps(self, split: Split, B: int, *, seed: int = 0, epoch: int = 0) -> int:
@@ -224,11 +225,11 @@ class Nodes(Task):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Batch:
-        """The graph, or a sample of it around B nodes; B means nothing without ``neighbours``.
+        """The graph, or a sample of it around B nodes; B is ignored without ``neighbours``.
 
         Note:
-            A whole graph is the task's own, as a copy at every step would take longer than a step
-            of a small network: it must not be written into.
+            A whole graph is not copied, since a copy would take longer than a step of a small
+            network: do not write into it.
         """
         after = following(position, self.steps(split, B))
         data = self.data.on(device)
@@ -244,7 +245,7 @@ class Nodes(Task):
         nodes, edges = sample_neighbours(
             data["begin"], data["sources"], seeds, self.neighbours, stream=stream
         )
-        # other training nodes in the sample have lost neighbours: their turn comes
+        # other training nodes in the sample lack neighbours: they count in other batches
         wanted = torch.isin(nodes, seeds)
         wanted = wanted.unsqueeze(1) if self.shape.several else wanted
         nothing = torch.nan if self.shape.several else IGNORED
@@ -253,7 +254,7 @@ class Nodes(Task):
         return Batch(graph, answers, split, position, after, index=nodes)
 
     def loss(self, output: Tensor, batch: Batch) -> Tensor:
-        """Cross entropy, mean over the nodes whose answers count."""
+        """Cross entropy, mean over the nodes whose outputs count."""
         if self.shape.several:
             return label_loss(output, batch.target)
         return super().loss(output, batch)

@@ -1,4 +1,4 @@
-"""Citation graphs in the format of Planetoid, read without running what a pickle may contain."""
+"""Citation graphs in the format of Planetoid, read without running code from pickles."""
 
 import io
 import pickle
@@ -40,7 +40,7 @@ VALIDATION = 500
 
 
 class _Sparse:
-    """What a pickled ``scipy.sparse.csr_matrix`` holds."""
+    """The content of a pickled ``scipy.sparse.csr_matrix``."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.shape = state.get("_shape", state.get("shape"))
@@ -54,7 +54,7 @@ class _Sparse:
         return torch.from_numpy(array)
 
 
-# what the files ask for, by the names of Python 2
+# the classes and functions that the files need, by their names in Python 2
 ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
     ("numpy", "ndarray"): np.ndarray,
@@ -101,9 +101,9 @@ def read_planetoid(source: Source, dataset: str, division: Division = "full") ->
     Arguments:
         source: Where the files are.
         dataset: ``"cora"``, ``"citeseer"`` or ``"pubmed"``.
-        division: ``"public"`` trains 20 nodes a class and validates the 500 nodes after them;
-            ``"full"`` validates the same and trains all others that do not test; ``"fastgcn"``
-            validates the last 500 of these instead.
+        division: ``"public"`` trains on 20 nodes per class and validates on the 500 nodes after
+            them; ``"full"`` validates on the same and trains on all others but the test nodes;
+            ``"fastgcn"`` validates on the last 500 of these instead.
     """
     content = dict(zip(PARTS, map(source.read, planetoid_files(dataset)), strict=True))
     order = torch.tensor([int(line) for line in content.pop("test.index").split()])

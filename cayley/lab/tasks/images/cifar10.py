@@ -1,4 +1,4 @@
-"""CIFAR-10, each image read at once."""
+"""CIFAR-10, each image as one vector."""
 
 import io
 import tarfile
@@ -45,13 +45,13 @@ def read_records(content: bytes) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class CIFAR10(Images):
-    """Small colour photographs, each read at once as 3072 numbers.
+    """Small colour photographs, each as a vector of 3072 numbers.
 
     References:
         Learning Multiple Layers of Features from Tiny Images, Krizhevsky, 2009.
 
     Arguments:
-        validation: The number of images, from the first of the training files, that validate.
+        validation: How many images, from the beginning of the training files, are for validation.
         shuffle: Whether each epoch of training has an order of its own.
         source: Where the files are: the archive of the binary version, or its unpacked files.
         invented: Whether to use random images instead of files.
@@ -86,11 +86,11 @@ class CIFAR10(Images):
 
     @property
     def invented_pixels(self) -> int:
-        """As many as real ones have."""
+        """As many as in real images."""
         return RECORD - 1
 
     def read(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The unpacked files if they are there, else those of the archive."""
+        """The unpacked files if they exist, else those of the archive."""
         unpacked = self.source.has(Resource(FILES["test"][0]))
         archive = None if unpacked else self.source.read(ARCHIVE)
         tensors: list[Tensor] = []

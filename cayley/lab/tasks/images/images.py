@@ -41,7 +41,7 @@ class Images(ExampleTask):
     @property
     @abstractmethod
     def validation(self) -> int:
-        """The number of training images that validate instead."""
+        """The number of training images that are used for validation instead."""
 
     @property
     @abstractmethod

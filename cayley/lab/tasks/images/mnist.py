@@ -80,7 +80,7 @@ def read_idx(content: bytes) -> Tensor:
 
 @dataclass(frozen=True)
 class MNIST(Images):
-    """Handwritten digits, one pixel a step; the class is the answer after the last.
+    """Handwritten digits, one pixel per step; the output after the last step is the class.
 
     References:
         A Simple Way to Initialize Recurrent Networks of Rectified Linear Units, Le, Jaitly,
@@ -90,7 +90,7 @@ class MNIST(Images):
         order: Of the pixels: ``"rows"`` from the top, or ``"permuted"`` by
             :func:`published_permutation`.
         noise: The variance of normal noise, which is part of an image and the same in each epoch.
-        validation: The number of images, from the first of the training file, that validate.
+        validation: How many images, from the beginning of the training file, are for validation.
         shuffle: Whether each epoch of training has an order of its own.
         source: Where the files are.
         invented: Whether to use random images of 49 pixels instead of files.

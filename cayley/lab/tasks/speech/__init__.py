@@ -1,4 +1,4 @@
-"""Speech: frames to be predicted, and scores of the sound that predictions make."""
+"""Speech: predicting frames, and scores of the resulting sound."""
 
 from cayley.lab.tasks.speech.perception import PACKAGES, RATES
 from cayley.lab.tasks.speech.speech import Speech

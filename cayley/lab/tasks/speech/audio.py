@@ -1,4 +1,4 @@
-"""Sound: samples of a file at a wanted rate, their short-time spectrum, and back."""
+"""Sound: samples of a file at a given rate, their short-time spectrum, and its inverse."""
 
 import io
 import math
@@ -32,8 +32,8 @@ FLOOR = 1e-5
 def read_sound(content: bytes, name: str) -> tuple[Tensor, int]:
     """The first channel of a sound file, from −1 to 1, float32, (N), and its rate in Hz.
 
-    Whatever libsndfile reads is read: RIFF, NIST SPHERE (TIMIT), FLAC and others. A file that is
-    shorter than it says is refused: libsndfile would give what there is.
+    All formats of libsndfile are read: RIFF, NIST SPHERE (TIMIT), FLAC and others. A file that is
+    shorter than its header says is an error here; libsndfile would return what there is.
     """
     try:
         import soundfile
@@ -48,17 +48,17 @@ def read_sound(content: bytes, name: str) -> tuple[Tensor, int]:
             samples = file.read(dtype="float32", always_2d=True)
         missing = max(_missing_bytes(content), count - len(samples))
         if missing > 0:
-            raise EOFError(f"the file is cut: it says that it is {missing} bytes or more longer")
+            raise EOFError(f"the file is cut off: at least {missing} bytes are missing")
     return torch.from_numpy(samples[:, 0].copy()), rate
 
 
 def _missing_bytes(content: bytes) -> int:
-    """How many bytes of sound a RIFF or SPHERE file says that it has beyond those it has."""
+    """How many bytes of sound are missing, according to the header of a RIFF or SPHERE file."""
     if content[:4] == b"RIFF":
         place = 12
         while place + 8 <= len(content):
             kind, size = struct.unpack_from("<4sI", content, place)
-            # a recorder that was not stopped leaves the largest number there is
+            # a recorder that was not stopped properly leaves the largest possible number
             if kind == b"data" and size != 2**32 - 1:
                 return place + 8 + size - len(content)
             place += 8 + size + size % 2
@@ -73,7 +73,7 @@ def _missing_bytes(content: bytes) -> int:
 
 
 def resample(x: Tensor, rate: int, wanted: int) -> Tensor:
-    r"""Bring samples to another rate, by a low-pass filter of linear phase.
+    r"""Convert samples to another rate, with a low-pass filter of linear phase.
 
     .. math::
         y_n = \sum_k h_{n q - k p}\, x_k, \qquad

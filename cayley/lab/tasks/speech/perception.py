@@ -16,12 +16,12 @@ __all__ = ["PACKAGES", "RATES", "SCORES", "Score", "Unscored", "audio_metric", "
 Score = Literal["segsnr_db", "stoi", "pesq"]
 SCORES: tuple[Score, ...] = ("segsnr_db", "stoi", "pesq")
 PACKAGES = ("pystoi", "pesq")
-# that pesq knows
+# the rates that pesq supports
 RATES = (8_000, 16_000)
 
 
 class Unscored(ValueError):
-    """A recording that a score is not defined for, such as silence or a quarter of a second."""
+    """A recording for which a score is not defined, because it is silent or too short."""
 
 
 def score_recording(score: Score, reference: Tensor, estimate: Tensor, rate: int) -> float:
@@ -70,7 +70,7 @@ def score_recording(score: Score, reference: Tensor, estimate: Tensor, rate: int
             raise Unscored(f"pesq: {error}") from error
     except ImportError as error:
         raise ImportError(
-            f"the score {score} takes the package {error.name}: pip install 'cayley[speech]', or "
+            f"the score {score} needs the package {error.name}: pip install 'cayley[speech]', or "
             "leave it out of the metrics"
         ) from error
 
@@ -82,7 +82,7 @@ def audio_metric(
 
     Arguments:
         score: Which.
-        sound: From an output and its batch, true and estimated recordings, (N) each.
+        sound: Returns true and estimated recordings, (N) each, for an output and its batch.
         rate: In Hz.
     """
 
@@ -99,8 +99,8 @@ def audio_metric(
         total, count, missed = rows.sum(0).tolist()
         if missed:
             warnings.warn(
-                f"{score}: {missed:.0f} of {missed + count:.0f} recordings are left out, which "
-                "cannot be scored: they are silent or too short",
+                f"{score}: {missed:.0f} of {missed + count:.0f} recordings are left out because "
+                "they are silent or too short to be scored",
                 stacklevel=2,
             )
         return total / count if count else None

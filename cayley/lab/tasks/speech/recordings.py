@@ -45,7 +45,7 @@ class Utterances:
 
     Attributes:
         waves: The samples of each, (N).
-        frames: ``frames`` (F, 129) of all; ``first`` and ``count`` of each, (n).
+        frames: ``frames`` (F, 129) of all recordings; ``first`` and ``count`` of each, (n).
         longest: The number of frames of the longest.
     """
 
@@ -65,7 +65,7 @@ class Utterances:
 def find_recordings(source: Source, corpus: Corpus) -> dict[Split, dict[str, Callable[[], bytes]]]:
     """The recordings of each split by name, as functions that read them.
 
-    They may lie in folders or in zip archives. The archive of a free corpus is downloaded if it is
+    They may be in folders or in zip archives. The archive of a free corpus is downloaded if it is
     missing and the source allows it.
     """
     if source.folder is None:
@@ -86,8 +86,8 @@ def find_recordings(source: Source, corpus: Corpus) -> dict[Split, dict[str, Cal
         remedy = " ".join(f"{file.hint or 'Get it from ' + file.url}." for file in FILES[corpus])
         raise DataError(
             f"expected recordings of {corpus!r} for every split in {source.folder}"
-            f"{'' if complete is None else f', {complete}'}, got {sizes}. {remedy} What is there "
-            "for every split is used as it is with check=False or --unchecked"
+            f"{'' if complete is None else f', {complete}'}, got {sizes}. {remedy} To use the "
+            "files as they are, if there are some for every split: check=False or --unchecked"
         )
     return {split: {name: found[name] for name in part} for split, part in parts.items()}
 
@@ -99,7 +99,7 @@ def read_recordings(recordings: dict[str, Callable[[], bytes]], rate: int) -> li
 
 
 def invent_recordings(split: Split, n: int = 6) -> list[Tensor]:
-    """Three sines each, with lengths, frequencies and loudness at random.
+    """Recordings of three sines each, with random lengths, frequencies and loudness.
 
     Example:
         >>> len(invent_recordings("test", 2))

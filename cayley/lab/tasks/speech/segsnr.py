@@ -33,7 +33,7 @@ def segmental_snr(
         \text{each term within } [\text{low}, \text{high}].
 
     The defaults are those of VOICEBOX, which the papers used: 10 ms without overlap, no window,
-    ±100 dB, and only frames that are speech for the larger part. Loizou's form is ``frame=0.03,
+    ±100 dB, and only frames that are mostly speech. Loizou's form is ``frame=0.03,
     hop=0.0075, hann=True, low=-10, high=35, active=False``.
 
     Note:
@@ -51,8 +51,8 @@ def segmental_snr(
         frame: The length of a frame in seconds.
         hop: From one frame to the next in seconds; None for frames that do not overlap.
         hann: Whether frames are weighted by a Hann window.
-        low: What a single frame counts at least.
-        high: What it counts at most.
+        low: The lower limit for a single frame.
+        high: The upper limit for a single frame.
         active: Whether only frames of speech count, see :func:`active_speech`.
 
     Returns:
@@ -78,7 +78,7 @@ def segmental_snr(
     signal = (reference.unfold(0, length, step) * weight).square().sum(-1)
     noise = ((reference - estimate).unfold(0, length, step) * weight).square().sum(-1)
     ratio = (10 * (signal / noise).log10()).clamp(low, high)
-    # 0/0: a silent frame that is met exactly
+    # 0/0: a silent frame that is reproduced exactly
     ratio = torch.where(noise == 0, high, ratio)
     if active:
         speech = active_speech(reference, rate).to(weight.dtype).unfold(0, length, step).mean(-1)

@@ -28,21 +28,23 @@ FSDD = re.compile(r"(?:^|/)\d_\w+_(\d+)\.wav$")
 
 
 def assign_splits(names: Iterable[str], corpus: Corpus) -> dict[Split, list[str]]:
-    """Divide the recordings of a corpus; what belongs to no split is left out.
+    """Divide the recordings of a corpus into splits; some may belong to none.
 
-    - ``"timit"``: all training speakers train, 50 speakers of the test set validate, and the 24
-      core speakers test, without the SA sentences, which every speaker reads: 3696, 400 and 192.
-    - ``"nltk"``, the sample of TIMIT: an eighth of the speakers validates and an eighth tests.
-    - ``"fsdd"``: the official test set, recordings 0 to 4, and 5 to 9 to validate.
-    - ``"own"``: the folders ``train``, ``valid`` and ``test`` if there are such; otherwise an
-      eighth of the folders, or of the files if they lie in fewer than three folders.
+    - ``"timit"``: all training speakers for training, 50 speakers of the test set for validation,
+      and the 24 core speakers for testing, without the SA sentences, which every speaker reads:
+      3696, 400 and 192 recordings.
+    - ``"nltk"``, the sample of TIMIT: an eighth of the speakers for validation and an eighth for
+      testing.
+    - ``"fsdd"``: the official test set, recordings 0 to 4, and recordings 5 to 9 for validation.
+    - ``"own"``: the folders ``train``, ``valid`` and ``test`` if they exist; otherwise an eighth of
+      the folders each, or of the files if they are in fewer than three folders.
 
     Note:
         The published code left out every path that contains "sa", and with it seven speakers.
 
     Arguments:
         names: Paths with ``/``.
-        corpus: Which.
+        corpus: The corpus.
 
     Returns:
         The names of each split, in order.
@@ -107,8 +109,8 @@ def _by_group(groups: dict[str, str]) -> dict[str, Split]:
     share = max(1, len(order) // 8)
     if len(order) < 3:
         raise DataError(
-            f"expected recordings in at least three groups, to train, validate and test, got "
-            f"{len(order)}: add some, or make folders train, valid and test"
+            f"expected recordings in at least three groups, for training, validation and testing, "
+            f"got {len(order)}: add some, or make folders train, valid and test"
         )
     test, valid = set(order[:share]), set(order[share : 2 * share])
     return {

@@ -1,4 +1,4 @@
-"""Speech frames: the spectrum of the next 16 ms is to be predicted."""
+"""Speech frames: predict the spectrum of the next 16 ms."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,11 +40,11 @@ def frame_error(
 ) -> tuple[Tensor, Tensor]:
     """The squared error of frames, and the number of entries that it is a mean over.
 
-    The documents have three mean squared errors, which must not be compared with each other:
+    The papers have three mean squared errors, which must not be compared with each other:
 
-    - ``"none"``: no mask, the padding counts like speech;
-    - ``"padded"``: errors in the padding are left out, its entries are counted;
-    - ``"valid"``: the mean over what is speech.
+    - ``"none"``: no mask, padding counts like speech;
+    - ``"padded"``: errors in the padding are left out, but its entries are counted;
+    - ``"valid"``: the mean without the padding.
 
     Arguments:
         output: Predictions, (T, B, F).
@@ -78,7 +78,7 @@ def frame_error(
 class Speech(ExampleTask):
     r"""Predict the logarithmic power spectrum of the next frame of speech.
 
-    Recordings are brought to 8 kHz and cut into frames of 256 samples, 128 apart, under a Hann
+    Recordings are resampled to 8 kHz and cut into frames of 256 samples, 128 apart, with a Hann
     window; a frame is :math:`10 \log_{10}(10^{-5} + |X|^2)`, 129 numbers in decibels.
 
     Note:
@@ -96,8 +96,8 @@ class Speech(ExampleTask):
             :func:`~cayley.lab.tasks.speech.speakers.assign_splits`.
         reduction: The mean squared error that is trained and reported, see :func:`frame_error`.
         pad: Whether recordings are padded to the longest of the batch, or of the split.
-        minibatch: How many recordings of validation and test, in their order, are padded together
-            if it is the batch. In training it is the batch itself.
+        minibatch: How many consecutive recordings of validation and test are padded together if
+            ``pad`` is the batch. In training it is the batch itself.
         rate: In Hz.
         shuffle: Whether each epoch of training has an order of its own.
         source: Where the recordings are, in folders or zip archives.
@@ -125,7 +125,7 @@ class Speech(ExampleTask):
 
     @property
     def needs(self) -> tuple[Resource, ...]:
-        """The archive of the corpus, or what it takes to get it."""
+        """The archive of the corpus, or a hint how to get it."""
         return FILES[self.corpus]
 
     def find_data(self) -> None:
@@ -175,7 +175,7 @@ class Speech(ExampleTask):
 
     @property
     def audio_metrics(self) -> tuple[Metric, ...]:
-        """Scores of the sound that predictions make: slow, so they are computed on request."""
+        """Scores of the predicted sound; they are slow, so they are computed on request only."""
         return tuple(audio_metric(name, self.sound, self.rate) for name in SCORES)
 
     def size(self, split: Split) -> int:
@@ -201,9 +201,9 @@ class Speech(ExampleTask):
         return frames[:-1], frames[1:], lengths
 
     def padded(self, split: Split) -> Tensor:
-        """The steps of each recording with its padding, (N); in training another order has others.
+        """The number of steps of each recording with its padding, (N); not for training.
 
-        They are those of the longest of its minibatch, or of the split.
+        It is that of the longest recording of its minibatch, or of the split.
         """
         steps = self.utterances(split).frames.tensors["count"] - 1
         size = self.minibatch if self.pad == "batch" else max(1, len(steps))
@@ -219,10 +219,10 @@ class Speech(ExampleTask):
         return frame_error(output, batch.target, batch.lengths, reduction, padded)
 
     def sound(self, output: Tensor, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-        """The true recordings of a batch, and those that predictions make, (N) each.
+        """The true recordings of a batch, and those made from the predictions, (N) each.
 
-        The power of a frame is the predicted one, its phase the true one; the first frame, which
-        is not predicted, is the true one.
+        A frame has the predicted power and the true phase; the first frame, which is not predicted,
+        is the true one.
         """
         assert batch.index is not None
         assert batch.lengths is not None
@@ -267,5 +267,5 @@ class Speech(ExampleTask):
         return {"mse": scores[self.reduction], **named}
 
     def tiny(self) -> "Speech":
-        """Six sums of sines a split."""
+        """Six sums of sines per split."""
         return replace(self, invented=True)

@@ -1,4 +1,4 @@
-"""The adding problem: two numbers to be found, far apart, in a long sequence."""
+"""The adding problem: find two numbers far apart in a long sequence, and add them."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -26,7 +26,7 @@ def adding(
     markers: Markers = "halves",
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Sequences of a number and a marker a step, and the sum of the two numbers that are marked.
+    r"""Sequences of a number and a marker per step, and the sum of the two marked numbers.
 
     .. math::
         y = \sum_t u_t m_t, \qquad u_t \sim U[0, 1), \quad m_t \in \{0, 1\},
@@ -40,7 +40,7 @@ def adding(
     Arguments:
         index: The numbers of the examples, int64, (B).
         T: The number of steps.
-        stream: What makes these examples differ from others, such as a seed and a split.
+        stream: What distinguishes these examples from others, such as a seed and a split.
         markers: ``"halves"``: the second half begins at ⌊T/2⌋; ``"code"``: at ⌊(T − 1)/2⌋, as in
             the published code of scoRNN.
         dtype: Of the numbers.
@@ -65,7 +65,7 @@ def adding(
 
 @dataclass(frozen=True)
 class Adding(GeneratedTask):
-    """The adding problem, scored by the mean squared error of the answer after the last step.
+    """The adding problem, scored by the mean squared error of the output after the last step.
 
     Arguments:
         T: The number of steps, at least two for each half.

@@ -1,4 +1,4 @@
-"""The copying problem: ten digits to be remembered over T steps."""
+"""The copying problem: remember ten digits over T steps."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
@@ -22,7 +22,7 @@ def copying(
 ) -> tuple[Tensor, Tensor]:
     """Ten digits, zeros, a marker and zeros; the digits again in the last ten of T + 20 steps.
 
-    The marker 9 stands at step T + 9 + δ, counted from 0. With δ = 1 the first digit is due at the
+    The marker 9 is at step T + 9 + δ, counted from 0. With δ = 1 the first digit is due at the
     marker (T zeros before it, nine after it), with δ = 0 one step after it (T − 1 zeros before it,
     ten after it).
 
@@ -33,7 +33,7 @@ def copying(
     Arguments:
         index: The numbers of the examples, int64, (B).
         T: The time between the digits and their recall.
-        stream: What makes these examples differ from others, such as a seed and a split.
+        stream: What distinguishes these examples from others, such as a seed and a split.
         delta: δ.
 
     Returns:
@@ -60,7 +60,7 @@ class Copying(Recall):
 
     Arguments:
         T: The time between the digits and their recall.
-        delta: Where the marker stands, see :func:`copying`: 1 as in the texts, 0 as in the
+        delta: The position of the marker, see :func:`copying`: 1 as in the papers, 0 as in the
             published code of 2018 to 2020.
         train, valid, test: The number of examples of each split.
         shuffle: Whether each epoch of training has an order of its own.

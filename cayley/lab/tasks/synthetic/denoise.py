@@ -1,4 +1,4 @@
-"""The denoise problem: ten symbols to be picked from noise and remembered."""
+"""The denoise problem: pick ten symbols from noise and remember them."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -26,17 +26,17 @@ def denoise(
 ) -> tuple[Tensor, Tensor]:
     """Ten symbols among noise, a marker and blanks; the symbols in order in the last ten steps.
 
-    A stretch of steps holds the symbols, 1 to 9, at ten places drawn without replacement, and
-    noise, 0, elsewhere; then come the marker 10 and blanks, 0:
+    The first steps have the symbols, 1 to 9, at ten places drawn without replacement, and noise, 0,
+    elsewhere; then come the marker 10 and blanks, 0:
 
     - ``"paper"``: T steps, the marker and nine blanks; the answer begins at the marker;
     - ``"code"``: T + 9 steps, the marker and ten blanks; the answer begins after the marker.
 
     Note:
-        The published code draws the places with replacement, so that some sequences lose a
-        symbol, and shows the marker as a zero vector; here it has a symbol of its own. The text
-        gives neither the number of symbols nor the steps after the stretch: "as soon as it
-        receives the marker" is read as in its copying problem, where the answer begins there.
+        The published code draws the places with replacement, so that some sequences lose a symbol,
+        and shows the marker as a zero vector; here it has a symbol of its own. The paper gives
+        neither the number of symbols nor the number of blanks: "as soon as it receives the marker"
+        is taken as in its copying problem, where the answer begins at the marker.
 
     References:
         Pospisil, 2023, section 3.4.1; Gated Orthogonal Recurrent Units: On Learning to Forget,
@@ -46,7 +46,7 @@ def denoise(
         index: The numbers of the examples, int64, (B).
         T: The number of steps that hold the symbols, or with ``"code"`` nine less.
         layout: Where symbols, marker and answer are.
-        stream: What makes these examples differ from others, such as a seed and a split.
+        stream: What distinguishes these examples from others, such as a seed and a split.
 
     Returns:
         Input symbols from 0 to 10 and target classes from 0 to 9, both int64, (T + 10, B), or with
@@ -60,7 +60,7 @@ def denoise(
     stretch = T if layout == "paper" else T + PLACES - 1
     steps = torch.arange(stretch, device=index.device).unsqueeze(1)
     lots = random_bits(key(*stream, "places"), index * stretch + steps)
-    # the ten largest lots win: every set of ten places is as likely as any other
+    # the ten largest random numbers win: every set of ten places is equally likely
     places = lots.topk(PLACES, dim=0).indices.sort(0).values
     number = torch.arange(PLACES, device=index.device).unsqueeze(1)
     symbols = 1 + integers(key(*stream, "symbols"), index * PLACES + number, SYMBOLS)
@@ -77,7 +77,7 @@ class Denoise(Recall):
     """The denoise problem, with one-hot inputs.
 
     Arguments:
-        T: The number of steps is T + 10, or with ``"code"`` T + 20; at least ten, one a symbol.
+        T: The number of steps is T + 10, or with ``"code"`` T + 20; T is at least ten.
         layout: Where symbols, marker and answer are, see :func:`denoise`.
         train, valid, test: The number of examples of each split.
         shuffle: Whether each epoch of training has an order of its own.

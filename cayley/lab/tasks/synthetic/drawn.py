@@ -1,4 +1,4 @@
-"""The shortest way to a task of one's own: sizes, when to answer, and a function that draws."""
+"""The shortest way to a task of your own: sizes, when to answer, and a function that draws."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -17,20 +17,20 @@ from cayley.lab.tasks.synthetic.generated import Count, GeneratedTask, Length
 
 __all__ = ["DrawnTask"]
 
-# how many examples tell what the naive predictor says, and what it gets
+# the number of examples that determine the naive predictor and its scores
 SAMPLE = 1_000
 
 
 @dataclass(frozen=True)
 class DrawnTask(GeneratedTask):
-    """A task of drawn sequences. A subclass says four things, and the rest follows from them.
+    """A task of drawn sequences. A subclass defines four things, and the rest follows from them.
 
-    Targets are classes, int64, or numbers: they tell what is scored, and what the naive predictor
-    answers. That is the mean, or the frequencies of the classes, of a thousand training examples.
+    Targets are classes, int64, or numbers; that determines the metrics and the naive predictor,
+    which is the mean, or the frequencies of the classes, of a thousand training examples.
 
     Attributes:
-        input_size: The numbers that are read at each step.
-        output_size: The numbers that are answered; of classes, how many there are.
+        input_size: The number of inputs at each step.
+        output_size: The number of outputs, or of classes.
         answers: ``"last"``, after the last step, or ``"each"``, at every step.
 
     Arguments:
@@ -54,7 +54,7 @@ class DrawnTask(GeneratedTask):
     valid: Count = 1_000
     test: Count = 1_000
 
-    # what is a property of other tasks is a constant here
+    # properties of other tasks are constants here
     input_size: ClassVar[int]  # pyrefly: ignore[bad-override]
     output_size: ClassVar[int]  # pyrefly: ignore[bad-override]
     naive_rule: ClassVar[str] = "the mean, or the frequencies of classes, of the training targets"
@@ -91,7 +91,7 @@ class DrawnTask(GeneratedTask):
         return logits.to(device).expand(*batch.target.shape, -1)
 
     def baseline(self, split: Split) -> dict[str, float]:
-        """What that gets on the first thousand examples."""
+        """The scores of the naive predictor on the first thousand examples."""
         few = replace(self, **{split: min(self.size(split), SAMPLE)})
         return score_split(few, lambda batch, state: (self.naive(batch), None), split, SAMPLE)
 

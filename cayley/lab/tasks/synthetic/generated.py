@@ -1,4 +1,4 @@
-"""Tasks whose sequences are drawn, as many as are asked for."""
+"""Tasks whose sequences are generated."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ Length = Annotated[int, Range(1, 10**6)]
 
 @dataclass(frozen=True)
 class GeneratedTask(ExampleTask):
-    """A task of generated sequences; settings say how long they are and how many."""
+    """A task of generated sequences, with their length and number as settings."""
 
     reads: ClassVar[Reads] = "features"
 

@@ -1,4 +1,4 @@
-"""Tasks in which symbols are shown, and named again in the last steps of the sequence."""
+"""Tasks in which symbols are shown and have to be repeated at the end of the sequence."""
 
 import math
 from abc import abstractmethod
@@ -18,7 +18,7 @@ PLACES = 10
 
 
 def one_hot(symbols: Tensor, n: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Unit vectors, in the type that is asked for.
+    """Unit vectors of a given dtype.
 
     Example:
         >>> one_hot(torch.tensor([2, 0]), 3)
@@ -38,14 +38,14 @@ accuracy_of_recall = Metric("accuracy", "higher", _recalled, mean)
 
 
 class Recall(GeneratedTask):
-    r"""Ten of s symbols are to be named in the last ten steps, and class 0 in all steps before.
+    r"""The targets are ten of s symbols in the last ten steps, and class 0 in all steps before.
 
     A network that knows the rule but remembers nothing has a cross entropy of
 
     .. math::
         \frac{10 \ln s}{L}
 
-    in the mean over the L steps, which are more than the setting T.
+    on average over the L steps; L is larger than the setting T.
     """
 
     answers: ClassVar[Answers] = "each"
@@ -57,7 +57,7 @@ class Recall(GeneratedTask):
 
     @property
     def length(self) -> int:
-        """The number L of steps: T, and ten each of showing and naming."""
+        """The number L of steps: T, and ten each for showing and for repeating."""
         return self.T + 2 * PLACES
 
     @property
@@ -67,16 +67,16 @@ class Recall(GeneratedTask):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Cross entropy over all steps, and the share of symbols that are named rightly."""
+        """Cross entropy over all steps, and the share of symbols that are repeated correctly."""
         return crossentropy, accuracy_of_recall
 
     @property
     def example_size(self) -> int:
-        """A unit vector a step."""
+        """A unit vector per step."""
         return self.length * self.input_size
 
     def naive(self, batch: Batch) -> Tensor:
-        """Class 0 for sure, then any symbol."""
+        """Class 0 with certainty, then every symbol with the same probability."""
         T, B = batch.target.shape
         logits = torch.full((T, B, self.output_size), -math.inf, device=batch.target.device)
         logits[:-PLACES, :, 0] = 0.0
@@ -84,6 +84,6 @@ class Recall(GeneratedTask):
         return logits
 
     def baseline(self, split: Split) -> dict[str, float]:
-        """10 ln s / L, and a hit in s."""
+        """10 ln s / L, and an accuracy of 1/s."""
         s = self.symbols
         return {"cross_entropy": PLACES * math.log(s) / self.length, "accuracy": 1 / s}

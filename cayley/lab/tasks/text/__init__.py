@@ -1,4 +1,4 @@
-"""Texts, by characters or by words: the next one is to be predicted."""
+"""Texts: predict the next character or word."""
 
 from cayley.lab.tasks.text.text import Text
 

@@ -42,15 +42,15 @@ UNKNOWN = "<unk>"
 def read_ptb(source: Source, split: Split, lines: Lines = "raw") -> str:
     """A part of the Penn Treebank as Mikolov prepared it.
 
-    The file of words and that of characters, in which spaces stand between all characters and
-    ``_`` for a space, give the same text; the first is taken if both are there.
+    The file of words and that of characters (with spaces between all characters and ``_`` for a
+    space) give the same text; the first is used if both exist.
 
     Arguments:
         source: Where the files are.
         split: Which part.
-        lines: ``"raw"`` with a space at both ends of each line, as the file of words has it: these
-            are the 5102k, 400k and 450k characters that papers print. ``"stripped"`` without, as
-            the file of characters has it.
+        lines: ``"raw"`` with a space at both ends of each line, as in the file of words: these are
+            the 5102k, 400k and 450k characters that papers report. ``"stripped"`` without, as in
+            the file of characters.
     """
     characters = PTB_CHARACTER_FILES[split]
     if source.has(characters) and not source.has(PTB_FILES[split]):
@@ -112,11 +112,11 @@ def tokenize(text: str, level: Level) -> list[str]:
 def encode(
     tokens: dict[Split, list[str]], limit: int | None = None
 ) -> tuple[list[str], dict[Split, Tensor]]:
-    """Number the tokens, the most frequent of training first.
+    """Number the tokens, the most frequent ones of the training split first.
 
     Arguments:
         tokens: Of each split.
-        limit: The size of the vocabulary at most; the rest becomes ``<unk>``.
+        limit: The largest size of the vocabulary; other tokens become ``<unk>``.
 
     Returns:
         The vocabulary, and the numbers of each split's tokens, int64. ``<unk>`` is part of the

@@ -1,4 +1,4 @@
-"""Characters and words: the next one is to be predicted, with the state carried along the text."""
+"""Predicting the next character or word, with the state carried along the text."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -40,10 +40,10 @@ PTB_VOCABULARY: dict[Level, int] = {"characters": 50, "words": 10_000}
 
 
 def streams(tokens: Tensor, B: int) -> tuple[Tensor, Tensor]:
-    """Cut a text into B streams of equal length, each going on where the one before ends.
+    """Cut a text into B streams of equal length, each continuing where the previous one ends.
 
-    Every token but the first is predicted once; what the last streams lack is filled with targets
-    that do not count.
+    Every token but the first is predicted once; the last streams are padded with targets that do
+    not count.
 
     Arguments:
         tokens: The text, int64, (N).
@@ -77,9 +77,9 @@ def segments(length: int, K: int, *, stream: int | None = None) -> list[int]:
     Arguments:
         length: Of the streams.
         K: The number of steps of a segment; the last may have fewer.
-        stream: None to cut evenly. The key of a stream of random numbers, to draw each length from
-            a normal distribution about K, or with probability 1/20 about K/2, of deviation 5, as
-            the AWD-LSTM does; no length but the last is less than 5.
+        stream: None to cut evenly. Otherwise the key of a stream of random numbers: each length is
+            drawn from a normal distribution with mean K, or K/2 with probability 1/20, and
+            deviation 5, as in the AWD-LSTM; no length but the last is less than 5.
 
     References:
         Regularizing and Optimizing LSTM Language Models, Merity, Keskar, Socher, 2018, section 4.1.
@@ -107,21 +107,21 @@ _segments = lru_cache(maxsize=8)(segments)
 class Text(Task):
     """Predict the next character or word of a text.
 
-    Each batch goes on where the one before ended, so the recurrent state is carried over, except
-    into the first batch of an epoch (or, without ``carry``, into any). Every token but the first of
-    the text is predicted once an epoch, whatever the batch size; the B streams differ from one long
-    text only in the state at their starts.
+    Each batch continues where the previous one ended, so the recurrent state is carried over,
+    except into the first batch of an epoch (or, without ``carry``, into any). Every token but the
+    first of the text is predicted once per epoch, for any batch size; the B streams differ from one
+    long text only in their initial states.
 
     Arguments:
         level: What a token is.
         corpus: ``"ptb"`` for the Penn Treebank, ``"own"`` for a text of the user's own.
         lines: Whether lines of the Penn Treebank keep the spaces at their ends, see
-            :func:`~cayley.lab.tasks.text.corpora.read_ptb`. To words it makes no difference.
+            :func:`~cayley.lab.tasks.text.corpora.read_ptb`. For words it makes no difference.
         K: The number of steps of a batch: the gradient reaches no further.
         jitter: Whether the number of steps varies in training, see :func:`segments`.
         carry: Whether the state is carried from batch to batch; otherwise each starts at zero, as
-            in code that loses it.
-        vocabulary: The size of the vocabulary at most.
+            in some published code.
+        vocabulary: The largest size of the vocabulary.
         source: Where the files are.
         invented: Whether to use random tokens instead of files.
 
@@ -179,7 +179,7 @@ class Text(Task):
         return encode(tokens, self.vocabulary)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text that tokens are, by their numbers.
+        """The text of tokens, given by their numbers.
 
         Example:
             >>> Text("words", invented=True).decode([0, 2])
@@ -210,7 +210,7 @@ class Text(Task):
 
     @property
     def input_size(self) -> int:
-        """The number of different tokens, without reading the file if that can be."""
+        """The number of different tokens, without reading the file if possible."""
         if self.corpus == "ptb" and self.vocabulary is None and self.source.check:
             return PTB_VOCABULARY[self.level]
         return len(self.encoded[0])
@@ -226,7 +226,7 @@ class Text(Task):
         return (bits_per_character if self.level == "characters" else perplexity), crossentropy
 
     def size(self, split: Split) -> int:
-        """The number of predictions: of tokens but the first."""
+        """The number of predictions: of all tokens but the first."""
         return max(0, len(self.encoded[1][split]) - 1)
 
     def steps(self, split: Split, B: int, *, seed: int = 0, epoch: int = 0) -> int:
@@ -268,5 +268,5 @@ class Text(Task):
         return {metric.name: scores[metric.name] for metric in self.metrics}
 
     def tiny(self) -> "Text":
-        """Random tokens, at most 20 steps a batch."""
+        """Random tokens, at most 20 steps per batch."""
         return replace(self, invented=True, K=min(self.K, 20))

@@ -36,7 +36,7 @@ def test_a_missing_package_is_named(
     score: Score, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"takes the package {package}.*cayley\[speech\]"):
+    with pytest.raises(ImportError, match=rf"needs the package {package}.*cayley\[speech\]"):
         score_recording(score, torch.zeros(10), torch.zeros(10), 8000)
 
 
