@@ -186,24 +186,44 @@ def test_stays_on_the_set_with_large_free_entries(make: Factory, size: float) ->
 
 @functools.cache
 def trained(optimizer: str, dtype: torch.dtype) -> dict[str, StructuredMatrix]:
-    """The matrices of all maps after a thousand steps of one optimizer, which costs less so."""
+    """The matrices of all maps after a thousand steps of one optimizer, which costs less so.
+
+    These optimizers step each number alone: one long tensor of all of them is stepped as each is.
+    """
     matrices = {name: StructuredMatrix(make(16), dtype=dtype) for name, make in KEPT.items()}
-    parameters = [p for matrix in matrices.values() for p in matrix.parameters()]
-    stepper = getattr(torch.optim, optimizer)(parameters, lr=1e-2, foreach=True)
     # A map that follows its inverse is called at every step. All that the other maps with a memory
     # remember, at this size, is whether a spectral radius was above 1; W of those without depends
     # on X alone, and gradients may serve for several steps.
     followed = [m for m in matrices.values() if isinstance(m.map, NeumannCayley)]
+    others = [m for m in matrices.values() if m not in followed]
+    parameters = [p for matrix in (*followed, *others) for p in matrix.parameters()]
+    count = sum(len([*matrix.parameters()]) for matrix in followed)
+    numbers = torch.cat([p.detach().flatten() for p in parameters]).requires_grad_()
+    numbers.grad = torch.zeros_like(numbers)
+    pieces = [p.numel() for p in parameters]
+
+    def like_parameters(long: Tensor) -> list[Tensor]:
+        parts = long.detach().split(pieces)
+        return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
+
+    stepped, gradients = like_parameters(numbers), like_parameters(numbers.grad)
+    stepper = getattr(torch.optim, optimizer)([numbers], lr=1e-2)
     for step in range(1000):
+        moved = parameters if step % 100 == 0 else parameters[:count]
+        with torch.no_grad():
+            torch._foreach_copy_(moved, stepped[: len(moved)])
+        for matrix in [*followed, *others] if step % 100 == 0 else followed:
+            W = matrix(update=True)
+            if step % 25 == 0:
+                X = tuple(matrix.parameters())
+                (torch.randn_like(W) * W).sum().abs().backward(inputs=X)
         if step % 25 == 0:
-            stepper.zero_grad()
-            for matrix in matrices.values():
-                W = matrix(update=True)
-                (torch.randn_like(W) * W).sum().abs().backward()
-        else:
-            for matrix in followed:
-                matrix(update=True)
+            torch._foreach_copy_(gradients[: len(moved)], [p.grad for p in moved])
+            for p in moved:
+                p.grad = None
         stepper.step()
+    with torch.no_grad():
+        torch._foreach_copy_(parameters, stepped)
     return matrices
 
 
