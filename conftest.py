@@ -1,8 +1,13 @@
 """What all tests share: modules that need an extra, and the quick selection of ``--fast``."""
 
+import gc
+import os
 from importlib.util import find_spec
 
 import pytest
+
+# workers, and the processes that tests start, read compiled modules and not the sources again
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 collect_ignore = [] if find_spec("torch_geometric") else ["cayley/preconditioners/graph.py"]
 
@@ -14,6 +19,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="one case of every test, and none that is marked slow",
     )
+
+
+def pytest_collection() -> None:
+    """Look for no garbage while half a million objects are made that stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what was collected, which is there to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
