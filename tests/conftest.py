@@ -7,6 +7,8 @@ from cayley.notices import forget_notices
 
 # one thread a worker: the workers share the cores
 torch.set_num_threads(1)
+# nobody reads where the nodes of a graph come from, and stacks are deep in tests
+torch.fx.config.do_not_emit_stack_traces = True
 
 
 @pytest.fixture(autouse=True)
