@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,10 +88,10 @@ def estimate_runs(
 ) -> list[Estimate | LabError]:
     """Measure steps of several runs for some time; others take as long as their operations say.
 
-    Of each network on each task the least work is measured first. What differs in its optimizer or
-    its length only has the same steps. Where the time is over, the run of the most similar number
-    of operations is scaled: of the same network and task if there is one, else of the same network,
-    else of any.
+    The least work of each network is measured first, then of each network on each task. What
+    differs in its optimizer or its length only has the same steps. Where the time is over, the run
+    of the most similar number of operations is scaled: of the same network and task if there is
+    one, else of the same network, else of any.
 
     Arguments:
         recipes: What is to be run.
@@ -112,7 +111,6 @@ def estimate_runs(
         >>> first.like, second.like, second.step_seconds > first.step_seconds
         (None, 0, True)
     """
-    began = time.perf_counter()
     # a task reads its files once
     tasks: dict[str, Task] = {}
     found: dict[int, Estimate | LabError] = {}
@@ -134,6 +132,7 @@ def estimate_runs(
             evaluation / works[k].evaluations,
         )
     likes = {_shape(recipes[k]): k for k in found.keys() & works.keys()}
+    began = time.perf_counter()
     for k in _in_order(recipes, works):
         over = likes and time.perf_counter() - began > seconds
         if k in found or _shape(recipes[k]) in likes or over:
@@ -147,7 +146,7 @@ def estimate_runs(
         same = likes.get(_shape(recipes[k]))
         near = likes.values() if same is None else (same,)
         if not near:
-            # the last of the errors is that of all
+            # none could be measured
             found[k] = next(one for one in found.values() if isinstance(one, LabError))
             continue
         found[k] = _scaled(recipes, works, found, k, near)
@@ -185,14 +184,14 @@ def _count_work(recipe: Recipe, task: Task) -> _Work:
 
 
 def _in_order(recipes: Sequence[Recipe], works: Mapping[int, _Work]) -> list[int]:
-    """The least work of every network on every task, then the second of each, …."""
-    met: Counter[tuple[str, str]] = Counter()
-    ranks = {}
+    """The least work of every network, then of every network on every task, then the rest."""
+    met: set[str | tuple[str, str]] = set()
+    ranks: dict[int, tuple[bool, bool, float]] = {}
     for k in sorted(works, key=lambda k: works[k].step):
-        kind = _kind(recipes[k])
-        ranks[k] = met[kind]
-        met[kind] += 1
-    return sorted(ranks, key=lambda k: (ranks[k], works[k].step))
+        name, kind = recipes[k].model.name, _kind(recipes[k])
+        ranks[k] = (name in met, kind in met, works[k].step)
+        met |= {name, kind}
+    return sorted(ranks, key=ranks.__getitem__)
 
 
 def _scaled(
