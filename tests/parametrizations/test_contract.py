@@ -191,40 +191,36 @@ def trained(optimizer: str, dtype: torch.dtype) -> dict[str, StructuredMatrix]:
     These optimizers step each number alone: one long tensor of all of them is stepped as each is.
     """
     matrices = {name: StructuredMatrix(make(16), dtype=dtype) for name, make in KEPT.items()}
-    # A map that follows its inverse is called at every step. All that the other maps with a memory
-    # remember, at this size, is whether a spectral radius was above 1; W of those without depends
-    # on X alone, and gradients may serve for several steps.
-    followed = [m for m in matrices.values() if isinstance(m.map, NeumannCayley)]
-    others = [m for m in matrices.values() if m not in followed]
-    parameters = [p for matrix in (*followed, *others) for p in matrix.parameters()]
-    count = sum(len([*matrix.parameters()]) for matrix in followed)
-    numbers = torch.cat([p.detach().flatten() for p in parameters]).requires_grad_()
+    free = {name: [*matrix.parameters()] for name, matrix in matrices.items()}
+    numbers = torch.cat([X.detach().flatten() for several in free.values() for X in several])
     numbers.grad = torch.zeros_like(numbers)
-    pieces = [p.numel() for p in parameters]
-
-    def like_parameters(long: Tensor) -> list[Tensor]:
-        parts = long.detach().split(pieces)
-        return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
-
-    stepped, gradients = like_parameters(numbers), like_parameters(numbers.grad)
-    stepper = getattr(torch.optim, optimizer)([numbers], lr=1e-2)
-    for step in range(1000):
-        moved = parameters if step % 100 == 0 else parameters[:count]
-        with torch.no_grad():
-            torch._foreach_copy_(moved, stepped[: len(moved)])
-        for matrix in [*followed, *others] if step % 100 == 0 else followed:
+    stepper = getattr(torch.optim, optimizer)([numbers.requires_grad_()], lr=1e-2)
+    values, gradients = (parts_like(free, long) for long in (numbers.detach(), numbers.grad))
+    for step in range(1001):
+        for name, matrix in matrices.items():
+            # A map that follows its inverse is called at every step. All that the other maps with
+            # a memory remember, at this size, is whether a spectral radius was above 1; W of those
+            # without depends on X alone, and gradients may serve for several steps.
+            every = 25 if isinstance(matrix.map, NeumannCayley) else 100
+            if every == 100 and step % every:
+                continue
+            with torch.no_grad():
+                for X, value in zip(free[name], values[name], strict=True):
+                    X.copy_(value)
             W = matrix(update=True)
-            if step % 25 == 0:
-                X = tuple(matrix.parameters())
-                (torch.randn_like(W) * W).sum().abs().backward(inputs=X)
-        if step % 25 == 0:
-            torch._foreach_copy_(gradients[: len(moved)], [p.grad for p in moved])
-            for p in moved:
-                p.grad = None
-        stepper.step()
-    with torch.no_grad():
-        torch._foreach_copy_(parameters, stepped)
+            if step % every == 0:
+                found = torch.autograd.grad((torch.randn_like(W) * W).sum().abs(), free[name])
+                for gradient, one in zip(gradients[name], found, strict=True):
+                    gradient.copy_(one)
+        if step < 1000:
+            stepper.step()
     return matrices
+
+
+def parts_like(free: dict[str, list[torch.nn.Parameter]], long: Tensor) -> dict[str, list[Tensor]]:
+    """Parts of a long tensor in the shapes of others."""
+    parts = iter(long.split([X.numel() for several in free.values() for X in several]))
+    return {name: [next(parts).view_as(X) for X in several] for name, several in free.items()}
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -173,8 +173,9 @@ def _count_work(recipe: Recipe, task: Task) -> _Work:
         numbers = count_parameters(build_model(recipe.model, task))
     hidden = recipe.model.hidden
     numbers += sum(n * n for n in ([hidden] if isinstance(hidden, int) else hidden))
-    if task.reads in ("features", "tokens"):
-        numbers *= task.batch("train", 1, Position(), seed=recipe.seed).input.shape[0]
+    input = task.batch("train", 1, Position(), seed=recipe.seed).input
+    # rows are sequences of one step, a graph is none
+    numbers *= input.shape[0] if isinstance(input, torch.Tensor) else 1
     steps, evaluations = _count(recipe, task)
     B = evaluation_batch(recipe)
     examples = B * sum(task.steps(split, B) for split in evaluated_splits(recipe, task))
