@@ -133,6 +133,7 @@ def test_the_time_is_over(tmp_path: Path) -> None:
     assert said == ["the time is over with 1 run to do; the same command goes on"]
 
 
+@pytest.mark.slow
 def test_a_table_with_two_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["reproduce", "quickstart", "--tiny", "--seeds", "2", "--jobs", "2", "--set"]
     command += ["training.steps=2", "-o", str(tmp_path)]
