@@ -1,8 +1,13 @@
 """What all tests share: modules that need an extra, and the quick selection of ``--fast``."""
 
+import gc
+import os
 from importlib.util import find_spec
 
 import pytest
+
+# workers, and the processes that tests start, read compiled modules and not the sources again
+os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 # modules whose examples need a package
 NEEDS = {
@@ -19,6 +24,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="one case of every test, and none that is marked slow",
     )
+
+
+def pytest_collection() -> None:
+    """Look for no garbage while half a million objects are made that stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, less often, and not among what is there to the end."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

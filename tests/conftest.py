@@ -7,25 +7,22 @@ from cayley.notices import forget_notices
 
 # one thread a worker: the workers share the cores
 torch.set_num_threads(1)
+# nobody reads where the nodes of a graph come from, and stacks are deep in tests
+torch.fx.config.do_not_emit_stack_traces = True
 
 
 @pytest.fixture(autouse=True)
-def seed() -> None:
+def same_start() -> Iterator[None]:
+    """Every test begins with one seed, in double precision, and nothing said yet.
+
+    One fixture, as each takes as long as a short test.
+    """
     torch.default_generator.manual_seed(5544)
     # torch.manual_seed formats a traceback for every kind of device that is not there
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(5544)
-
-
-@pytest.fixture(autouse=True)
-def nothing_said() -> None:
-    """Warnings that are given once a process are given in every test."""
+    # warnings that are given once a process are given in every test
     forget_notices()
-
-
-@pytest.fixture(autouse=True)
-def float64() -> Iterator[None]:
-    """Tests compute in double precision unless they say otherwise."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)

@@ -1,6 +1,9 @@
 """Every network as an ONNX model, run by onnxruntime."""
 
+import functools
+import importlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +21,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the exporter, which warn
 
 T, B, I, N = 5, 4, 3, 8  # noqa: E741
 QUICK = "ScoRNN"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_registry() -> Iterator[None]:
+    """Let all exports read one table of operators: to make it takes as long as a small export."""
+    registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
+    make = functools.cache(registry.from_torchlib)
+    with pytest.MonkeyPatch.context() as patch:
+        # its method of the class, called on an instance too
+        patch.setattr(registry, "from_torchlib", staticmethod(make))
+        yield
 
 
 def exported(model: nn.Module, *inputs: torch.Tensor, shapes: Any) -> Any:

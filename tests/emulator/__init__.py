@@ -41,6 +41,16 @@ OPTIONS = (
 
 
 @functools.cache
+def machine() -> tempfile.TemporaryDirectory[str]:
+    """A folder with ``cuda.h`` and what the compiler has read of it, once for all kernels."""
+    folder = tempfile.TemporaryDirectory()
+    header = shutil.copy(Path(__file__).with_name("cuda.h"), folder.name)
+    command = [COMPILER, *OPTIONS, "-x", "c++-header", header, "-o", f"{header}.gch"]
+    subprocess.run([*map(str, command)], check=True)
+    return folder
+
+
+@functools.cache
 def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
     """A kernel, and the types of its arguments."""
     text = (SOURCES / f"{source}.cu").read_text()
@@ -57,7 +67,7 @@ def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
         (folder / "machine.cuh").write_text("#pragma once\n")
         (folder / "sizes.cuh").write_text(sizes)
         (folder / "kernel.cpp").write_text(
-            f'#include "{Path(__file__).with_name("cuda.h")}"\n{text}\n'
+            f'#include "{machine().name}/cuda.h"\n{text}\n'
             f"void run_kernel(void** arguments) {{ {source}({call}); }}\n"
         )
         command = [COMPILER, *OPTIONS, "-shared", "-o", folder / "kernel.so", folder / "kernel.cpp"]

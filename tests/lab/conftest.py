@@ -1,11 +1,10 @@
-import functools
-import importlib.metadata
 import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from lab.looking import look_once
 from lab.report import folders
 from lab.report.folders import make_recipe
 
@@ -17,12 +16,10 @@ from cayley.lab.tasks.sources import Source
 def quick_runs() -> Iterator[None]:
     """Runs that begin and save quickly, of which a test may have many.
 
-    Lightning looks through all installed packages for each of them, and no file must outlive the
-    machine.
+    No file must outlive the machine.
     """
     with pytest.MonkeyPatch.context() as patch:
-        entry_points = functools.cache(importlib.metadata.entry_points)
-        patch.setattr(importlib.metadata, "entry_points", entry_points)
+        look_once(patch)
         patch.setattr(os, "fsync", lambda file: None)
         yield
 

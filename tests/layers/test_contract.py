@@ -565,9 +565,15 @@ def test_compiles_in_one_graph(make: Make) -> None:
     )
 
 
-@every
-def test_exports_for_any_length_and_batch(make: Make) -> None:
-    layer = layer_of(make, batch_first=True, **STACKED).eval()
+# layers on top of one another are the same loop for all networks: here for one of each kind
+EXPORTED = {name: (make, {"bidirectional": True}) for name, make in NETWORKS.items()} | {
+    f"{name}-stacked": (NETWORKS[name], STACKED) for name in ("ScoRNN", "NCGRU", "LSTM-atn")
+}
+
+
+@pytest.mark.parametrize(("make", "options"), EXPORTED.values(), ids=EXPORTED)
+def test_exports_for_any_length_and_batch(make: Make, options: dict) -> None:
+    layer = layer_of(make, batch_first=True, **options).eval()
     sizes = {0: torch.export.Dim("B", max=64), 1: torch.export.Dim("T", max=4096)}
     program = torch.export.export(layer, (torch.randn(B, T, I),), dynamic_shapes=(sizes,))
     x = torch.randn(B + 3, T + 9, I)

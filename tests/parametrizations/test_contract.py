@@ -186,25 +186,41 @@ def test_stays_on_the_set_with_large_free_entries(make: Factory, size: float) ->
 
 @functools.cache
 def trained(optimizer: str, dtype: torch.dtype) -> dict[str, StructuredMatrix]:
-    """The matrices of all maps after a thousand steps of one optimizer, which costs less so."""
+    """The matrices of all maps after a thousand steps of one optimizer, which costs less so.
+
+    These optimizers step each number alone: one long tensor of all of them is stepped as each is.
+    """
     matrices = {name: StructuredMatrix(make(16), dtype=dtype) for name, make in KEPT.items()}
-    parameters = [p for matrix in matrices.values() for p in matrix.parameters()]
-    stepper = getattr(torch.optim, optimizer)(parameters, lr=1e-2, foreach=True)
-    # A map that follows its inverse is called at every step. All that the other maps with a memory
-    # remember, at this size, is whether a spectral radius was above 1; W of those without depends
-    # on X alone, and gradients may serve for several steps.
-    followed = [m for m in matrices.values() if isinstance(m.map, NeumannCayley)]
-    for step in range(1000):
-        if step % 25 == 0:
-            stepper.zero_grad()
-            for matrix in matrices.values():
-                W = matrix(update=True)
-                (torch.randn_like(W) * W).sum().abs().backward()
-        else:
-            for matrix in followed:
-                matrix(update=True)
-        stepper.step()
+    free = {name: [*matrix.parameters()] for name, matrix in matrices.items()}
+    numbers = torch.cat([X.detach().flatten() for several in free.values() for X in several])
+    numbers.grad = torch.zeros_like(numbers)
+    stepper = getattr(torch.optim, optimizer)([numbers.requires_grad_()], lr=1e-2)
+    values, gradients = (parts_like(free, long) for long in (numbers.detach(), numbers.grad))
+    for step in range(1001):
+        for name, matrix in matrices.items():
+            # A map that follows its inverse is called at every step. All that the other maps with
+            # a memory remember, at this size, is whether a spectral radius was above 1; W of those
+            # without depends on X alone, and gradients may serve for several steps.
+            every = 25 if isinstance(matrix.map, NeumannCayley) else 100
+            if every == 100 and step % every:
+                continue
+            with torch.no_grad():
+                for X, value in zip(free[name], values[name], strict=True):
+                    X.copy_(value)
+            W = matrix(update=True)
+            if step % every == 0:
+                found = torch.autograd.grad((torch.randn_like(W) * W).sum().abs(), free[name])
+                for gradient, one in zip(gradients[name], found, strict=True):
+                    gradient.copy_(one)
+        if step < 1000:
+            stepper.step()
     return matrices
+
+
+def parts_like(free: dict[str, list[torch.nn.Parameter]], long: Tensor) -> dict[str, list[Tensor]]:
+    """Parts of a long tensor in the shapes of others."""
+    parts = iter(long.split([X.numel() for several in free.values() for X in several]))
+    return {name: [next(parts).view_as(X) for X in several] for name, several in free.items()}
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -1,5 +1,6 @@
 """The contract of every back end: the loop's outputs and gradients, whatever the sizes."""
 
+import functools
 import warnings
 from functools import lru_cache
 from typing import Any
@@ -290,34 +291,45 @@ def test_modrelu_of_zero_is_zero() -> None:
 
 
 class Work(torch.utils.data.Dataset):
-    """A data set that runs a recurrence in the process of the loader."""
+    """A data set that runs recurrences in the process of the loader."""
 
-    def __init__(self, case: str) -> None:
-        self.case, self.tensors = case, CASES[case].inputs(4, 3, 8)
+    def __init__(self, *cases: str) -> None:
+        self.cases = cases
+        self.tensors = [CASES[case].inputs(4, 3, 8) for case in cases]
 
     def __len__(self) -> int:
-        return 2
+        return len(self.cases)
 
     def __getitem__(self, index: int) -> Tensor:
-        return results(self.case, self.tensors, "cpu")["gradient of x"]
+        return results(self.cases[index], self.tensors[index], "cpu")["gradient of x"]
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize("case", ["elman-tanh, U", "gru-tanh, U", "lstm-none, U"])
-def test_runs_in_the_processes_of_a_loader(case: str, start: str) -> None:
-    if start == "fork" and torch.cuda.is_available():
-        pytest.skip("where there is a GPU, torch's gradients do not run after a fork")
-    work = Work(case)
+LOADED = ("elman-tanh, U", "gru-tanh, U", "lstm-none, U")
+
+
+@functools.cache
+def loaded(start: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """What a process of a loader finds, and this one: a process for all, as each takes seconds."""
+    work = Work(*LOADED)
     torch.set_num_threads(2)
     try:
-        expected = work[0]  # threads have run in this process before it forks
+        expected = [work[k] for k in range(len(LOADED))]  # threads have run before it forks
     finally:
         torch.set_num_threads(1)
     with warnings.catch_warnings():
         # Python warns of forks in a process that has threads, as torch's has
         warnings.simplefilter("ignore", DeprecationWarning)
-        for batch in DataLoader(work, num_workers=1, multiprocessing_context=start):
-            torch.testing.assert_close(batch[0], expected)
+        batches = [*DataLoader(work, num_workers=1, multiprocessing_context=start)]
+    pairs = zip((batch[0] for batch in batches), expected, strict=True)
+    return dict(zip(LOADED, pairs, strict=True))
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("case", LOADED)
+def test_runs_in_the_processes_of_a_loader(case: str, start: str) -> None:
+    if start == "fork" and torch.cuda.is_available():
+        pytest.skip("where there is a GPU, torch's gradients do not run after a fork")
+    torch.testing.assert_close(*loaded(start)[case])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "announce", "missing_data", "show_plan"]
 
+# a few hundred rows would be measured for a quarter of an hour
+MEASURING_SECONDS = 30.0
+
 
 @dataclass(frozen=True)
 class Row:
@@ -50,72 +53,99 @@ def missing_data(recipes: Sequence[Recipe], options: Namespace) -> dict[str, str
 def show_plan(rows: Sequence[Row], settings: "RunSettings", options: Namespace) -> int:
     """Print the rows of a table with what is done, their data, and the time that they will take.
 
-    The time of a row is that of a run of it that is done, or else by a few steps on this machine.
+    The time of a row is that of a run of it that is done, or else by a few steps on this machine,
+    of this row or of one like it.
 
     Arguments:
         rows: What is to be run.
         settings: Machine and data.
         options: Of the command.
     """
-    missing = missing_data([row.recipe for row in rows], options)
     if not (options.quiet or options.json):
-        print("measuring a few steps of each row", file=sys.stderr, flush=True)
+        print(
+            f"{counted(len(rows), 'row')}: steps are measured for about {MEASURING_SECONDS:.0f} "
+            "seconds, and the others estimated by their operations",
+            file=sys.stderr,
+            flush=True,
+        )
+    missing = missing_data([row.recipe for row in rows], options)
     if not options.json:
         for name, words in missing.items():
-            print(f"{name} is missing: {words}")
-    plans = []
-    for row in rows:
-        plans.append(_plan(row, missing, settings))
-        if options.json:
-            print(json.dumps(plans[-1]))
-        else:
-            print(_words(plans[-1]), flush=True)
+            print(f"{name} is missing: {words}", flush=True)
+    plans = _plan(rows, missing, settings)
+    for plan in plans:
+        print(json.dumps(plan) if options.json else _words(plan))
     if not options.json:
         print(_total(plans))
     return 0
 
 
-def _plan(row: Row, missing: Mapping[str, str], settings: "RunSettings") -> dict[str, Any]:
+def _plan(
+    rows: Sequence[Row], missing: Mapping[str, str], settings: "RunSettings"
+) -> list[dict[str, Any]]:
+    from cayley.lab.errors import LabError
+    from cayley.lab.training import estimate_runs
+
+    done = [_done(row) for row in rows]
+    absent = [data_set(row.recipe.task) in missing for row in rows]
+    wanted = [k for k in range(len(rows)) if not absent[k]]
+    found = estimate_runs(
+        [rows[k].recipe for k in wanted],
+        settings,
+        seconds=MEASURING_SECONDS,
+        known={j: _recorded(done[k][0]) for j, k in enumerate(wanted) if done[k]},
+    )
+    plans = []
+    for k, row in enumerate(rows):
+        data = "missing" if absent[k] else "here"
+        plan: dict[str, Any] = {
+            "row": row.name,
+            "runs": len(row.folders),
+            "done": len(done[k]),
+            "data": "none" if supply(row.recipe.task) == "none" else data,
+            "run_seconds": None,
+            "from": "time not known without the data",
+        }
+        if done[k]:
+            plan |= {"run_seconds": sum(_recorded(done[k][0])), "from": "a run that is done"}
+        elif k in wanted:
+            one = found[wanted.index(k)]
+            if isinstance(one, LabError):
+                plan["from"] = f"time not known: {one}"
+            else:
+                like = "" if one.like is None else rows[wanted[one.like]].name
+                plan |= {"run_seconds": one.seconds, "from": _source(one, like)}
+        plans.append(plan)
+    return plans
+
+
+def _done(row: Row) -> list[Path]:
     from cayley.lab.runs import find_state
-    from cayley.lab.training import estimate_run
 
     states = [find_state(folder) for folder in row.folders if (folder / "run.json").exists()]
-    done = [one.folder for one in states if one.state == "done"]
-    data = "missing" if data_set(row.recipe.task) in missing else "here"
-    plan: dict[str, Any] = {
-        "row": row.name,
-        "runs": len(row.folders),
-        "done": len(done),
-        "data": "none" if supply(row.recipe.task) == "none" else data,
-        "run_seconds": None,
-        "from": "",
-    }
-    if done:
-        return plan | {"run_seconds": _recorded(done[0]), "from": "a run that is done"}
-    if plan["data"] == "missing":
-        return plan
-    found = estimate_run(row.recipe, settings)
-    return plan | {"run_seconds": found.seconds, "from": _source(found)}
+    return [one.folder for one in states if one.state == "done"]
 
 
-def _recorded(folder: Path) -> float:
+def _recorded(folder: Path) -> tuple[float, float]:
+    """The seconds of training and of evaluation."""
     from cayley.lab.runs import read_result
 
     result = read_result(folder)
-    return result.seconds + result.evaluation_seconds
+    return result.seconds, result.evaluation_seconds
 
 
-def _source(found: "Estimate") -> str:
+def _source(found: "Estimate", like: str) -> str:
     steps = f"{counted(found.steps, 'step')} of {time_words(found.step_seconds)}"
     times = f"{counted(found.evaluations, 'evaluation')} of {time_words(found.evaluation_seconds)}"
-    return f"{steps}, {times}, as measured here"
+    how = f"by its operations and the time of {like}" if like else "as measured here"
+    return f"{steps}, {times}, {how}"
 
 
 def _words(plan: Mapping[str, Any]) -> str:
     data = {"none": "", "here": ", data here", "missing": ", data missing"}[plan["data"]]
     head = f"{plan['row']}: {counted(plan['runs'], 'run')}, {plan['done']} done{data}"
     if plan["run_seconds"] is None:
-        return f"{head}; time not known without the data"
+        return f"{head}; {plan['from']}"
     return f"{head}; {duration(plan['run_seconds'])} a run ({plan['from']})"
 
 
@@ -124,5 +154,5 @@ def _total(plans: Sequence[Mapping[str, Any]]) -> str:
     known = [plan for plan in plans if plan["run_seconds"] is not None]
     seconds = sum((plan["runs"] - plan["done"]) * plan["run_seconds"] for plan in known)
     rest = len(plans) - len(known)
-    unknown = f", without the {counted(rest, 'row')} whose data are missing" if rest else ""
+    unknown = f", without the {counted(rest, 'row')} whose time is not known" if rest else ""
     return f"{counted(runs, 'run')} to do: {duration(seconds)} one after the other{unknown}"

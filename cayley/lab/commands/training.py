@@ -96,6 +96,9 @@ def reproduce(options: Namespace) -> int:
     jobs = []
     said: list[str] = []
     views = options.table or wanted_views()
+    if options.dry_run:
+        # to read hundreds of recipes, and torch, takes seconds
+        _say([f"reading the rows of {counted(len(views), 'view')}"], options)
     # several figures show the same run
     curves = {
         (curve.recipe, curve.variant, curve.set): curve

@@ -17,12 +17,12 @@
 ``reporters``   what shows the progress; ``clock`` the rate and the time left
 ``tensorboard`` the same for TensorBoard, with what is inside of the network
 ``sizing``      the size of a network that has so many parameters
-``estimate``    how long a run will take, by a few of its steps
+``estimate``    how long runs will take, by a few steps of some of them
 =============== =====================================================================
 """
 
 from cayley.lab.training.entry import evaluate, resume, train
-from cayley.lab.training.estimate import Estimate, estimate_run
+from cayley.lab.training.estimate import Estimate, estimate_run, estimate_runs
 from cayley.lab.training.naming import run_folder
 from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, choose_reporters, title
 from cayley.lab.training.restoring import RestoredRun, load_model, restore_run
@@ -51,6 +51,7 @@ __all__ = [
     "choose_reporter",
     "choose_reporters",
     "estimate_run",
+    "estimate_runs",
     "evaluate",
     "fit_hidden",
     "has_samples",

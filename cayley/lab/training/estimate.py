@@ -1,19 +1,22 @@
-"""How long a run will take on this machine, by a few of its steps."""
+"""How long runs will take on this machine, by a few steps of some of them."""
 
+import math
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from cayley.lab.errors import LabError
+from cayley.lab.models import build_model, count_parameters
 from cayley.lab.recipes import Recipe
-from cayley.lab.tasks import Batch, Split, Task
+from cayley.lab.tasks import Batch, Position, Split, Task
 from cayley.lab.training.evaluation import check_work, evaluated_splits, evaluation_batch
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.setup import RunSettings, build_task, initial_model
 
-__all__ = ["Estimate", "estimate_run"]
+__all__ = ["Estimate", "estimate_run", "estimate_runs"]
 
 # the first step may compile; slow ones are not repeated once so many seconds have passed
 STEPS = 4
@@ -29,12 +32,15 @@ class Estimate:
         step_seconds: Of one of them.
         evaluations: How many it has.
         evaluation_seconds: Of one of them.
+        like: The place of the run that was measured instead, among those that are estimated with
+            this one; None if it was this one.
     """
 
     steps: int
     step_seconds: float
     evaluations: int
     evaluation_seconds: float
+    like: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -56,20 +62,185 @@ def estimate_run(recipe: Recipe, settings: RunSettings) -> Estimate:
         >>> found.steps, found.evaluations, found.seconds > 0
         (2500, 6, True)
     """
-    task = build_task(recipe.task, settings)
+    return _estimate(recipe, build_task(recipe.task, settings), settings)
+
+
+def _estimate(recipe: Recipe, task: Task, settings: RunSettings) -> Estimate:
     model = initial_model(recipe, task, recipe.seed, settings.machine)
     check_work(recipe, task)
     learner = Learner(recipe, task, model, settings.machine)
-    B = recipe.training.batch
-    epoch = task.steps("train", B, seed=recipe.seed)
-    steps = recipe.training.steps or recipe.training.epochs * epoch
-    every = epoch if recipe.evaluation.every == "epoch" else recipe.evaluation.every
+    steps, evaluations = _count(recipe, task)
+    batches = _batches(task, "train", recipe.training.batch, learner, settings)
     return Estimate(
         steps,
-        _measure(learner.learn, _batches(task, "train", B, learner, settings), learner),
-        -(-steps // every) + recipe.evaluation.start,
+        _measure(learner.learn, batches, learner),
+        evaluations,
         _evaluation(recipe, task, learner, settings),
     )
+
+
+def estimate_runs(
+    recipes: Sequence[Recipe],
+    settings: RunSettings,
+    *,
+    seconds: float,
+    known: Mapping[int, tuple[float, float]] | None = None,
+) -> list[Estimate | LabError]:
+    """Measure steps of several runs for some time; others take as long as their operations say.
+
+    The least work of each network is measured first, then of each network on each task. What
+    differs in its optimizer or its length only has the same steps. Where the time is over, the run
+    of the most similar number of operations is scaled: of the same network and task if there is
+    one, else of the same network, else of any.
+
+    Arguments:
+        recipes: What is to be run.
+        settings: Machine and data; the data must be there.
+        seconds: When to stop measuring; the first run is always measured.
+        known: By the place of its recipe, the seconds that training and evaluation took in a run
+            that is done.
+
+    Returns:
+        An estimate for each recipe, or why there is none.
+
+    Example:
+        >>> from cayley.lab.recipes import find_recipe
+        >>> entry = find_recipe("quickstart")
+        >>> recipes = [entry.recipe(overrides=[f"model.hidden={n}"]) for n in (4, 8)]
+        >>> first, second = estimate_runs(recipes, RunSettings(tiny=True), seconds=0.0)
+        >>> first.like, second.like, second.step_seconds > first.step_seconds
+        (None, 0, True)
+    """
+    # a task reads its files once
+    tasks: dict[str, Task] = {}
+    found: dict[int, Estimate | LabError] = {}
+    works: dict[int, _Work] = {}
+    for k, recipe in enumerate(recipes):
+        name = repr(recipe.task)
+        try:
+            if name not in tasks:
+                tasks[name] = build_task(recipe.task, settings)
+            works[k] = _count_work(recipe, tasks[name])
+        except LabError as error:
+            found[k] = error
+    for k in (known or {}).keys() & works.keys():
+        training, evaluation = (known or {})[k]
+        found[k] = Estimate(
+            works[k].steps,
+            training / works[k].steps,
+            works[k].evaluations,
+            evaluation / works[k].evaluations,
+        )
+    likes = {_shape(recipes[k]): k for k in found.keys() & works.keys()}
+    began = time.perf_counter()
+    for k in _in_order(recipes, works):
+        over = likes and time.perf_counter() - began > seconds
+        if k in found or _shape(recipes[k]) in likes or over:
+            continue
+        try:
+            found[k] = _estimate(recipes[k], tasks[repr(recipes[k].task)], settings)
+            likes[_shape(recipes[k])] = k
+        except LabError as error:
+            found[k] = error
+    for k in works.keys() - found.keys():
+        same = likes.get(_shape(recipes[k]))
+        near = likes.values() if same is None else (same,)
+        if not near:
+            # none could be measured
+            found[k] = next(one for one in found.values() if isinstance(one, LabError))
+            continue
+        found[k] = _scaled(recipes, works, found, k, near)
+    return [found[k] for k in range(len(recipes))]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """How many steps and evaluations a run has, and the operations of each."""
+
+    steps: int
+    step: float
+    evaluations: int
+    evaluation: float
+
+
+def _count_work(recipe: Recipe, task: Task) -> _Work:
+    """The work of a run; operations are known up to a factor that is the network's.
+
+    Every parameter, and every number of a square matrix that is formed of fewer, acts once at each
+    step of a sequence.
+    """
+    with torch.device("meta"):
+        numbers = count_parameters(build_model(recipe.model, task))
+    hidden = recipe.model.hidden
+    numbers += sum(n * n for n in ([hidden] if isinstance(hidden, int) else hidden))
+    input = task.batch("train", 1, Position(), seed=recipe.seed).input
+    # rows are sequences of one step, a graph is none
+    numbers *= input.shape[0] if isinstance(input, torch.Tensor) else 1
+    steps, evaluations = _count(recipe, task)
+    B = evaluation_batch(recipe)
+    examples = B * sum(task.steps(split, B) for split in evaluated_splits(recipe, task))
+    return _Work(
+        steps, float(numbers * recipe.training.batch), evaluations, float(numbers * examples)
+    )
+
+
+def _in_order(recipes: Sequence[Recipe], works: Mapping[int, _Work]) -> list[int]:
+    """The least work of every network, then of every network on every task, then the rest."""
+    met: set[str | tuple[str, str]] = set()
+    ranks: dict[int, tuple[bool, bool, float]] = {}
+    for k in sorted(works, key=lambda k: works[k].step):
+        name, kind = recipes[k].model.name, _kind(recipes[k])
+        ranks[k] = (name in met, kind in met, works[k].step)
+        met |= {name, kind}
+    return sorted(ranks, key=ranks.__getitem__)
+
+
+def _scaled(
+    recipes: Sequence[Recipe],
+    works: Mapping[int, _Work],
+    found: Mapping[int, Estimate | LabError],
+    k: int,
+    near: Iterable[int],
+) -> Estimate:
+    """The estimate of a run by that of the likest of some others."""
+    own, work = recipes[k], works[k]
+
+    def distance(j: int) -> tuple[bool, bool, float]:
+        other = recipes[j]
+        return (
+            _kind(own) != _kind(other),
+            own.model.name != other.model.name,
+            abs(math.log(work.step / works[j].step)),
+        )
+
+    like = min(near, key=distance)
+    one = found[like]
+    assert isinstance(one, Estimate)
+    return Estimate(
+        work.steps,
+        one.step_seconds * work.step / works[like].step,
+        work.evaluations,
+        one.evaluation_seconds * work.evaluation / works[like].evaluation,
+        like,
+    )
+
+
+def _kind(recipe: Recipe) -> tuple[str, str]:
+    return recipe.model.name, recipe.task.name
+
+
+def _shape(recipe: Recipe) -> str:
+    """What the seconds of a step, and of an evaluation, depend on."""
+    training = replace(recipe.training, steps=0, epochs=0)
+    return repr((recipe.task, recipe.model, training, recipe.evaluation))
+
+
+def _count(recipe: Recipe, task: Task) -> tuple[int, int]:
+    """The steps of a run, and its evaluations."""
+    epoch = task.steps("train", recipe.training.batch, seed=recipe.seed)
+    steps = recipe.training.steps or recipe.training.epochs * epoch
+    every = epoch if recipe.evaluation.every == "epoch" else recipe.evaluation.every
+    return steps, -(-steps // every) + recipe.evaluation.start
 
 
 def _evaluation(recipe: Recipe, task: Task, learner: Learner, settings: RunSettings) -> float:

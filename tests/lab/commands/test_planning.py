@@ -27,6 +27,25 @@ def test_a_dry_run_tells_the_rows_and_writes_nothing(
     assert (plan["runs"], plan["done"], plan["from"]) == (2, 1, "a run that is done")
 
 
+def test_a_plan_of_many_rows_measures_for_some_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cayley.lab.commands.planning.MEASURING_SECONDS", 0.0)
+    table = ["reproduce", "helfrich2020-figure-2.13", "--tiny", "--device", "cpu"]
+    assert cli.main([*table, "-o", str(tmp_path), "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0] == "reading the rows of 1 view"
+    assert " rows: steps are measured for about 0 seconds" in err.splitlines()[1]
+    *rows, total = out.splitlines()
+    assert sum(row.endswith(", as measured here)") for row in rows) == 1
+    (measured,) = [row.partition(":")[0] for row in rows if "measured here" in row]
+    others = [
+        row for row in rows if row.endswith(f", by its operations and the time of {measured})")
+    ]
+    assert len(others) == len(rows) - 1 > 0
+    assert " runs to do: " in total
+
+
 def test_missing_data_are_told_once_and_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,13 +14,15 @@ from signal import SIGKILL
 from typing import Any
 
 import lightning_fabric  # noqa: F401  here, so that children need not import it
+import pytest
 import torch
+from lab.looking import look_once
 
 from cayley.lab.models import build_model
 from cayley.lab.recipes.schema import read_recipe
-from cayley.lab.runs import load_tensors, read_metrics
+from cayley.lab.runs import load_tensors, machine, read_metrics
 from cayley.lab.runs.machine import Machine
-from cayley.lab.training import Quiet, RunSettings, build_task, resume, train
+from cayley.lab.training import Quiet, RunSettings, build_task, resume, setup, train
 
 SETTINGS = RunSettings(Machine("cpu", threads=1), tiny=True, checkpoint_seconds=0.0)
 # what differs between two runs of the same numbers
@@ -134,5 +136,10 @@ def main(folder: Path, content: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    look_once(pytest.MonkeyPatch())
+    # here, so that children need not look: what is remembered is theirs too
+    SETTINGS.machine.fabric()
+    machine.find_cpu()
+    setup.find_git_state()
     for content in json.loads(sys.argv[2]):
         main(Path(sys.argv[1], content["name"]), content)
