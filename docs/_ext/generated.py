@@ -185,6 +185,8 @@ def speed(name: str) -> str:
     )
     if "run" in rows[0]:
         table = _steps(rows)
+    elif "networks" in rows[0]:
+        table = _ensembles(rows)
     elif "network" in rows[0] and "B" in rows[0]:
         table = _by_network(rows)
     elif "network" in rows[0]:
@@ -284,6 +286,21 @@ def _steps(rows: list[dict[str, Any]]) -> str:
     sizes = [*dict.fromkeys(row["n"] for row in rows)]
     lines = [(run, *(cells.get(n, "–") for n in sizes)) for run, cells in found.items()]
     return _table(("µs a step (over nn.RNNCell)", *(f"n = {n}" for n in sizes)), lines)
+
+
+def _ensembles(rows: list[dict[str, Any]]) -> str:
+    kinds = ("one at a time", "together", "one at a time, graph", "together, graph")
+    lines = [
+        (
+            row["network"],
+            f"B{row['B']} T{row['T']}",
+            str(row["networks"]),
+            *(_ms(row[f"{kind}, ms"]) for kind in kinds),
+        )
+        for row in rows
+        if row["kind"] == "whole steps"
+    ]
+    return _table(("ms a step and network", "shape", "networks", *kinds), lines)
 
 
 def _training(rows: list[dict[str, Any]]) -> str:
