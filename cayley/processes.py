@@ -44,8 +44,9 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
         # a copy: the gradient may be needed elsewhere too
-        grad = grad.clone(memory_format=torch.contiguous_format)
+        grad = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(grad)
         return grad[dist.get_rank()]

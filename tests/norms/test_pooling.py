@@ -16,12 +16,12 @@ from cayley.notices import forget_notices
 from cayley.processes import gather, world_size
 
 SIZES = (2, 3)
-T, I = 7, 3
+T, F = 7, 3
 LAYERS = {
-    "batch": lambda: LSTM(I, 4, num_layers=2, norm="batch", max_steps=5),
-    "atn": lambda: LSTM(I, 4, norm="atn", window=3, over="batch", bidirectional=True),
-    "outside": lambda: LSTM(I, 4, norm="batch", norm_cell=False, bias_inside=False),
-    "module": lambda: AssortedTimeNorm(I, 3, over="batch"),
+    "batch": lambda: LSTM(F, 4, num_layers=2, norm="batch", max_steps=5),
+    "atn": lambda: LSTM(F, 4, norm="atn", window=3, over="batch", bidirectional=True),
+    "outside": lambda: LSTM(F, 4, norm="batch", norm_cell=False, bias_inside=False),
+    "module": lambda: AssortedTimeNorm(F, 3, over="batch"),
 }
 
 
@@ -35,7 +35,7 @@ def layer_of(name: str) -> nn.Module:
 
 
 def batch() -> Tensor:
-    x = torch.randn(T, sum(SIZES), I, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(T, sum(SIZES), F, generator=torch.Generator().manual_seed(2))
     # a mean that takes digits from statistics that do not mind it
     return x + 100
 
