@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["call", "call_in_processes", "free_port"]
+__all__ = ["CONTEXT", "call", "call_in_processes", "free_port"]
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(

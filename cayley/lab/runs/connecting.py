@@ -2,8 +2,12 @@
 
 import json
 import os
+import signal
+import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,7 @@ __all__ = ["connect", "meet"]
 # one process may be busy with data for long; torchrun sees one that dies long before
 PATIENCE = timedelta(days=1)
 POLL_SECONDS = 0.02
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def connect(processes: Processes, on_gpus: bool) -> None:
@@ -35,11 +40,17 @@ def connect(processes: Processes, on_gpus: bool) -> None:
         processes: Which process this is.
         on_gpus: Whether tensors are on GPUs; what is decided on the host is exchanged there.
     """
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        with _mortal():
+            _connect(processes, on_gpus)
+
+
+def _connect(processes: Processes, on_gpus: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    if dist.is_initialized():
-        return
     backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
     device = torch.device("cuda", processes.local_rank) if on_gpus else None
     options = {"timeout": PATIENCE, "device_id": device}
@@ -56,6 +67,20 @@ def connect(processes: Processes, on_gpus: bool) -> None:
         world_size=processes.count,
         **options,
     )
+
+
+@contextmanager
+def _mortal() -> Iterator[None]:
+    """Context in which signals end the process, which has nothing to save and may wait for long."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def meet(store: "Store", rank: int, count: int, seconds: float = 1800.0) -> str:
