@@ -30,13 +30,14 @@ from pictures import draw_scaling_out
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+import cayley
 from cayley.lab.processes import find_processes
 from cayley.lab.recipes import find_recipe
 from cayley.lab.runs import Machine
 from cayley.lab.tasks import Batch, Position
 from cayley.lab.training import RunSettings, build_task, initial_model
 from cayley.lab.training.learner import Learner
-from cayley.norms import synchronize
+from cayley.norms import PopulationStatistics, synchronize
 
 # a recipe, what is changed in it, B and T
 CASES: dict[str, tuple[str, tuple[str, ...], int, int]] = {
@@ -81,10 +82,14 @@ def measure(name: str, device: str, repeat: int) -> dict[str, Any]:
         learner.learn(batch)
     row["seconds"] = median(clocked(lambda: learner.learn(batch), device) for _ in range(repeat))
     if learner.share is not None:
+        modules = learner.model.modules()
+        # what is synchronised is a loop
+        loop = any(isinstance(each, PopulationStatistics) for each in modules)
         synchronize(learner.model, False)
         if learner.bnp is not None:
             learner.bnp.sync = False
-        with learner.fabric.no_backward_sync(learner.forward):
+        kind = "reference" if loop else "auto"
+        with learner.fabric.no_backward_sync(learner.forward), cayley.backend(kind):
             times = [clocked(lambda: learner.learn(batch), device) for _ in range(repeat)]
         row["without"] = median(times)
     return row
