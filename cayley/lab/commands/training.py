@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cayley.lab.commands.launching import launch
 from cayley.lab.commands.listing import describe_recipe
 from cayley.lab.commands.planning import Row, announce, missing_data, show_plan
 from cayley.lab.commands.sizing import fit_sizes
@@ -73,6 +72,8 @@ def train(options: Namespace) -> int:
     again = options.seeds is not None or bool(options.extend)
     processes = find_processes()
     if options.devices > 1 and not processes.several:
+        from cayley.lab.commands.launching import launch
+
         for job in jobs:
             _check_start(job, options, again)
         return launch(options.command_line, options.devices)
@@ -157,6 +158,8 @@ def resume(options: Namespace) -> int:
     """
     _check_devices(options)
     if options.devices > 1 and not find_processes().several:
+        from cayley.lab.commands.launching import launch
+
         return launch(options.command_line, options.devices)
     if not (options.quiet or options.json):
         print(f"going on with {options.run_folder}", file=sys.stderr, flush=True)
