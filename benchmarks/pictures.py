@@ -116,6 +116,24 @@ def draw_curves(rows: list[dict], machine: dict[str, object], path: Path) -> Non
     _save(figure, machine, path)
 
 
+def draw_scaling_out(rows: list[dict], machine: dict[str, object], path: Path) -> None:
+    """Steps a second and share of communication over the number of processes, by network."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    counts = sorted({row["processes"] for row in rows})
+    for name in dict.fromkeys(row["network"] for row in rows):
+        own = [row for row in rows if row["network"] == name]
+        places = [row["processes"] for row in own]
+        (line,) = left.plot(places, [row["steps a second"] for row in own], marker="o", label=name)
+        ideal = [count * own[0]["steps a second"] / places[0] for count in counts]
+        left.plot(counts, ideal, color=line.get_color(), linewidth=1, linestyle=":")
+        right.plot(places, [100 * row["communication"] for row in own], marker="o", label=name)
+    left.set(xlabel="processes", ylabel="steps a second (dotted: ideal)", xticks=counts)
+    left.set_yscale("log")
+    right.set(xlabel="processes", ylabel="share of communication in %", xticks=counts)
+    left.legend()
+    _save(figure, machine, path)
+
+
 def _save(figure: Figure, machine: dict[str, object], path: Path) -> None:
     figure.suptitle(
         f"{machine['machine']}, {machine['threads']} thread(s), torch {machine['torch']}, "

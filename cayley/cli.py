@@ -1,15 +1,18 @@
 """The command ``cayley``: its arguments, its errors and its exit codes."""
 
 import argparse
+import os
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cayley import __version__
 from cayley.lab import commands
 from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, SPACES, TABLES, complete
-from cayley.lab.errors import LabError, is_shortage
+from cayley.lab.errors import LabError, RecipeError, is_lost_process, is_shortage
+from cayley.lab.processes import Processes, find_processes
 
 __all__ = ["main"]
 
@@ -25,6 +28,13 @@ exit codes:
 
 Command = Callable[[argparse.Namespace], int]
 
+# after a failure, torchrun ends the others before
+END_SECONDS = 3.0
+LOST = (
+    "another process of this run has ended: torchrun starts all of them again if --max-restarts "
+    "allows it, and cayley resume goes on from the last checkpoint"
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
@@ -35,9 +45,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    options = make_parser().parse_args(arguments)
+    processes = find_processes()
+    if not processes.several:
+        return _run(arguments, processes)
+    # as it is about to be imported: of it, every process would print warnings of no concern
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        return options.run(options)
+        return _run(arguments, processes)
+    except Exception:
+        if processes.claim_report():
+            raise
+        return _wait_for_end()
+
+
+def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
+    try:
+        with processes.alone_aloud():
+            options = make_parser().parse_args(arguments)
+            options.command_line = sys.argv[1:] if arguments is None else [*arguments]
+            if processes.several and options.run not in (commands.train, commands.resume):
+                raise RecipeError(
+                    f"expected train or resume in {processes.count} processes of torchrun, got "
+                    f"{options.command_line[0]}: leave out torchrun"
+                )
+            return options.run(options)
     except LabError as error:
         code, message = error.code, str(error)
     except ModuleNotFoundError as error:
@@ -49,22 +80,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "in a checkout, pip install --editable '.[lab]'"
         )
     except (MemoryError, RuntimeError) as error:
-        if not is_shortage(error):
+        if processes.several and is_lost_process(error):
+            if processes.attended:
+                return _wait_for_end()
+            code, message = 1, LOST
+        elif not is_shortage(error):
             raise
-        code = 1
-        reason = " ".join(str(error).split("\n")[0].split())
-        message = (
-            "expected enough memory, got too little: make training.batch, evaluation.batch, "
-            f"model.hidden or the sequences smaller. {reason}"
-        )
+        else:
+            code = 1
+            reason = " ".join(str(error).split("\n")[0].split())
+            message = (
+                "expected enough memory, got too little: make training.batch, evaluation.batch, "
+                f"model.hidden or the sequences smaller. {reason}"
+            )
     except KeyboardInterrupt:
         code, message = 130, "stopped at once; a run goes on from its last checkpoint"
     except BrokenPipeError:
         # the reader of the output, such as head, has seen enough
         sys.stdout = None  # pyrefly: ignore[bad-assignment]
         return 0
-    print(f"cayley: {message}", file=sys.stderr)
+    if not processes.claim_report():
+        # a signal ends all of them, in any order
+        return code if code > 128 else _wait_for_end()
+    print(f"cayley: {message}", file=sys.stderr, flush=True)
     return code
+
+
+def _wait_for_end() -> int:
+    """Let the process whose failure this one's is for want of be seen to end first."""
+    time.sleep(END_SECONDS)
+    return 1
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -130,6 +175,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="train all runs together in this process; --set optim.lr=1e-3,3e-4 makes one per rate",
     )
     _add_extend(sub)
+    _add_devices(sub)
     _add_work(sub)
 
     sub = add("reproduce", commands.reproduce, "cayley reproduce helfrich2020-figure-2.12")
@@ -162,6 +208,7 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="use the recipe.toml that was edited after the start",
     )
+    _add_devices(sub)
     _add_output_style(sub)
     _add_checkpoints(sub)
 
@@ -400,6 +447,16 @@ def _add_jobs(sub: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="run N at a time, each in a process of its own (%(default)s)",
+    )
+
+
+def _add_devices(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--devices",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="share every batch among N GPUs, or N processes on the CPU",
     )
 
 

@@ -1,7 +1,7 @@
 """Functions of test files in processes of their own.
 
-The processes are forked from one that has imported torch and nothing else of note: a process that
-imports it anew takes seconds.
+The processes are forked from one that has imported torch and the laboratory: a process that imports
+them anew takes seconds.
 """
 
 import importlib
@@ -9,12 +9,21 @@ import multiprocessing
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
-__all__ = ["call_in_processes", "free_port"]
+__all__ = ["CONTEXT", "call", "call_in_processes", "free_port"]
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["pytest", "torch", "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel"]
+    [
+        "pytest",
+        "torch",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.nn.parallel",
+        "lightning_fabric",
+        "cayley.lab.training",
+    ]
 )
 
 
@@ -27,7 +36,7 @@ def free_port() -> str:
 
 def call_in_processes(file: str, function: str, *calls: tuple) -> None:
     """Call a function of a file once for each tuple of arguments, at the same time."""
-    processes = [CONTEXT.Process(target=_call, args=(file, function, call)) for call in calls]
+    processes = [CONTEXT.Process(target=call, args=(file, function, *each)) for each in calls]
     for process in processes:
         process.start()
     for process in processes:
@@ -40,7 +49,8 @@ def call_in_processes(file: str, function: str, *calls: tuple) -> None:
     assert codes == [0] * len(calls), f"{function} of {file} has ended with {codes}"
 
 
-def _call(file: str, function: str, arguments: tuple) -> None:
+def call(file: str, function: str, *arguments: Any) -> None:
+    """Call a function of a file, in the process that it is meant for."""
     path = Path(file)
     sys.path[:0] = [str(path.parent), str(Path(__file__).parent)]
     getattr(importlib.import_module(path.stem), function)(*arguments)

@@ -8,6 +8,7 @@ __all__ = [
     "NotFinite",
     "RecipeError",
     "RunError",
+    "is_lost_process",
     "is_shortage",
 ]
 
@@ -52,6 +53,19 @@ def is_shortage(error: Exception) -> bool:
         True
     """
     return isinstance(error, MemoryError) or "tried to allocate" in str(error).lower()
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether an error of torch says that another process of a run has gone.
+
+    Example:
+        >>> is_lost_process(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+        True
+    """
+    kinds = ("DistBackendError", "DistNetworkError", "DistStoreError")
+    if any(kind.__name__.lstrip("_") in kinds for kind in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
 
 
 class Interrupted(LabError):

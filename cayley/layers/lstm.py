@@ -16,6 +16,7 @@ from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.atn import check_over
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import reversed_sequences
+from cayley.norms.pooling import find_pool
 from cayley.parametrizations.parametrization import PRECISIONS
 from cayley.recurrences.lstm import lstm
 from cayley.recurrences.lstm_call import NormSite
@@ -51,7 +52,8 @@ class LSTM(Recurrent):
     - ``"layer"`` normalises each example over its units;
     - ``"batch"`` normalises each unit over the examples that have this step and, in evaluation, by
       the statistics of the population at this step (:class:`~cayley.norms.PopulationStatistics`),
-      to which a step of a single sequence does not count;
+      to which a step of a single sequence does not count (see also
+      :func:`~cayley.norms.synchronize`);
     - ``"atn"`` does either over the last K steps: assorted-time normalisation.
 
     Normalised layers start with W as four identity matrices, U orthogonal, biases and β at 0, and γ
@@ -268,7 +270,10 @@ class LSTM(Recurrent):
             h0, c0, *extra = (tensor.to(weight.dtype) for tensor in state)
             names = [site for site, _ in self._sites()]
             stream = extra[0] if extra else None
-            windows = StreamState(names, self.window, self.over, stream, x, batch_sizes)
+            pool = None
+            if self.over == "batch" and self.training:
+                pool = find_pool(self._population("ih", suffix), x, batch_sizes)
+            windows = StreamState(names, self.window, self.over, stream, x, batch_sizes, pool)
             sites = {site: self._site(site, suffix, windows) for site in names}
             if b is not None:
                 hh = sites["hh"]
@@ -288,10 +293,11 @@ class LSTM(Recurrent):
                 over=self.over,
                 eps=self.eps,
                 batch_sizes=batch_sizes,
+                pool=pool,
             )
             windows.take(ih=states.input, hh=states.recurrent, cell=states.cell)
             if self.over == "batch" and self.training:
-                sequences = windows.B if batch_sizes is None else batch_sizes
+                sequences = windows.examples if batch_sizes is None else batch_sizes
                 for site, (mean, var) in windows.statistics(self.eps).items():
                     population = self._population(site, suffix)
                     try:
@@ -338,7 +344,7 @@ class LSTM(Recurrent):
             gamma, beta = weight.new_ones(features), weight.new_zeros(features)
         if self.over == "layer":
             return NormSite(gamma, beta, past=windows.past.get(site))
-        if self.training and windows.B > 0:
+        if self.training and windows.examples > 0:
             return NormSite(gamma, beta)
         return NormSite(gamma, beta, given=self._population(site, suffix)(windows.steps()))
 

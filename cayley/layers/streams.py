@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cayley.norms.atn import unbiased
 from cayley.norms.layouts import step_mask
+from cayley.norms.pooling import Pool
 from cayley.norms.windows import TimeWindow, advance
 
 __all__ = ["StreamState", "stream_size"]
@@ -38,6 +39,7 @@ class StreamState:
         state: The tensor, (B, S); None at the start.
         x: The input, (T, B, ·), or (N, ·) with ``batch_sizes``.
         batch_sizes: Of a packed sequence, (T).
+        pool: What makes statistics over the batch those of all processes; None for this one's.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class StreamState:
         state: Tensor | None,
         x: Tensor,
         batch_sizes: Tensor | None,
+        pool: Pool | None = None,
     ) -> None:
         self.sites, self.window, self.over = sites, window, over
         self.batch_sizes, self.x = batch_sizes, x
         self.B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
+        self.examples = self.B if pool is None else pool.total
         self.T = x.shape[0] if batch_sizes is None else len(batch_sizes)
         self.seen = None if state is None else state[:, :1].detach().round()
         self.past: dict[str, TimeWindow] = {}
@@ -84,7 +88,7 @@ class StreamState:
     def _weights(self) -> Tensor:
         """The number of examples at each step, (T, 1, 1)."""
         if self.batch_sizes is None:
-            return self.x.new_full((self.T, 1, 1), self.B)
+            return self.x.new_full((self.T, 1, 1), self.examples)
         return self.batch_sizes.to(self.x)[:, None, None]
 
     def statistics(self, eps: float) -> dict[str, tuple[Tensor, Tensor]]:

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import PackedSequence
 from cayley.checks import check_number
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import packed_table, padded, step_mask
+from cayley.norms.pooling import Pool, find_pool
 from cayley.norms.windows import (
     TimeWindow,
     advance,
@@ -64,6 +65,7 @@ def assorted_time_norm(
     batch_sizes: Tensor | None = None,
     past: TimeWindow | None = None,
     reference: Tensor | None = None,
+    pool: Pool | None = None,
 ) -> tuple[Tensor, StepStatistics]:
     r"""Normalise each step by the mean and variance of the last K steps.
 
@@ -87,6 +89,7 @@ def assorted_time_norm(
         past: The window before the first step; None for an empty one.
         reference: What the means in the result are measured from, (B, 1) over the layer, (1, F)
             over the batch; None for one that keeps the digits of values with a large mean.
+        pool: What makes statistics over the batch those of all processes; None for this one's.
 
     Returns:
         y, in the layout of a, and the statistics it was made with.
@@ -106,7 +109,9 @@ def assorted_time_norm(
         # the sum of one value, or 0 for an empty batch
         values = a.narrow(axis, 0, min(1, a.shape[axis])).sum(axis, keepdim=True)
         is_there = rows[..., None] if rows is not None and over == "layer" else None
-        reference = reference_with_past(reference_of(values, is_there), past)
+        found = reference_of(values, is_there)
+        found = found if pool is None else pool.first(found)
+        reference = reference_with_past(found, past)
     if past is not None:
         past = measured_from(past, reference)
     a = a - reference
@@ -118,7 +123,10 @@ def assorted_time_norm(
         m = a.where(is_there, 0).sum(1, keepdim=True) / n
         v = (a - m).where(is_there, 0).square().sum(1, keepdim=True) / n
     w = a.new_ones(a.shape[0], 1, 1)
-    if over == "batch":
+    if pool is not None:
+        m, v = pool.statistics(m, v)
+        w = w * pool.total
+    elif over == "batch":
         w = w * a.shape[1] if rows is None else rows.sum(1)[:, None, None].to(a.dtype)
     if past is None:
         mean, var = window_statistics(m, v, w, window)
@@ -308,6 +316,7 @@ class AssortedTimeNorm(nn.Module):
             mean, var = (packed_table(x[:, None], batch_sizes) for x in self.population(steps))
             y = normalize(a, mean, var, self.gamma, self.beta, self.eps)
             return y.to(dtype), NormState(None, seen + T)
+        pool = find_pool(self.population, a, batch_sizes)
         y, found = assorted_time_norm(
             a,
             self.gamma,
@@ -317,11 +326,13 @@ class AssortedTimeNorm(nn.Module):
             eps=self.eps,
             batch_sizes=batch_sizes,
             past=past,
+            pool=pool,
         )
-        if self.population is not None and a.numel():
+        if self.population is not None and (a.numel() or pool is not None):
             mean, var = found.mean + found.reference, found.var
             var = unbiased(var, found.w, self.window, past)
             sequences = a.shape[1] if batch_sizes is None else batch_sizes
+            sequences = sequences if pool is None else pool.total
             self.population.update(mean[:, 0], var[:, 0], sequences, seen)
         window = None
         if batch_sizes is None:

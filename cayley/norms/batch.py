@@ -31,7 +31,8 @@ class PopulationStatistics(nn.Module):
     Each of the first ``max_steps`` − 1 steps has a slot of its own. The last slot is for all later
     steps, whose values are pooled. So the buffers have one size whatever the sequences: streams do
     not let them grow, and the processes of ``DistributedDataParallel`` (which use the statistics of
-    the first, as those of ``nn.BatchNorm1d``), averages of models and checkpoints fit together.
+    the first, as those of ``nn.BatchNorm1d``, or after :func:`~cayley.norms.synchronize` those of
+    all), averages of models and checkpoints fit together.
 
     Note:
         ``load_state_dict`` takes statistics with any number of slots. Surplus slots are pooled in
@@ -45,6 +46,9 @@ class PopulationStatistics(nn.Module):
         max_steps: The number of slots.
         momentum: The α above.
         device, dtype: Of the statistics.
+
+    Attributes:
+        synchronized: Whether training takes the statistics of all processes.
 
     Example:
         >>> population = PopulationStatistics(1)
@@ -72,6 +76,7 @@ class PopulationStatistics(nn.Module):
         super().__init__()
         check_integer("max_steps", max_steps)
         self.momentum = momentum
+        self.synchronized = False
         self.register_buffer("mean", torch.zeros(max_steps, features, device=device, dtype=dtype))
         self.register_buffer("var", torch.ones(max_steps, features, device=device, dtype=dtype))
         for name in ("batches", "sequences"):

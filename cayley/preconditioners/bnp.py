@@ -14,13 +14,14 @@ from torch.utils.hooks import RemovableHandle
 
 from cayley.preconditioners.checks import check_model, check_settings
 from cayley.preconditioners.compiled import drop_code_without_hooks
-from cayley.preconditioners.distributed import gather_statistics, world_size
+from cayley.preconditioners.distributed import gather_statistics
 from cayley.preconditioners.joint import Damping
 from cayley.preconditioners.plan import Pattern, join, make_plan
 from cayley.preconditioners.rule import Rule
 from cayley.preconditioners.rules import default_rules
 from cayley.preconditioners.statistics import RunningStatistics, Statistics
 from cayley.preconditioners.unit import Unit
+from cayley.processes import world_size
 
 __all__ = ["BNP"]
 

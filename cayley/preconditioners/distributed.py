@@ -7,18 +7,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cayley.preconditioners.statistics import Statistics
+from cayley.processes import world_size
 
-__all__ = ["gather_statistics", "world_size"]
-
-
-def world_size(group: "dist.ProcessGroup | None" = None) -> int:
-    """The number of processes; 1 where torch.distributed is not in use.
-
-    Example:
-        >>> world_size()
-        1
-    """
-    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+__all__ = ["gather_statistics"]
 
 
 def gather_statistics(

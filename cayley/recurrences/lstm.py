@@ -10,10 +10,11 @@ from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cpu import lstm as cpu
 from cayley.kernels.cuda.lstm import node
 from cayley.kernels.cuda.lstm import recurrence as cuda
-from cayley.kernels.dispatch import backend_in_force
+from cayley.kernels.dispatch import backend_in_force, use_kernel
 from cayley.kernels.observation import Run, is_observed, tell_observer
 from cayley.kernels.operator import Kernels, Operator
 from cayley.kernels.projection import project
+from cayley.norms.pooling import Pool
 from cayley.recurrences.lstm_call import LstmArguments, NormSite, lstm_call
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.lstm_gradient import lstm_gradient, with_references
@@ -132,6 +133,7 @@ def lstm(
     over: Literal["layer", "batch"] = "layer",
     eps: float = 1e-5,
     batch_sizes: Tensor | None = None,
+    pool: Pool | None = None,
 ) -> States:
     r"""The recurrence of :func:`lstm_loop` as one operator with a gradient written by hand.
 
@@ -143,7 +145,9 @@ def lstm(
     forward mode see a loop too. To ``torch.compile`` and ``torch.export`` it is a single node, and
     under ``vmap`` and ``grad`` of :mod:`torch.func` one for each network with a W of its own.
 
-    Arguments and the result are those of :func:`lstm_loop`.
+    Arguments and the result are those of :func:`lstm_loop`. Only ``pool`` is more: with it,
+    statistics over the batch are those of all processes, and the recurrence is a loop of torch's
+    operations.
 
     Example:
         >>> import torch
@@ -153,9 +157,14 @@ def lstm(
         >>> torch.testing.assert_close(h, lstm_loop(x, h0, h0, W, recurrent=site, window=4).h)
     """
     arguments = LstmArguments(
-        *(x, h0, c0, W, b, U, c, input, recurrent, cell, window, over, eps, batch_sizes)
+        *(x, h0, c0, W, b, U, c, input, recurrent, cell, window, over, eps, batch_sizes, pool)
     )
     arguments.check()
+    if pool is not None:
+        refusal = "its statistics over the batch are those of several processes"
+        use_kernel(x.device.type, refusal, x.device)
+        call = lstm_call(arguments)
+        return _states(lstm_forward(call, pool=pool), _references(call))
     if x.is_cuda:
         fused = _fused_call(arguments)
         if fused is not None and node.refusal(fused, c) is None:

@@ -12,6 +12,7 @@ from cayley.kernels.dispatch import use_kernel
 from cayley.kernels.projection import check_projection, project
 from cayley.kernels.steps import check_devices, check_sequence
 from cayley.norms.layouts import padded, step_mask
+from cayley.norms.pooling import Pool
 from cayley.norms.windows import (
     TimeWindow,
     measured_from,
@@ -57,6 +58,7 @@ class LstmArguments(NamedTuple):
     over: str
     eps: float
     batch_sizes: Tensor | None
+    pool: Pool | None = None
 
     def sites(self) -> tuple[NormSite | None, NormSite | None, NormSite | None]:
         """The normalisations."""
@@ -125,6 +127,8 @@ def lstm_call(arguments: LstmArguments) -> LstmCall:
             sites.append(None)
             continue
         past = given = None
+        if arguments.pool is not None and reference is not None:
+            reference = arguments.pool.first(reference)
         if reference is not None and site.past is not None and window > 1:
             reference = reference_with_past(reference, site.past)
             _, means, variances, weights = measured_from(site.past, reference)

@@ -8,6 +8,7 @@ from cayley.kernels.projection import project
 from cayley.kernels.steps import step_sizes
 from cayley.norms.atn import assorted_time_norm, normalize
 from cayley.norms.layouts import packed_table, step_mask
+from cayley.norms.pooling import Pool
 from cayley.norms.running import DefinedWindow, RunningWindow
 from cayley.norms.windows import TimeWindow, mean_and_variance
 
@@ -21,9 +22,13 @@ class SiteSteps:
         site: The normalisation.
         call: The call that it belongs to.
         by_definition: Whether every window is summed anew.
+        pool: What makes statistics over the batch those of all processes; None for this one's.
     """
 
-    def __init__(self, site: Site, call: WindowedCall, by_definition: bool) -> None:
+    def __init__(
+        self, site: Site, call: WindowedCall, by_definition: bool, pool: Pool | None = None
+    ) -> None:
+        self.pool = pool
         self.gamma, self.beta, self.reference, _, self.given = site
         self.over_batch, self.eps = call.over_batch, call.eps
         kind = DefinedWindow if by_definition else RunningWindow
@@ -39,7 +44,11 @@ class SiteSteps:
             if self.reference is not None:
                 a = a - self.reference[: len(a)]
             m, v = mean_and_variance(a, 0 if self.over_batch else 1)
-            mean, var = self.window.push(m, v, len(a) if self.over_batch else 1)
+            count = len(a) if self.over_batch else 1
+            if self.pool is not None:
+                m, v = self.pool.statistics(m, v)
+                count = self.pool.total
+            mean, var = self.window.push(m, v, count)
             scale = (var + self.eps).rsqrt()
             z = (a - mean) * scale
             # the last two are for information
@@ -63,20 +72,23 @@ def _past(site: Site, call: WindowedCall) -> TimeWindow | None:
     return TimeWindow(site.reference, means, variances, call.weights)
 
 
-def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
+def lstm_forward(
+    call: LstmCall, *, by_definition: bool = False, pool: Pool | None = None
+) -> LstmStates:
     """What an LSTM gives.
 
     Arguments:
         call: The call.
         by_definition: Whether every window is summed anew, rather than moved along.
+        pool: What makes statistics over the batch those of all processes; None for this one's.
     """
     b, x, statistics_x = call.b, project(call.x, call.U, None), call.x.new_empty(0)
     N_h, N_c = (
-        None if site is None else SiteSteps(site, call, by_definition)
+        None if site is None else SiteSteps(site, call, by_definition, pool)
         for site in (call.recurrent, call.cell)
     )
     if call.input is not None:
-        x, statistics_x = normalized_input(x, call.input, call)
+        x, statistics_x = normalized_input(x, call.input, call, pool)
     if N_h is None and b is not None:
         x = x + b
     sizes = step_sizes(x, call.batch_sizes)
@@ -111,7 +123,9 @@ def lstm_forward(call: LstmCall, *, by_definition: bool = False) -> LstmStates:
     )
 
 
-def normalized_input(x: Tensor, site: Site, call: WindowedCall) -> tuple[Tensor, Tensor]:
+def normalized_input(
+    x: Tensor, site: Site, call: WindowedCall, pool: Pool | None = None
+) -> tuple[Tensor, Tensor]:
     """N_x of all steps at once, and its statistics."""
     gamma, beta, batch_sizes, eps = site.gamma, site.beta, call.batch_sizes, call.eps
     if site.given is not None:
@@ -125,6 +139,7 @@ def normalized_input(x: Tensor, site: Site, call: WindowedCall) -> tuple[Tensor,
         batch_sizes=batch_sizes,
         past=_past(site, call),
         reference=x.new_zeros(()) if site.reference is None else site.reference,
+        pool=pool,
     )
     used = found.mean.detach(), (found.var.detach() + eps).rsqrt()
     statistics = torch.stack((found.m, found.v, *used))

@@ -33,6 +33,7 @@ CONTENT: dict[str, Any] = {
         "threads": 2,
         "graph": False,
         "no_graph": "",
+        "processes": 1,
         "host": "here",
         "platform": "Linux",
         "cpu": "a fast one",

@@ -11,10 +11,11 @@ PACKAGE = Path(cayley.__file__).parent
 LAB = PACKAGE / "lab"
 
 # what each room may import of the laboratory, beside itself
-SHARED = {"errors", "importing", "settings", "wording"}
+SHARED = {"errors", "importing", "processes", "settings", "wording"}
 ROOMS: dict[str, set[str]] = {
     **{name: set() for name in SHARED},
     "settings": {"errors"},
+    "processes": {"errors"},
     "recipes": SHARED,
     "tasks": SHARED,
     "models": {"recipes", "tasks", *SHARED},

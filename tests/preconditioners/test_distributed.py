@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cayley.preconditioners import BNP
-from cayley.preconditioners.distributed import world_size
 
 SIZES = (5, 11)
 
@@ -91,7 +90,3 @@ def test_processes_step_as_one_and_stay_identical(tmp_path: Path) -> None:
         torch.testing.assert_close(first[name], value, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(first_state, second_state, rtol=0, atol=0)
     torch.testing.assert_close(first_state, bnp.state_dict(), rtol=1e-11, atol=1e-12)
-
-
-def test_without_processes_there_is_one() -> None:
-    assert world_size() == 1

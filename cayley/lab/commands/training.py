@@ -13,6 +13,7 @@ from cayley.lab.commands.listing import describe_recipe
 from cayley.lab.commands.planning import Row, announce, missing_data, show_plan
 from cayley.lab.commands.sizing import fit_sizes
 from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
+from cayley.lab.processes import find_processes
 from cayley.lab.recipes import Recipe, Seed, data_set, differences, find_recipe
 from cayley.lab.recipes.views import find_curves, wanted_views
 from cayley.lab.settings import convert
@@ -37,8 +38,13 @@ def train(options: Namespace) -> int:
     a backward pass is that of all of them. Each has its folder as if it were alone, and what was
     begun goes on. Settings may have several values then, --set optim.lr=1e-3,3e-4, and there is a
     run for every choice of them and every seed.
+
+    With --devices, every batch is shared among that many processes, each with a device of its own,
+    and the numbers are those of one. torchrun --nproc-per-node N -m cayley train does the same, on
+    several machines too, and there what was begun goes on.
     """
     entry = find_recipe(options.recipe)
+    _check_devices(options)
     if options.together and options.extend:
         raise RecipeError("--extend: expected it without --together, which trains to the end")
     jobs: list[_Job] = []
@@ -64,6 +70,15 @@ def train(options: Namespace) -> int:
             )
         return _work_side_by_side(jobs, options)
     again = options.seeds is not None or bool(options.extend)
+    processes = find_processes()
+    if options.devices > 1 and not processes.several:
+        from cayley.lab.commands.launching import launch
+
+        for job in jobs:
+            _check_start(job, options, again)
+        return launch(options.command_line, options.devices)
+    # those who started torchrun may have been ended, and want to go on
+    again = again or processes.several
     return _work(jobs, options, again=again, extend=options.extend)
 
 
@@ -141,6 +156,11 @@ def resume(options: Namespace) -> int:
     with it, at the learning rates that it has at this step; the report shows what was changed, and
     when.
     """
+    _check_devices(options)
+    if options.devices > 1 and not find_processes().several:
+        from cayley.lab.commands.launching import launch
+
+        return launch(options.command_line, options.devices)
     if not (options.quiet or options.json):
         print(f"going on with {options.run_folder}", file=sys.stderr, flush=True)
     from cayley.lab import training
@@ -182,6 +202,43 @@ def evaluate(options: Namespace) -> int:
         for name, value in scores.items():
             print(f"{options.split} {name} {value:.6g}")
     return 0
+
+
+def _check_devices(options: Namespace) -> None:
+    """Raise unless --devices goes with the other options, and with torchrun."""
+    processes = find_processes()
+    if processes.several and options.devices not in (0, processes.count):
+        raise RecipeError(
+            f"expected --devices {processes.count}, as torchrun has started as many processes, got "
+            f"{options.devices}: leave it out"
+        )
+    if options.devices <= 1 and not processes.several:
+        return
+    others = {
+        "together": "trains several runs on one device",
+        "graph": "records the steps of one device",
+    }
+    for name, what in others.items():
+        if vars(options).get(name):
+            raise RecipeError(f"expected --devices without --{name}, which {what}: choose one")
+    if vars(options).get("jobs", 1) > 1:
+        raise RecipeError(
+            "expected --devices or --jobs, got both: share one run among processes, or train one "
+            "in each"
+        )
+
+
+def _check_start(job: "_Job", options: Namespace, again: bool) -> None:
+    """Raise unless several processes can begin a run, before there are any."""
+    from cayley.lab.training import check_batch
+
+    check_batch(job.recipe.training.batch, options.devices)
+    folder = _folder(job, options)
+    if not again and (folder / "run.json").exists():
+        raise RunError(
+            f"expected a folder without a run, got {folder}: go on with cayley resume {folder} "
+            f"--devices {options.devices}, or choose another --output"
+        )
 
 
 @dataclass(frozen=True)
@@ -301,13 +358,15 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
                         interrupts=interrupts,
                     )
             except LabError as error:
-                if len(jobs) == 1 or isinstance(error, Interrupted):
+                # of several processes, this one may be the only one that fails
+                if len(jobs) == 1 or isinstance(error, Interrupted) or find_processes().several:
                     raise
                 print(f"{job.recipe.name}, seed {job.seed}: {error}", file=sys.stderr)
                 code = code or error.code
                 continue
             results.setdefault(job.recipe.name, []).append(result)
-            _write_samples(folder, job.recipe, options)
+            if find_processes().first:
+                _write_samples(folder, job.recipe, options)
             if not (options.quiet or options.json):
                 print_result(folder, result)
     _print_spreads(results, options)

@@ -9,6 +9,10 @@ from torch import Tensor, nn
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.settings import Range
+from cayley.norms.atn import normalize
+from cayley.norms.pooling import Pool
+from cayley.norms.windows import mean_and_variance
+from cayley.processes import world_size
 
 if TYPE_CHECKING:
     from cayley.lab.tasks import Graph
@@ -49,6 +53,9 @@ class BatchNorm(nn.BatchNorm1d):
         momentum: The share 1 − ρ of a batch in the running statistics.
         variance: ``"biased"`` or ``"unbiased"``, for inference. Empty for the formulas above.
 
+    Attributes:
+        synchronized: Whether a batch is that of all processes of torch.distributed.
+
     Example:
         >>> norm = BatchNorm(1, inference="average", variance="biased")
         >>> for rows in ([[0.0], [2.0]], [[4.0], [8.0]]):
@@ -70,6 +77,7 @@ class BatchNorm(nn.BatchNorm1d):
         # without a momentum, torch takes plain means
         super().__init__(features, momentum=momentum if inference == "running" else None)
         self.variance = variance or ("biased" if inference == "running" else "unbiased")
+        self.synchronized = False
 
     def restart_(self) -> None:
         """Start the averages again: the next batch replaces all before it."""
@@ -79,17 +87,27 @@ class BatchNorm(nn.BatchNorm1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalised rows (B, features)."""
-        if not self.training or self.variance == "unbiased":
+        pooled = self.synchronized and world_size() > 1
+        if not self.training or (self.variance == "unbiased" and not pooled):
             return super().forward(input)
         mean, var = self.running_mean, self.running_var
         assert mean is not None
         assert var is not None
         assert self.num_batches_tracked is not None
-        output = nn.functional.batch_norm(
-            input, None, None, self.weight, self.bias, training=True, eps=self.eps
-        )
+        if pooled:
+            pool = Pool(input[None])
+            batch_mean, batch_var = pool.statistics(*mean_and_variance(input, 0))
+            output = normalize(input, batch_mean, batch_var, self.weight, self.bias, self.eps)
+            batch_mean, batch_var = batch_mean[0].detach(), batch_var[0].detach()
+            if self.variance == "unbiased":
+                batch_var = batch_var * (pool.total / max(1, pool.total - 1))
+        else:
+            output = nn.functional.batch_norm(
+                input, None, None, self.weight, self.bias, training=True, eps=self.eps
+            )
+            with torch.no_grad():
+                batch_var, batch_mean = torch.var_mean(input, 0, correction=0)
         with torch.no_grad():
-            batch_var, batch_mean = torch.var_mean(input, 0, correction=0)
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 share = 1 / self.num_batches_tracked.to(mean.dtype)

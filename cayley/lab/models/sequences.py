@@ -5,6 +5,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import dropout
+from torch.nn.modules.dropout import _DropoutNd
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import ModelSettings
@@ -13,6 +14,7 @@ from cayley.layers.recurrent import Recurrent
 __all__ = [
     "LockedDropout",
     "SequenceModel",
+    "draws_randomly",
     "features_of",
     "free_matrices",
     "without_windows",
@@ -116,6 +118,23 @@ class SequenceModel(nn.Module):
             kept = dropout(x.new_ones(self.vocabulary, 1), self.word_dropout)
             x = x * kept[tokens]
         return x
+
+
+def draws_randomly(model: nn.Module) -> bool:
+    """Whether a network draws random numbers as it learns, by dropout of any kind.
+
+    Example:
+        >>> draws_randomly(nn.Dropout(0.0)), draws_randomly(nn.LSTM(1, 1, 2, dropout=0.5))
+        (False, True)
+    """
+    for module in model.modules():
+        if isinstance(module, SequenceModel) and (module.word_dropout or module.weight_dropout):
+            return True
+        if isinstance(module, (_DropoutNd, LockedDropout)) and module.p:
+            return True
+        if isinstance(module, (Recurrent, nn.RNNBase)) and module.dropout:
+            return True
+    return False
 
 
 def without_windows(layer: nn.Module, state: Any) -> Any:

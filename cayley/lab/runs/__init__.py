@@ -7,6 +7,8 @@
 ``seals``       checksums, and which run a file belongs to
 ``reading``     folders read, with errors that name the file
 ``state``       done, running, stopped or failed
+``connecting``  the connection of several processes
+``sharing``     the folder of a run that several processes train
 ``machine``     device, precision, threads; facts about them; ``cpu`` its name
 ``archive``     runs as they are kept for good
 ``weights``     trained weights, and ``weights.safetensors`` of an archive
@@ -52,6 +54,7 @@ from cayley.lab.runs.reading import (
 )
 from cayley.lab.runs.result import BestValue, RunResult, SelectedScores
 from cayley.lab.runs.seals import Seal
+from cayley.lab.runs.sharing import SharedFolder, open_folder
 from cayley.lab.runs.state import RunState, State, find_state
 from cayley.lab.runs.studies import (
     STUDY_FILE,
@@ -92,6 +95,7 @@ __all__ = [
     "SearchedKey",
     "SeedRecord",
     "SelectedScores",
+    "SharedFolder",
     "State",
     "StudyRecord",
     "SweepRecord",
@@ -110,6 +114,7 @@ __all__ = [
     "find_versions",
     "is_diverged",
     "load_tensors",
+    "open_folder",
     "pack_weights",
     "parse_json",
     "read_edited_run",

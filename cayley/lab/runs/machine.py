@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import subprocess
+import warnings
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING, Literal
 
 import cayley
 from cayley.lab.errors import MachineError
+from cayley.lab.processes import Processes, find_processes
+from cayley.lab.runs.connecting import connect
 from cayley.lab.runs.cpu import find_cpu
 from cayley.lab.wording import counted
 
 if TYPE_CHECKING:
     import torch
     from lightning_fabric import Fabric
+    from lightning_fabric.strategies import DDPStrategy
 
 __all__ = [
     "GitState",
@@ -68,10 +72,15 @@ class Machine:
 
         return torch.float64 if self.precision == "64-true" else torch.float32
 
-    def fabric(self) -> "Fabric":
-        """The engine; threads are set and, on a GPU, deterministic algorithms chosen."""
+    def fabric(self, processes: Processes | None = None) -> "Fabric":
+        """The engine; threads are set and, on a GPU, deterministic algorithms chosen.
+
+        Arguments:
+            processes: Those that are to be connected, if they are several; None for this one alone.
+        """
         import torch
         from lightning_fabric import Fabric
+        from lightning_fabric.plugins.environments import LightningEnvironment
 
         # it recommends TF32, which is too inaccurate for orthogonal recurrences
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
@@ -85,16 +94,63 @@ class Machine:
             )
         # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        fabric = Fabric(
-            accelerator=accelerator,
-            devices=[int(number)] if number else 1,
-            precision=self.precision,
-        )
+        if processes is not None and processes.several:
+            on_gpus = accelerator == "cuda" or (accelerator == "auto" and torch.cuda.is_available())
+            _check_devices(self.device, on_gpus, processes)
+            connect(processes, on_gpus)
+            fabric = Fabric(
+                accelerator=accelerator,
+                strategy=_strategy(),
+                devices=processes.local_count,
+                num_nodes=processes.machines,
+                precision=self.precision,
+            )
+            fabric.launch()
+        else:
+            fabric = Fabric(
+                accelerator=accelerator,
+                devices=[int(number)] if number else 1,
+                precision=self.precision,
+                # it may be one of several that does something alone
+                plugins=LightningEnvironment(),
+            )
         if fabric.device.type == "cuda":
             torch.use_deterministic_algorithms(True, warn_only=True)
             # pyrefly: ignore[missing-attribute]
             torch.utils.deterministic.fill_uninitialized_memory = False
         return fabric
+
+
+def _check_devices(device: str, on_gpus: bool, processes: Processes) -> None:
+    """Raise unless every process can have a device."""
+    import torch
+
+    processes.check()
+    if ":" in device:
+        raise MachineError(
+            f"expected a device for each of {processes.count} processes, got {device}: choose "
+            f"--device {device.partition(':')[0]}"
+        )
+    found = torch.cuda.device_count()
+    if on_gpus and found < processes.local_count:
+        raise MachineError(
+            f"expected a GPU for each of {processes.local_count} processes, got "
+            f"{counted(found, 'GPU')}: choose fewer --devices, or --device cpu"
+        )
+
+
+def _strategy() -> "DDPStrategy":
+    """How gradients are averaged over processes."""
+    from lightning_fabric.strategies import DDPStrategy
+
+    # of columns, which lie the same either way
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+    return DDPStrategy(
+        # all processes compute the same buffers
+        forward_sync_buffers=False,
+        # buckets that are never ordered anew: a run that goes on adds in the order of before
+        find_unused_parameters=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +167,7 @@ class MachineFacts:
     threads: int
     graph: bool = False
     no_graph: str = ""
+    processes: int = 1
     host: str = ""
     platform: str = ""
     cpu: str = ""
@@ -146,6 +203,7 @@ def describe_machine(
         threads=torch.get_num_threads(),
         graph=graph,
         no_graph=no_graph,
+        processes=find_processes().count,
         host=platform.node(),
         platform=platform.platform(),
         cpu=find_cpu(),

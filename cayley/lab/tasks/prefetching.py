@@ -93,11 +93,10 @@ def prefetch(
     seed: int = 0,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    numbers: range | None = None,
 ) -> Iterator[Batch]:
-    """The batches of one epoch; for the arguments see :class:`Prefetcher`."""
+    """The batches of one epoch, or those of some numbers; see :class:`Prefetcher` for the rest."""
     batches = Prefetcher(task, split, B, seed=seed, device=device, dtype=dtype)
-    position = Position()
-    while position.epoch == 0:
-        batch = batches.batch(position)
-        yield batch
-        position = batch.next
+    numbers = range(task.steps(split, B, seed=seed)) if numbers is None else numbers
+    for number in numbers:
+        yield batches.batch(Position(0, number))

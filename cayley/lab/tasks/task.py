@@ -10,7 +10,7 @@ from torch.nn.functional import mse_loss
 
 from cayley.lab.settings import check_settings
 from cayley.lab.tasks.batch import Batch, Position, Split
-from cayley.lab.tasks.metrics import Metric, class_loss
+from cayley.lab.tasks.metrics import IGNORED, Metric, class_loss
 from cayley.lab.tasks.sources import Resource
 
 __all__ = ["Answers", "Reads", "Task"]
@@ -113,6 +113,18 @@ class Task(ABC):
         if batch.target.is_floating_point():
             return mse_loss(output, batch.target)
         return class_loss(output, batch.target)
+
+    def weight(self, batch: Batch) -> Tensor:
+        """How many answers :meth:`loss` of a batch is the mean over, ().
+
+        Processes that share a batch weigh their parts by it. A task with a loss of its own has a
+        weight of its own too; without one, each process computes the loss of the whole batch from
+        the answers of all of them.
+        """
+        target = batch.target
+        if target.is_floating_point():
+            return torch.full((), target.numel(), device=target.device)
+        return (target != IGNORED).sum()
 
     @abstractmethod
     def naive(self, batch: Batch) -> Tensor:

@@ -8,6 +8,7 @@
 ``loop``        when to evaluate, record, save and stop; ``timetable`` says when
 ``learner``     a step: forward, backward, preconditioner, optimizer
 ``graphs``      steps as CUDA graphs
+``shares``      what each of several processes does of a step; ``agreement`` when they stop
 ``together``    several runs at once; ``ensemble`` a step of all their networks
 ``changes``     a longer run, or one whose recipe was edited on the way
 ``optimizers``  optimizers, schedules and BNP from the settings of a recipe
@@ -34,6 +35,7 @@ from cayley.lab.training.setup import (
     reads_files,
     restore_settings,
 )
+from cayley.lab.training.shares import check_batch
 from cayley.lab.training.sizing import fit_hidden
 from cayley.lab.training.tensorboard import TensorBoard, check_tensorboard
 from cayley.lab.training.together import Member, train_together
@@ -47,6 +49,7 @@ __all__ = [
     "RunSettings",
     "TensorBoard",
     "build_task",
+    "check_batch",
     "check_tensorboard",
     "choose_reporter",
     "choose_reporters",

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import SequenceModel
-from cayley.lab.models.sequences import LockedDropout, without_windows
+from cayley.lab.models.sequences import draws_randomly, without_windows
 from cayley.lab.recipes import Recipe
 from cayley.lab.runs import Precision
 from cayley.lab.tasks import Batch
@@ -43,25 +43,13 @@ def check_together(recipe: Recipe, model: nn.Module, precision: Precision) -> No
         isinstance(layer, Recurrent) for layer in model.layers
     ):
         why = f"{recipe.model.name} is no recurrent network of cayley"
-    elif _draws(model):
+    elif draws_randomly(model):
         why = "its dropout draws from a random stream that each seed has to itself"
     if why:
         raise RecipeError(
             f"{recipe.name}: expected networks that can learn together, got some that cannot: "
             f"{why}. Leave out --together"
         )
-
-
-def _draws(model: SequenceModel) -> bool:
-    """Whether a network draws random numbers as it learns."""
-    if model.word_dropout or model.weight_dropout:
-        return True
-    for module in model.modules():
-        if isinstance(module, (nn.Dropout, LockedDropout)) and module.p:
-            return True
-        if isinstance(module, Recurrent) and module.dropout:
-            return True
-    return False
 
 
 class Ensemble:

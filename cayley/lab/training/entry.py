@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cayley.lab.errors import RecipeError, RunError
+from cayley.lab.models.sequences import draws_randomly
+from cayley.lab.processes import find_processes
 from cayley.lab.recipes import Recipe, write_recipe
 from cayley.lab.runs import (
     Interrupts,
@@ -11,8 +13,10 @@ from cayley.lab.runs import (
     RunDescription,
     RunFolder,
     RunResult,
+    SharedFolder,
     Weights,
     check_format,
+    open_folder,
     read_edited_run,
     read_result,
     read_run,
@@ -31,6 +35,7 @@ from cayley.lab.training.setup import (
     initial_model,
     restore_settings,
 )
+from cayley.lab.training.shares import check_shares
 
 __all__ = ["evaluate", "resume", "train"]
 
@@ -72,8 +77,9 @@ def train(
     # before there is a folder: what cannot work leaves nothing behind
     model = initial_model(recipe, task, seed, settings.machine)
     check_work(recipe, task)
-    learner = Learner(recipe, task, model, settings.machine)
-    with RunFolder(folder) as run:
+    check_shares(recipe, task, model, find_processes().count)
+    learner = Learner(recipe, task, model, settings.machine, seed=seed)
+    with open_folder(folder, settings.machine) as run:
         if run.has("run.json"):
             raise RunError(
                 f"expected a folder without a run, got {folder}: go on with cayley resume "
@@ -127,7 +133,7 @@ def resume(
     settings = replace(
         restore_settings(description, device, data), checkpoint_seconds=checkpoint_seconds
     )
-    with RunFolder(folder) as run:
+    with open_folder(folder, settings.machine) as run:
         run.description = description
         finished = run.has("result.json")
         if finished:
@@ -150,7 +156,8 @@ def resume(
         task = build_task(recipe.task, settings)
         seed = description.seed
         model = initial_model(recipe, task, seed, settings.machine)
-        learner = Learner(recipe, task, model, settings.machine)
+        check_shares(recipe, task, model, find_processes().count)
+        learner = Learner(recipe, task, model, settings.machine, seed=seed)
         loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)
         if finished or run.has("checkpoint.pt"):
             try:
@@ -222,7 +229,7 @@ def _loop(
     recipe: Recipe,
     task: Task,
     learner: Learner,
-    run: RunFolder,
+    run: RunFolder | SharedFolder,
     seed: int,
     settings: RunSettings,
     reporter: Reporter | None,
@@ -247,8 +254,16 @@ def _go(
     loop.reporter.begin(description, step, loop.learner.model)
     result = None
     try:
+        processes = loop.agreement.processes
         if step or message:
-            loop.event(event, message or f"on {loop.device}")
+            where = f", {processes.count} processes" if processes.several else ""
+            loop.event(event, message or f"on {loop.device}{where}")
+        if processes.several and draws_randomly(loop.learner.model):
+            loop.event(
+                "dropout",
+                f"each of {processes.count} processes draws its own: the numbers are as good as "
+                "those of one device, not the same",
+            )
         result = loop.train()
     finally:
         loop.reporter.end(result)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cayley.lab.errors import NotFinite, RecipeError
+from cayley.lab.processes import Processes
 from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch, Metric, Split, Task, score_split
 from cayley.lab.tasks.speech import PACKAGES, RATES, Speech
@@ -34,6 +35,7 @@ def score_model(
     dtype: torch.dtype,
     metrics: tuple[Metric, ...] | None = None,
     between: Callable[[], None] | None = None,
+    processes: Processes | None = None,
 ) -> dict[str, float]:
     """The metrics of a model on a split.
 
@@ -47,6 +49,7 @@ def score_model(
         dtype: Of floating numbers.
         metrics: Which; None for those of the task.
         between: Called before each batch.
+        processes: Those that score the split together; None for this one alone.
 
     Returns:
         The value of each metric; all are finite.
@@ -63,7 +66,16 @@ def score_model(
     seed = seed if split == "train" else 0
     try:
         scores = score_split(
-            task, predict, split, B, seed=seed, device=device, dtype=dtype, metrics=metrics
+            task,
+            predict,
+            split,
+            B,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            metrics=metrics,
+            rank=0 if processes is None else processes.rank,
+            processes=1 if processes is None else processes.count,
         )
     except OverflowError:
         raise NotFinite(f"a metric of the split {split} is infinite") from None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import cayley
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import BatchNorm
+from cayley.lab.processes import find_processes
 from cayley.lab.recipes import Recipe
 from cayley.lab.runs import Machine
 from cayley.lab.tasks import Batch, Task
@@ -28,6 +29,7 @@ from cayley.lab.training.optimizers import (
     build_schedule,
     rebase_along,
 )
+from cayley.lab.training.shares import Share
 from cayley.lab.training.timetable import schedule_steps
 
 __all__ = ["Learner", "detach_state"]
@@ -41,17 +43,22 @@ class Learner:
         task: Says what is wrong with an answer.
         model: Takes the input of a batch and a state, returns an output and a state.
         machine: Device and precision, and whether to take steps as CUDA graphs.
+        seed: Of the run.
 
     Attributes:
         no_graph: Why steps on a GPU are no CUDA graphs, where they were not forbidden; else empty.
+        share: The part that this process has in every step; None if it is alone.
     """
 
-    def __init__(self, recipe: Recipe, task: Task, model: nn.Module, machine: Machine) -> None:
+    def __init__(
+        self, recipe: Recipe, task: Task, model: nn.Module, machine: Machine, *, seed: int = 0
+    ) -> None:
         self.training = recipe.training
         self.every = recipe.optim.schedule.every
         self.K = segment_length(recipe, task)
         self.task = task
-        self.fabric = machine.fabric()
+        processes = find_processes()
+        self.fabric = machine.fabric(processes)
         self.model = model
         self.forward = self.fabric.setup_module(model)
         self.optimizer = build_optimizer(recipe.optim, model)
@@ -59,6 +66,7 @@ class Learner:
         steps = schedule_steps(recipe, task.steps("train", recipe.training.batch))
         self.schedule = build_schedule(recipe.optim.schedule, self.optimizer, steps)
         self.bnp = build_bnp(recipe.bnp, model)
+        self.share = Share(task, model, self.bnp, processes, seed) if processes.several else None
         self.state: Any = None
         self.no_graph = self._graph_refusal(recipe, machine)
         self.graphs = None
@@ -73,6 +81,8 @@ class Learner:
             return ""
         if not on_gpu:
             reason = "the device is no GPU"
+        elif self.share is not None:
+            reason = "several processes exchange gradients inside of a step"
         elif machine.precision == "bf16-mixed":
             reason = "autocast makes copies of the weights"
         else:
@@ -98,7 +108,8 @@ class Learner:
         with rates that the length of the batch may scale, see ``optim.lr_by_length``.
 
         Returns:
-            The loss before the step, a scalar on the device.
+            The loss before the step, a scalar on the device; of several processes, what this one
+            adds to it.
         """
         self.prepare(batch)
         state = self.state_before(batch)
@@ -127,12 +138,17 @@ class Learner:
 
     def update(self, batch: Batch, state: Any) -> tuple[Tensor, Any]:
         """The part of a step that is the device's."""
-        output, state = self.forward(batch.input, state)
-        loss = self.task.loss(output, batch)
+        part = batch if self.share is None else self.share.part(batch)
+        output, state = self.forward(part.input, state)
+        if self.share is None:
+            loss = self.task.loss(output, part)
+            added = loss.detach()
+        else:
+            loss, added = self.share.loss(output, part, batch)
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         self.move(batch)
-        return loss.detach(), detach_state(state)
+        return added, detach_state(state)
 
     def move(self, batch: Batch) -> None:
         """Change the weights by the gradients of a batch."""
@@ -185,14 +201,14 @@ class Learner:
         return bool(torch.stack(finite).all())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on, random numbers included."""
+        """Everything that the next step depends on, random numbers included, of all processes."""
         device = self.fabric.device
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "bnp": None if self.bnp is None else self.bnp.state_dict(),
-            "state": self.state,
+            "state": self.state if self.share is None else self.share.whole_state(self.state),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
@@ -208,7 +224,9 @@ class Learner:
             self.schedule.load_state_dict(state["schedule"])
         if self.bnp is not None:
             self.bnp.load_state_dict(state["bnp"])
-        self.state = detach_state(state["state"], device)
+        whole = state["state"]
+        own = whole if self.share is None else self.share.own_state(whole)
+        self.state = detach_state(own, device)
         torch.set_rng_state(state["random"])
         if state["random_cuda"] is not None and device.type == "cuda":
             torch.cuda.set_rng_state(state["random_cuda"], device)

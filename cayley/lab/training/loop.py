@@ -11,9 +11,20 @@ import torch
 from torch import Tensor
 
 from cayley.lab.errors import Interrupted, NotFinite
+from cayley.lab.processes import find_processes
 from cayley.lab.recipes import Recipe
-from cayley.lab.runs import NOT_FINITE, Interrupts, Mark, RunFolder, RunResult, explain_damage
+from cayley.lab.runs import (
+    NOT_FINITE,
+    Interrupts,
+    Mark,
+    RunFolder,
+    RunResult,
+    SharedFolder,
+    explain_damage,
+)
 from cayley.lab.tasks import Batch, Metric, Prefetcher, Split, Task
+from cayley.lab.tasks.scoring import batches_to_score
+from cayley.lab.training.agreement import Agreement
 from cayley.lab.training.evaluation import (
     audio_metrics,
     deciding_metric,
@@ -59,7 +70,7 @@ class Loop:
         recipe: Recipe,
         task: Task,
         learner: Learner,
-        run: RunFolder,
+        run: RunFolder | SharedFolder,
         reporter: Reporter,
         *,
         seed: int,
@@ -74,6 +85,7 @@ class Loop:
         self.seed = seed
         self.interrupts = interrupts
         self.checkpoint_seconds = checkpoint_seconds
+        self.agreement = Agreement(find_processes())
         self.device = learner.fabric.device
         self.dtype = next(learner.model.parameters()).dtype
         self.batches = Prefetcher(
@@ -97,9 +109,9 @@ class Loop:
         self.long = True
 
     @property
-    def stop_requested(self) -> bool:
-        """Whether a signal asks the loop to stop."""
-        return self.interrupts is not None and bool(self.interrupts.signal)
+    def signal(self) -> int:
+        """The number of the signal that asks this process to stop, or 0."""
+        return 0 if self.interrupts is None else self.interrupts.signal
 
     def train(self) -> RunResult:
         """Go on to the end, and write the result."""
@@ -121,12 +133,14 @@ class Loop:
             self.score_splits()
         if self.times.finished:
             return False
-        if self.stop_requested:
+        due = time.monotonic() - self.saved > self.checkpoint_seconds
+        signal, due = self.agreement.agree(signal=self.signal, due=due)
+        if signal:
             self.flush()
             self.event("interrupted", "there is a checkpoint of this step")
-        if self.stop_requested or time.monotonic() - self.saved > self.checkpoint_seconds:
+        if signal or due:
             self.save()
-        self.stop_if_requested()
+        self.stop_if_asked(signal)
         return True
 
     def step(self) -> None:
@@ -173,7 +187,9 @@ class Loop:
     def flush(self) -> None:
         """Take the losses that wait into account; raise if one is not finite."""
         first = self.progress.step - self.waiting + 1
-        losses = self.losses[: self.waiting].tolist()
+        losses = self.losses[: self.waiting]
+        share = self.learner.share
+        losses = (losses if share is None else share.total(losses)).tolist()
         self.waiting = 0
         for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
@@ -200,7 +216,7 @@ class Loop:
         progress.watch.stop()
         began = time.perf_counter()
         scores: Scores = {split: self.score(split) for split in self.splits}
-        seconds = time.perf_counter() - began
+        seconds = self.agreement.longest(time.perf_counter() - began)
         self.long = seconds > LONG_SECONDS
         progress.evaluation_seconds += seconds
         progress.evaluated = progress.step
@@ -220,13 +236,14 @@ class Loop:
 
     def score(self, split: Split, metrics: tuple[Metric, ...] | None = None) -> dict[str, float]:
         """The metrics of a split; a long evaluation can be interrupted."""
-        batches = self.task.steps(split, evaluation_batch(self.recipe))
+        processes, B = self.agreement.processes, evaluation_batch(self.recipe)
+        batches = len(batches_to_score(self.task, split, B, processes.rank, processes.count))
         done = itertools.count()
 
         def between() -> None:
             self.reporter.evaluate(split, next(done), batches)
             if self.long:
-                self.stop_if_requested()
+                self.stop_if_asked(self.signal)
 
         try:
             return score_model(
@@ -239,6 +256,7 @@ class Loop:
                 dtype=self.dtype,
                 metrics=metrics,
                 between=between,
+                processes=processes,
             )
         except NotFinite as error:
             raise NotFinite(f"{error} after step {self.progress.step}; {REMEDY}") from error
@@ -285,14 +303,13 @@ class Loop:
             mark = Mark(*state["mark"])
         self.run.rewind(mark)
 
-    def stop_if_requested(self) -> None:
+    def stop_if_asked(self, signal: int) -> None:
         """Leave, if a signal asks for it; there is a checkpoint of this step."""
-        if self.stop_requested:
-            assert self.interrupts is not None
+        if signal:
             raise Interrupted(
                 f"stopped after step {self.progress.step}; go on with: cayley resume "
                 f"{self.run.folder}",
-                self.interrupts.signal,
+                signal,
             )
 
     def record(self, kind: str, **values: Any) -> None:

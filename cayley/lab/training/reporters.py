@@ -251,6 +251,7 @@ def headlines(description: RunDescription, step: int) -> list[str]:
     where = f"{machine.accelerator}, {machine.precision}, {threads}"
     where += ", steps as CUDA graphs" if machine.graph else ""
     where += f", steps not as CUDA graphs: {machine.no_graph}" if machine.no_graph else ""
+    where += f", {machine.processes} processes" if machine.processes > 1 else ""
     begin = f", from step {step}" if step else ""
     return [
         f"{title(description)}: {description.parameters} parameters, {description.steps} "

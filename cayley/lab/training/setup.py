@@ -12,6 +12,7 @@ from torch import nn
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import build_model, count_parameters
+from cayley.lab.processes import find_processes
 from cayley.lab.recipes import Recipe, TaskSettings, write_recipe
 from cayley.lab.runs import (
     FORMAT,
@@ -155,12 +156,16 @@ def restore_settings(
         data: Where the data are now; None for the same place.
     """
     machine, place = description.machine, description.data
+    accelerator, graph = machine.accelerator, machine.graph
+    if find_processes().several:
+        # each has a device of its own, and steps that are no graphs
+        accelerator, graph = accelerator.partition(":")[0], False
     # the same numbers, unless the device is another
-    graph = machine.graph and device != "cpu"
+    graph = graph and device != "cpu"
     if data is None and place.folder is not None:
         data = Path(place.folder)
     return RunSettings(
-        Machine(device or machine.accelerator, machine.precision, machine.threads, graph),
+        Machine(device or accelerator, machine.precision, machine.threads, graph),
         data=data,
         download=place.download,
         check=place.check,

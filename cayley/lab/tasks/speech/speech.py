@@ -243,6 +243,10 @@ class Speech(ExampleTask):
         total, count = self.error(output, batch, self.reduction)
         return total / count
 
+    def weight(self, batch: Batch) -> Tensor:
+        """The entries that the loss is the mean over."""
+        return self.error(batch.target, batch, self.reduction)[1]
+
     def naive(self, batch: Batch) -> Tensor:
         """The frame that was read."""
         assert isinstance(batch.input, Tensor)

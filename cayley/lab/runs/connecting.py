@@ -1,0 +1,129 @@
+"""The connection of the processes of a run, which may have been started again by torchrun."""
+
+import json
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from cayley.lab.errors import MachineError
+from cayley.lab.processes import MEETING, Processes
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+__all__ = ["connect", "meet"]
+
+# one process may be busy with data for long; torchrun sees one that dies long before
+PATIENCE = timedelta(days=1)
+POLL_SECONDS = 0.02
+ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+def connect(processes: Processes, on_gpus: bool) -> None:
+    """Connect this process with the others, unless it is.
+
+    Note:
+        torchrun keeps its store when it starts processes again, and what those before them have
+        written there is still in it: addresses where nobody listens. So the processes that are
+        there now first agree on a word under which they write.
+
+    References:
+        PyTorch issue 135712, on restarts that share the store of the rendezvous.
+
+    Arguments:
+        processes: Which process this is.
+        on_gpus: Whether tensors are on GPUs; what is decided on the host is exchanged there.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        with _mortal():
+            _connect(processes, on_gpus)
+
+
+def _connect(processes: Processes, on_gpus: bool) -> None:
+    import torch
+    import torch.distributed as dist
+
+    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+    device = torch.device("cuda", processes.local_rank) if on_gpus else None
+    options = {"timeout": PATIENCE, "device_id": device}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        dist.init_process_group(backend, **options)
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, is_master=False, timeout=PATIENCE)
+    os.environ[MEETING] = word = meet(store, processes.rank, processes.count)
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(f"cayley/{word}", store),
+        rank=processes.rank,
+        world_size=processes.count,
+        **options,
+    )
+
+
+@contextmanager
+def _mortal() -> Iterator[None]:
+    """Context in which signals end the process, which has nothing to save and may wait for long."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def meet(store: "Store", rank: int, count: int, seconds: float = 1800.0) -> str:
+    """A word that the processes that are there now agree on, whatever others have written before.
+
+    Each writes a word of its own. The first collects them, and the others take its word once theirs
+    is in the collection.
+
+    Arguments:
+        store: Where they write.
+        rank: The number of this process.
+        count: How many there are.
+        seconds: How long to wait for the others.
+
+    Example:
+        >>> from torch.distributed import HashStore
+        >>> len(meet(HashStore(), 0, 1))
+        32
+    """
+    mine, end = uuid.uuid4().hex, time.monotonic() + seconds
+
+    def read(key: str) -> str:
+        return store.get(key).decode() if store.check([key]) else ""
+
+    others = range(1, count)
+    store.set(f"cayley/word/{rank}", mine)
+    while True:
+        if rank == 0:
+            store.set("cayley/words", json.dumps([mine, *map(read, _keys("word", others))]))
+            if all(word == mine for word in map(read, _keys("taken", others))):
+                return mine
+        else:
+            words = json.loads(read("cayley/words") or "[]")
+            if words[rank : rank + 1] == [mine]:
+                store.set(f"cayley/taken/{rank}", words[0])
+                return words[0]
+        if time.monotonic() > end:
+            raise MachineError(
+                f"expected {count} processes of a run to meet, got too few in {seconds:.0f} "
+                f"seconds: look at what torchrun says of the others"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _keys(kind: str, ranks: range) -> list[str]:
+    return [f"cayley/{kind}/{rank}" for rank in ranks]

@@ -1,0 +1,72 @@
+"""``--devices``: what is refused before there are processes, and one failure of them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import cayley
+from cayley.cli import main
+
+PACKAGE = Path(cayley.__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--devices", "3"], "expected a multiple of the 3 processes that share it, got 4"),
+        (["--devices", "2", "--jobs", "2"], "expected --devices or --jobs, got both"),
+        (["--devices", "2", "--together"], "without --together, which trains several runs"),
+        (["--devices", "2", "--graph"], "without --graph, which records the steps of one device"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    words: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "runs"
+    assert main(["train", "quickstart", "--tiny", "-o", str(place), *words]) == 2
+    assert reason in capsys.readouterr().err
+    assert not place.exists()
+
+
+def test_a_run_that_is_there_is_not_begun_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "quickstart", "--tiny", "-q", "-o", str(tmp_path), "--device", "cpu"]
+    words += ["--set", "training.steps=2"]
+    assert main(words) == 0
+    assert main([*words, "--devices", "2"]) == 4
+    assert "expected a folder without a run" in capsys.readouterr().err
+
+
+def test_under_torchrun_the_number_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("RANK", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")
+    for name in names:
+        monkeypatch.setenv(name, "0")
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "mine")
+    monkeypatch.setattr("cayley.lab.processes.Processes.claim_report", lambda self: True)
+    assert main(["train", "quickstart", "--devices", "3"]) == 2
+    assert "expected --devices 2, as torchrun has started as many" in capsys.readouterr().err
+    assert main(["status"]) == 2
+    assert "expected train or resume in 2 processes" in capsys.readouterr().err
+    assert "TORCH_CPP_LOG_LEVEL" in os.environ
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
+
+
+def test_all_processes_fail_with_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # where this package is, for those that import it anew
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
+    words = ["train", "quickstart", "--tiny", "-q", "-o", str(tmp_path), "--device", "cpu"]
+    words += ["--set", "training.steps=30", "optim.lr=1e30", "optim.recurrent_lr=1e30"]
+    assert main([*words, "--devices", "2"]) == 3
+    told = capfd.readouterr()
+    lines = [line for line in told.err.splitlines() if "finite" in line or "cayley" in line]
+    assert len(lines) == 1, told.err
+    assert lines[0].startswith("cayley: the loss of step")
+    assert "Traceback" not in told.err
