@@ -35,6 +35,8 @@ bench: $(READY)  ## speed and memory beside the peers, in one run each; JSON and
 	$(BIN)/python benchmarks/streams.py -o out/streams-cpu.json
 	$(BIN)/python benchmarks/eigenvalue.py --quick
 	$(BIN)/python benchmarks/bnp.py
+	$(BIN)/python benchmarks/sweeps.py -o out/sweeps-cpu.json
+	$(BIN)/python benchmarks/scaling_out.py -o out/scaling-out-cpu.json
 	$(BIN)/python benchmarks/tasks.py $(if $(DATA),--data $(DATA))
 
 bench-gpu: $(READY)  ## the same on an NVIDIA GPU
@@ -44,6 +46,7 @@ bench-gpu: $(READY)  ## the same on an NVIDIA GPU
 	$(BIN)/python benchmarks/training.py --device cuda -o out/training-gpu.json
 	$(BIN)/python benchmarks/ensembles.py --device cuda -o out/ensembles-gpu.json
 	$(BIN)/python benchmarks/streams.py --device cuda -o out/streams-gpu.json
+	$(BIN)/python benchmarks/batch_norm.py -o out/batch-norm-gpu.json
 
 wheel: $(READY)  ## source distribution and wheel in dist/
 	$(BIN)/python setup.py -q sdist bdist_wheel

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import cayley
 from cayley.lab.errors import MachineError
@@ -21,6 +21,7 @@ from cayley.lab.wording import counted
 if TYPE_CHECKING:
     import torch
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins import DoublePrecision
     from lightning_fabric.strategies import DDPStrategy
 
 __all__ = [
@@ -86,6 +87,8 @@ class Machine:
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         if self.threads:
             torch.set_num_threads(self.threads)
+        double: list[Any] = [_double()] if self.precision == "64-true" else []
+        precision = None if double else self.precision
         accelerator, _, number = self.device.partition(":")
         if accelerator == "cuda" and not torch.cuda.is_available():
             raise MachineError(
@@ -103,22 +106,34 @@ class Machine:
                 strategy=_strategy(),
                 devices=processes.local_count,
                 num_nodes=processes.machines,
-                precision=self.precision,
+                precision=precision,
+                plugins=double,
             )
             fabric.launch()
         else:
             fabric = Fabric(
                 accelerator=accelerator,
                 devices=[int(number)] if number else 1,
-                precision=self.precision,
+                precision=precision,
                 # it may be one of several that does something alone
-                plugins=LightningEnvironment(),
+                plugins=[LightningEnvironment(), *double],
             )
         if fabric.device.type == "cuda":
             torch.use_deterministic_algorithms(True, warn_only=True)
             # pyrefly: ignore[missing-attribute]
             torch.utils.deterministic.fill_uninitialized_memory = False
         return fabric
+
+
+def _double() -> "DoublePrecision":
+    """Fabric's float64, but that answers and states stay in it: its own rounds them to float32."""
+    from lightning_fabric.plugins import DoublePrecision
+
+    class Double(DoublePrecision):
+        def convert_output(self, data: Any) -> Any:
+            return data
+
+    return Double()
 
 
 def _check_devices(device: str, on_gpus: bool, processes: Processes) -> None:

@@ -76,3 +76,14 @@ def test_revision_of_a_repository_or_none(tmp_path: Path) -> None:
     assert find_git_state(tmp_path) == GitState(head.stdout.strip(), False)
     (tmp_path / "new").write_text("")
     assert find_git_state(tmp_path) == GitState(head.stdout.strip(), True)
+
+
+def test_answers_in_float64_are_not_rounded() -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        layer = Machine("cpu", "64-true").fabric().setup_module(torch.nn.RNN(2, 3))
+        y, state = layer(torch.ones(4, 1, 2, dtype=torch.float64))
+    finally:
+        torch.set_default_dtype(before)
+    assert y.dtype == state.dtype == torch.float64
