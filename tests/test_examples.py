@@ -20,7 +20,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def float32(float64: None) -> None:
+def float32(same_start: None) -> None:
     """As a user runs them."""
     torch.set_default_dtype(torch.float32)
 

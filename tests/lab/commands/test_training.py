@@ -68,7 +68,11 @@ def test_the_spread_is_over_runs() -> None:
             "model.hidden=100000000000000000000",
             "model.hidden: expected an integer fr",
         ),
-        ("quickstart", "model.hidden=1000000", "quickstart: model: expected a network that the"),
+        (
+            "quickstart",
+            "model.hidden=1000000",
+            "quickstart: model: expected a network that fits into",
+        ),
         (
             "quickstart",
             "optim.schedule={name='StepLR', step_size=0}",
