@@ -60,5 +60,5 @@ clean:  ## everything that was made
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard cayley/kernels/cpu/src/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,graph,sweep,dev,docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lab,graph,sweep,cluster,dev,docs]'
 	touch $@

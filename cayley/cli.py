@@ -191,6 +191,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="stop after a time such as 25m; the same command continues",
     )
     _add_jobs(sub)
+    _add_cluster(sub)
     _add_changes(sub)
     sub.add_argument(
         "--dry-run",
@@ -386,6 +387,19 @@ def _positive(text: str) -> int:
     return number
 
 
+def _share(text: str) -> float:
+    """A share of a GPU, or a whole number of them.
+
+    Example:
+        >>> _share("0.25"), _share("2")
+        (0.25, 2.0)
+    """
+    number = float(text)
+    if not (0 <= number < 1e6 and (number <= 1 or number == int(number))):
+        raise argparse.ArgumentTypeError(f"expected 0.25, 1 or 2, or the like, got {text}")
+    return number
+
+
 def _several(text: str) -> int:
     number = int(text)
     if number < 2:
@@ -457,6 +471,35 @@ def _add_devices(sub: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="share every batch among N GPUs, or N processes on the CPU",
+    )
+
+
+def _add_cluster(sub: argparse.ArgumentParser) -> None:
+    other = sub.add_mutually_exclusive_group()
+    other.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run on a Ray cluster: HOST:PORT, auto for the one that runs here, or local for a new "
+        "one on this machine",
+    )
+    script = other.add_argument(
+        "--slurm",
+        type=Path,
+        metavar="FILE",
+        help="run nothing, but write the script of a Slurm array; --jobs N: N of it at a time",
+    )
+    complete(script, FILES)
+    sub.add_argument(
+        "--gpus-per-run",
+        type=_share,
+        default=0.0,
+        metavar="N",
+        help="with --ray and --slurm: GPUs of a run, or a share of one such as 0.25 (%(default)g)",
+    )
+    sub.add_argument(
+        "--fetch",
+        action="store_true",
+        help="with --ray: nodes do not see the output folder; runs come back when they end",
     )
 
 

@@ -470,13 +470,15 @@ def test_help_and_lists_import_no_engine() -> None:
     script = (
         "import sys; sys.argv[0] = 'cayley'\n"
         "from cayley import cli\n"
-        "commands = (['--help'], ['train', '--help'], ['list'], ['list', 'pmnist'],\n"
+        "commands = (['--help'], ['train', '--help'], ['reproduce', '--help'],\n"
+        "  ['list'], ['list', 'pmnist'],\n"
         "  ['show', 'quickstart', '--set', 'model.hidden=3'], ['completion', 'bash'],\n"
         "  ['sweep', '--list'])\n"
         "for command in commands:\n"
         "  try: cli.main(command)\n"
         "  except SystemExit: pass\n"
-        "slow = {'torch', 'numpy', 'lightning_fabric', 'rich', 'torch_geometric', 'optuna'}\n"
+        "slow = {'torch', 'numpy', 'lightning_fabric', 'rich', 'torch_geometric', 'optuna',\n"
+        "  'ray'}\n"
         "assert not slow & set(sys.modules), slow & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)

@@ -14,6 +14,8 @@
 ``new``         new; ``starters`` are what it writes
 ``completion``  completion
 ``planning``    what is to be done, before it is done
+``cluster``     runs as tasks of Ray; on a ``node``, with ``parcels``
+``slurm``       the script of an array
 ``sizing``      model.parameters among the settings
 ``files``       writing them
 =============== ==============================================

@@ -8,16 +8,16 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal, Protocol
 
 from cayley.lab.commands.files import write_file
 from cayley.lab.errors import Interrupted
 from cayley.lab.runs import Interrupts, find_state, read_result
 from cayley.lab.wording import counted, duration
 
-__all__ = ["Queue", "Work", "child_command", "run_side_by_side"]
+__all__ = ["CRASH", "Process", "Queue", "Running", "Work", "child_command", "run_side_by_side"]
 
 # a process that has been asked to stop writes its checkpoint
 STOP_SECONDS = 60.0
@@ -54,11 +54,82 @@ class Work:
     seconds: float = 0.0
 
 
-@dataclass
-class _Process:
-    process: subprocess.Popen[bytes]
-    errors: IO[bytes]
-    began: float = field(default_factory=time.monotonic)
+class Running(Protocol):
+    """A run that is under way: here, it is a process; elsewhere, a task of a cluster."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running."""
+        ...
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the signal that has killed it; None while there is neither."""
+        ...
+
+    def stop(self) -> None:
+        """Have it write its checkpoint and end."""
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended within a time."""
+        ...
+
+    def kill(self) -> None:
+        """End it, whatever it is at."""
+        ...
+
+    def take_words(self) -> str:
+        """The last words of a run that has ended; to be called once."""
+        ...
+
+
+class Process:
+    """A run in a process of its own on this machine.
+
+    Arguments:
+        work: What to do.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._began = time.monotonic()
+        # Ctrl-C is for this process, which passes it on
+        self._process = subprocess.Popen(
+            work.command, stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True
+        )
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running."""
+        return time.monotonic() - self._began
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the signal that has killed it; None while there is neither."""
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """Have it write its checkpoint and end."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended within a time."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End it, whatever it is at."""
+        self._process.kill()
+        self._process.wait()
+
+    def take_words(self) -> str:
+        """The last line that it wrote to the standard error; to be called once."""
+        with self._errors as errors:
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
 
 
 class Queue:
@@ -72,7 +143,7 @@ class Queue:
     def __init__(self, works: Sequence[Work], file: Path) -> None:
         self.works, self.file = works, file
         self.waiting = deque(works)
-        self.running: dict[str, _Process] = {}
+        self.running: dict[str, Running] = {}
 
     def write(self) -> None:
         """Write the file."""
@@ -114,6 +185,7 @@ def run_side_by_side(
     seconds: float | None = None,
     tell: Callable[[str], None] = print,
     progress: Callable[[Queue], str] | None = None,
+    start: Callable[[Work], Running] = Process,
 ) -> int:
     """Do everything in a queue, several at a time.
 
@@ -123,11 +195,12 @@ def run_side_by_side(
 
     Arguments:
         queue: What to do.
-        slots: How many processes there are at a time.
+        slots: How many are started at a time.
         interrupts: Signals that ask to stop.
         seconds: When to stop; None for no limit.
         tell: Takes words on how it goes.
         progress: What is told now and then; None for the steps of the runs.
+        start: Starts one.
 
     Returns:
         The exit code: that of the first failure; what the time did not suffice for is none.
@@ -138,7 +211,7 @@ def run_side_by_side(
             if interrupts.signal or (seconds is not None and time.monotonic() - began > seconds):
                 break
             while queue.waiting and len(queue.running) < slots:
-                _start(queue, queue.waiting.popleft())
+                _start(queue, queue.waiting.popleft(), start)
             _collect(queue, tell)
             if time.monotonic() - told > TELL_SECONDS:
                 told = time.monotonic()
@@ -157,24 +230,20 @@ def run_side_by_side(
     return next((work.code for work in queue.works if work.code), 0)
 
 
-def _start(queue: Queue, work: Work) -> None:
-    errors = tempfile.TemporaryFile()  # noqa: SIM115
-    # Ctrl-C is for this process, which passes it on
-    process = subprocess.Popen(
-        work.command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
-    )
+def _start(queue: Queue, work: Work, start: Callable[[Work], Running]) -> None:
+    queue.running[work.name] = start(work)
     work.tries += 1
-    queue.running[work.name] = _Process(process, errors)
     queue.write()
 
 
 def _collect(queue: Queue, tell: Callable[[str], None]) -> None:
-    """Take note of processes that have ended."""
+    """Take note of runs that have ended."""
     for work in queue.works:
         running = queue.running.get(work.name)
-        if running is None or running.process.poll() is None:
+        code = None if running is None else running.poll()
+        if code is None:
             continue
-        code, words = _end(queue, work)
+        words = _end(queue, work)
         began = work.folder is not None and (work.folder / "run.json").exists()
         if (code < 0 or (code == CRASH and began)) and work.tries < MOST_TRIES:
             tell(f"{work.name}: died ({_death(code)}), goes on from its checkpoint. {words}")
@@ -186,34 +255,28 @@ def _collect(queue: Queue, tell: Callable[[str], None]) -> None:
         queue.write()
 
 
-def _end(queue: Queue, work: Work) -> tuple[int, str]:
-    """The exit code of a process that has ended, and its last words."""
+def _end(queue: Queue, work: Work) -> str:
+    """The last words of a run that has ended."""
     running = queue.running.pop(work.name)
-    work.seconds += time.monotonic() - running.began
-    with running.errors as errors:
-        errors.seek(0)
-        lines = errors.read().decode(errors="replace").strip().splitlines()
-    return running.process.returncode, lines[-1] if lines else ""
+    work.seconds += running.seconds
+    return running.take_words()
 
 
 def _stop(queue: Queue, tell: Callable[[str], None]) -> None:
-    """Have all processes write their checkpoints and end."""
+    """Have all runs write their checkpoints and end."""
     for running in queue.running.values():
-        running.process.send_signal(signal.SIGTERM)
+        running.stop()
     deadline = time.monotonic() + STOP_SECONDS
     for work in queue.works:
         running = queue.running.get(work.name)
         if running is None:
             continue
-        try:
-            running.process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            running.process.kill()
-            running.process.wait()
+        if not running.wait(max(0.1, deadline - time.monotonic())):
+            running.kill()
             tell(f"{work.name}: killed, as it did not stop; it goes on from its last checkpoint")
-        code, _ = _end(queue, work)
         # it may have ended by itself just then
-        work.code = 0 if code == 0 else None
+        work.code = 0 if running.poll() == 0 else None
+        _end(queue, work)
     queue.write()
 
 

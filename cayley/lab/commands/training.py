@@ -20,6 +20,7 @@ from cayley.lab.settings import convert
 from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
+    from cayley.lab.commands.side_by_side import Work
     from cayley.lab.runs import RunResult
     from cayley.lab.training import Reporter, RunSettings
 
@@ -105,6 +106,9 @@ def reproduce(options: Namespace) -> int:
     With --jobs several runs go on side by side, and one that dies is started again from its
     checkpoint; with --budget all of them stop in time, and the same command goes on later.
     queue.json in the output folder says what is done, running and to do.
+
+    With --ray every run is a task of a Ray cluster, and goes on elsewhere when its node dies. With
+    --slurm nothing is run: the script of a Slurm array is written, with a run at each index.
     """
     if bool(options.table) == options.all:
         raise RecipeError("expected the names of figures or tables, or --all: see list --views")
@@ -139,6 +143,10 @@ def reproduce(options: Namespace) -> int:
     _say(said, options)
     if options.dry_run:
         return _plan(jobs, options)
+    if options.slurm is not None:
+        return _write_array(jobs, options)
+    if options.ray is not None:
+        return _work_on_cluster(jobs, options)
     if options.jobs > 1 or options.budget is not None:
         return _work_side_by_side(jobs, options)
     return _work(jobs, options, again=True)
@@ -436,18 +444,11 @@ def _print_spreads(results: "dict[str, list[RunResult]]", options: Namespace) ->
 
 def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
     """Do jobs in processes of their own, several at a time."""
-    from cayley.lab.commands.side_by_side import Queue, Work, child_command, run_side_by_side
+    from cayley.lab.commands.side_by_side import Queue, run_side_by_side
     from cayley.lab.runs import Interrupts
 
     left = _leave_out(jobs, options)
-    works = {}
-    for job in left:
-        folder = _folder(job, options)
-        name = str(folder.relative_to(options.output))
-        arguments = ("train", *job.source, "--seed", str(job.seed), "--seeds", "1")
-        command = child_command((*arguments, *_shared_arguments(options)))
-        works[name] = Work(name, job.recipe.name, folder, command)
-    queue = Queue(list(works.values()), options.output / "queue.json")
+    queue = Queue(_works(left, options), options.output / "queue.json")
     with Interrupts() as interrupts:
         code = run_side_by_side(
             queue,
@@ -457,6 +458,75 @@ def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
             tell=lambda words: _say([words], options),
         )
     return code or (0 if len(left) == len(jobs) else DataError.code)
+
+
+def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
+    """Do jobs as tasks of a Ray cluster."""
+    from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
+
+    share = choose_share(options)
+    options = on_nodes(options)
+    left = _leave_out(jobs, options)
+    code = run_on_cluster(
+        _works(left, options),
+        options.ray,
+        share,
+        options.output / "queue.json",
+        fetch=options.fetch,
+        seconds=options.budget,
+        tell=lambda words: _say([words], options),
+    )
+    return code or (0 if len(left) == len(jobs) else DataError.code)
+
+
+def _write_array(jobs: list[_Job], options: Namespace) -> int:
+    """Write the script of a Slurm array, with a job at each index."""
+    from cayley.lab.commands.files import absolute_paths, write_file
+    from cayley.lab.commands.slurm import array_script
+
+    if options.budget is not None or options.fetch:
+        raise RecipeError(
+            "expected --slurm without --budget and --fetch: sbatch --time limits the time of a "
+            "run, and all nodes see the output folder"
+        )
+    gpus = int(options.gpus_per_run)
+    if gpus != options.gpus_per_run:
+        raise RecipeError(
+            f"expected a whole number of GPUs for --slurm, got --gpus-per-run "
+            f"{options.gpus_per_run:g}: choose 1, or 0 and ask for a share by options of sbatch"
+        )
+    options = absolute_paths(options)
+    left = _leave_out(jobs, options)
+    works = _works(left, options)
+    script = array_script(
+        [work.command for work in works],
+        options.output,
+        at_a_time=options.jobs if options.jobs > 1 else 0,
+        gpus=gpus,
+        cpus=max(1, options.threads),
+    )
+    # Slurm makes no folder for what runs print
+    options.output.mkdir(parents=True, exist_ok=True)
+    write_file(options.slurm, script.encode())
+    _say(
+        [f"{options.slurm}: {counted(len(works), 'run')}; start them: sbatch {options.slurm}"],
+        options,
+    )
+    return 0 if len(left) == len(jobs) else DataError.code
+
+
+def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":
+    """Each job as a command line of its own; those that are the same once."""
+    from cayley.lab.commands.side_by_side import Work, child_command
+
+    works = {}
+    for job in jobs:
+        folder = _folder(job, options)
+        name = str(folder.relative_to(options.output))
+        arguments = ("train", *job.source, "--seed", str(job.seed), "--seeds", "1")
+        command = child_command((*arguments, *_shared_arguments(options)))
+        works[name] = Work(name, job.recipe.name, folder, command)
+    return list(works.values())
 
 
 def _shared_arguments(options: Namespace) -> list[str]:

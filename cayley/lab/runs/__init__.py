@@ -55,7 +55,7 @@ from cayley.lab.runs.reading import (
 from cayley.lab.runs.result import BestValue, RunResult, SelectedScores
 from cayley.lab.runs.seals import Seal
 from cayley.lab.runs.sharing import SharedFolder, open_folder
-from cayley.lab.runs.state import RunState, State, find_state
+from cayley.lab.runs.state import RunState, State, find_state, is_running
 from cayley.lab.runs.studies import (
     STUDY_FILE,
     STUDY_FORMAT,
@@ -113,6 +113,7 @@ __all__ = [
     "find_sweeps",
     "find_versions",
     "is_diverged",
+    "is_running",
     "load_tensors",
     "open_folder",
     "pack_weights",
