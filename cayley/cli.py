@@ -269,6 +269,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="change settings, such as n=128; verdicts are then tentative",
     )
     sub.add_argument("--tiny", action="store_true", help="with tiny settings, to try it out")
+    _add_ray(sub, sub)
     _add_threads(sub)
     _add_place(sub, "auto")
     _add_json(sub)
@@ -476,12 +477,7 @@ def _add_devices(sub: argparse.ArgumentParser) -> None:
 
 def _add_cluster(sub: argparse.ArgumentParser) -> None:
     other = sub.add_mutually_exclusive_group()
-    other.add_argument(
-        "--ray",
-        metavar="ADDRESS",
-        help="run on a Ray cluster: HOST:PORT, auto for the one that runs here, or local for a new "
-        "one on this machine",
-    )
+    _add_ray(sub, other)
     script = other.add_argument(
         "--slurm",
         type=Path,
@@ -489,12 +485,21 @@ def _add_cluster(sub: argparse.ArgumentParser) -> None:
         help="run nothing, but write the script of a Slurm array; --jobs N: N of it at a time",
     )
     complete(script, FILES)
+
+
+def _add_ray(sub: argparse.ArgumentParser, group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run on a Ray cluster: HOST:PORT, auto for the one that runs here, or local for a new "
+        "one on this machine",
+    )
     sub.add_argument(
         "--gpus-per-run",
         type=_share,
         default=0.0,
         metavar="N",
-        help="with --ray and --slurm: GPUs of a run, or a share of one such as 0.25 (%(default)g)",
+        help="on a cluster: GPUs of each run, or a share of one such as 0.25 (%(default)g)",
     )
     sub.add_argument(
         "--fetch",

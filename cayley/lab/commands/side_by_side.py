@@ -289,7 +289,7 @@ def _progress(queue: Queue) -> str:
                 state = find_state(work.folder)
                 lines.append(f"{work.name}: step {state.step} of {state.steps}")
             else:
-                lines.append(f"{work.name}: starts")
+                lines.append(f"{work.name}: no step yet")
     done = sum(work.code is not None for work in queue.works)
     return "\n".join((*lines, f"{done} of {len(queue.works)} done"))
 

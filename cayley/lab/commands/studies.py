@@ -1,6 +1,7 @@
 """The command ``cayley study``."""
 
 import json
+import sys
 from argparse import Namespace
 from dataclasses import asdict
 
@@ -14,6 +15,8 @@ def study(options: Namespace) -> int:
 
     Its folder has study.json, with the numbers of every seed, and picture.png, the picture of the
     first seed. Existing seeds are not computed again. cayley verdicts reads both runs and studies.
+
+    With --ray, it is computed on a node of a Ray cluster.
     """
     from cayley.lab.runs import Machine
     from cayley.lab.studies import STUDIES, find_study, run_study
@@ -30,8 +33,14 @@ def study(options: Namespace) -> int:
         return 0
     if options.study is None:
         raise RecipeError("expected the name of a study, got none: see cayley study --list")
+    chosen = find_study(options.study)
+    if options.ray is not None:
+        if code := _compute_on_cluster(options):
+            return code
+        # what is left is to read it, wherever this is
+        options.device = "cpu"
     record = run_study(
-        find_study(options.study),
+        chosen,
         options.output,
         seeds=options.seeds or 1,
         changes=options.set,
@@ -49,3 +58,28 @@ def study(options: Namespace) -> int:
                 print(f"  {name} {value:.4g}")
     print(f"{options.output / record.study}: study.json and picture.png")
     return 0
+
+
+def _compute_on_cluster(options: Namespace) -> int:
+    """Have a node do all but print what was found."""
+    from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
+    from cayley.lab.commands.side_by_side import Work, child_command
+
+    share = choose_share(options)
+    options = on_nodes(options)
+    name, output = options.study, options.output
+    arguments = ["study", name, "--output", str(output), "--seeds", str(options.seeds or 1)]
+    arguments += ["--device", options.device, "--threads", str(options.threads)]
+    if options.data is not None:
+        arguments += ["--data", str(options.data)]
+    if options.set:
+        arguments += ["--set", *options.set]
+    arguments += ["--tiny"] * options.tiny
+    return run_on_cluster(
+        [Work(name, name, output / name, child_command(arguments))],
+        options.ray,
+        share,
+        output / "queue.json",
+        fetch=options.fetch,
+        tell=lambda words: None if options.json else print(words, file=sys.stderr),
+    )

@@ -114,6 +114,20 @@ def test_every_run_of_a_table_is_a_task(
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("metrics.jsonl")}
 
 
+@pytest.mark.parametrize("fetch", [False, True])
+def test_a_study_is_a_task(
+    fetch: bool, ray: Ray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["study", "modrelu-surface", "--set", "grid=5", "-o", str(tmp_path), "--ray", "auto"]
+    assert cayley.cli.main([*command, *(["--fetch"] * fetch)]) == 0
+    assert (tmp_path / "modrelu-surface" / "picture.png").exists()
+    out, err = capsys.readouterr()
+    assert "modrelu-surface: done" in err
+    # printed here, computed there
+    assert "is there already" in out
+    assert "peak 30.3" in out
+
+
 def test_without_ray_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
