@@ -87,7 +87,7 @@ def test_what_is_pinned_is_asked_for() -> None:
         for line in (ROOT / "constraints.txt").read_text().splitlines()
         if "==" in line
     }
-    for extra in ("lab", "graph", "onnx", "sweep", "dev"):
+    for extra in ("lab", "graph", "onnx", "sweep", "cluster", "dev"):
         for requirement in extras["optional-dependencies"][extra]:
             name = re.split(r"[\[>]", requirement)[0].lower().replace("_", "-")
             assert name in pinned, requirement

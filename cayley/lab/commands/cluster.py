@@ -2,7 +2,9 @@
 
 import logging
 import os
+import re
 import signal
+import socket
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ __all__ = ["Share", "Task", "choose_share", "joined", "on_nodes", "run_on_cluste
 
 # how often Ray starts a run again whose node or process has died
 MOST_RETRIES = 10
+CONNECT_SECONDS = 10.0
 # after which a task that is killed does not matter any more
 KILL_SECONDS = 1.0
 KILLED = 128 + signal.SIGKILL
@@ -43,8 +46,6 @@ class Share:
 
 def choose_share(options: Namespace) -> Share:
     """What each run of a command has of a node; raise if its other options want something else."""
-    if vars(options).get("jobs", 1) > 1:
-        raise RecipeError("expected --ray or --jobs, got both: the cluster knows how many it takes")
     if ":" in options.device or (options.device == "cuda" and not options.gpus_per_run):
         raise RecipeError(
             f"expected --gpus-per-run, as --ray gives each run its GPU, got --device "
@@ -71,6 +72,7 @@ def run_on_cluster(
     fetch: bool = False,
     seconds: float | None = None,
     tell: Callable[[str], None] = print,
+    progress: Callable[[Queue], str] | None = None,
 ) -> int:
     """Do everything on a cluster, which knows how much it can do at a time.
 
@@ -82,6 +84,7 @@ def run_on_cluster(
         fetch: As for :func:`task_starter`.
         seconds: When to stop; None for no limit.
         tell: Takes words on how it goes.
+        progress: What is told now and then; None for the steps of the runs.
 
     Returns:
         The exit code: that of the first failure.
@@ -95,7 +98,13 @@ def run_on_cluster(
         # after Ray, which has handlers of its own
         with Interrupts() as interrupts:
             return run_side_by_side(
-                queue, len(works), interrupts, seconds=seconds, tell=tell, start=start
+                queue,
+                len(works),
+                interrupts,
+                seconds=seconds,
+                tell=tell,
+                progress=progress,
+                start=start,
             )
 
 
@@ -120,8 +129,9 @@ def joined(address: str) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
+        _check_port(address)
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **more)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise MachineError(
             f"expected a Ray cluster at {address}, got none: start one with ray start --head, or "
             f"take --ray local. {_first_line(error)}"
@@ -133,6 +143,13 @@ def joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_port(address: str) -> None:
+    """Raise if nobody listens at an address: Ray itself tries for minutes."""
+    found = re.fullmatch(r"([^/:]+):(\d+)", address)
+    if found is not None:
+        socket.create_connection((found[1], int(found[2])), CONNECT_SECONDS).close()
 
 
 def _find_shortage(share: Share) -> str:

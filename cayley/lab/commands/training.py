@@ -464,6 +464,8 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
     """Do jobs as tasks of a Ray cluster."""
     from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
 
+    if options.jobs > 1:
+        raise RecipeError("expected --ray or --jobs, got both: the cluster knows how many it takes")
     share = choose_share(options)
     options = on_nodes(options)
     left = _leave_out(jobs, options)

@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from processes import free_port
 
 import cayley.cli
 from cayley.lab.commands.cluster import Share, Task, task_starter
@@ -51,7 +52,7 @@ class Ray(ModuleType):
         self.cancelled: list[bool] = []
 
     def init(self, address: str, **options: Any) -> None:
-        if address == "nowhere:1":
+        if address == "ray://nowhere":
             raise ConnectionError("nobody there\nand more")
         self.addresses.append(address)
 
@@ -140,7 +141,8 @@ def test_without_ray_the_extra_is_named(
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["--ray", "nowhere:1"], 1, "expected a Ray cluster at nowhere:1, got none"),
+        (["--ray", "ray://nowhere"], 1, "expected a Ray cluster at ray://nowhere, got none"),
+        (["--ray", f"127.0.0.1:{free_port()}"], 1, "Connection refused"),
         (["--ray", "local", "--gpus-per-run", "0.5"], 1, "0.5 GPU for a run, got at most 2 and 0"),
         (["--ray", "auto", "--jobs", "2"], 2, "expected --ray or --jobs, got both"),
         (["--ray", "auto", "--device", "cuda"], 2, "expected --gpus-per-run"),
