@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cayley.lab.commands.presence import find_missing
+from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import Recipe, data_set, supply
 from cayley.lab.wording import counted, duration, time_words
 
 if TYPE_CHECKING:
     from cayley.lab.training import Estimate, RunSettings
 
-__all__ = ["Row", "announce", "missing_data", "show_plan"]
+__all__ = ["Row", "announce", "check_cluster", "missing_data", "show_plan"]
 
 # a few hundred rows would be measured for a quarter of an hour
 MEASURING_SECONDS = 30.0
@@ -39,6 +40,17 @@ def announce(recipe: Recipe, seed: int, options: Namespace) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def check_cluster(options: Namespace) -> None:
+    """Raise if options are for a cluster, and there is to be none."""
+    if options.ray is None and vars(options).get("slurm") is None:
+        for name, given in {
+            "--gpus-per-run": options.gpus_per_run,
+            "--fetch": options.fetch,
+        }.items():
+            if given:
+                raise RecipeError(f"expected {name} with a cluster, got none: add --ray ADDRESS")
 
 
 def missing_data(recipes: Sequence[Recipe], options: Namespace) -> dict[str, str]:

@@ -5,6 +5,7 @@ import sys
 from argparse import Namespace
 from dataclasses import asdict
 
+from cayley.lab.commands.planning import check_cluster
 from cayley.lab.errors import RecipeError
 
 __all__ = ["study"]
@@ -33,6 +34,7 @@ def study(options: Namespace) -> int:
         return 0
     if options.study is None:
         raise RecipeError("expected the name of a study, got none: see cayley study --list")
+    check_cluster(options)
     chosen = find_study(options.study)
     if options.ray is not None:
         if code := _compute_on_cluster(options):

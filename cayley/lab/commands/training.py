@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cayley.lab.commands.listing import describe_recipe
-from cayley.lab.commands.planning import Row, announce, missing_data, show_plan
+from cayley.lab.commands.planning import (
+    Row,
+    announce,
+    check_cluster,
+    missing_data,
+    show_plan,
+)
 from cayley.lab.commands.sizing import fit_sizes
 from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
 from cayley.lab.processes import find_processes
@@ -112,6 +118,7 @@ def reproduce(options: Namespace) -> int:
     """
     if bool(options.table) == options.all:
         raise RecipeError("expected the names of figures or tables, or --all: see list --views")
+    check_cluster(options)
     jobs = []
     said: list[str] = []
     views = options.table or wanted_views()

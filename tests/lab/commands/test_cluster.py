@@ -144,6 +144,7 @@ def test_without_ray_the_extra_is_named(
         (["--ray", "ray://nowhere"], 1, "expected a Ray cluster at ray://nowhere, got none"),
         (["--ray", f"127.0.0.1:{free_port()}"], 1, "Connection refused"),
         (["--ray", "local", "--gpus-per-run", "0.5"], 1, "0.5 GPU for a run, got at most 2 and 0"),
+        (["--gpus-per-run", "1"], 2, "expected --gpus-per-run with a cluster, got none"),
         (["--ray", "auto", "--jobs", "2"], 2, "expected --ray or --jobs, got both"),
         (["--ray", "auto", "--device", "cuda"], 2, "expected --gpus-per-run"),
         (["--ray", "auto", "--device", "cuda:1", "--gpus-per-run", "1"], 2, "got --device cuda:1"),
@@ -241,7 +242,7 @@ def parent(process: int) -> int:
     """The process that has started another."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 
@@ -259,7 +260,7 @@ def kill_a_node(nodes: Any, folder: Path, killed: dict[Path, bytes]) -> None:
             process = int((run / "lock").read_text().split()[1])
             raylet = parent(process)
             if size and raylet in raylets:
-                for one in (raylet, process):
+                for one in (process, raylet):
                     os.kill(one, signal.SIGKILL)
                 killed[run] = (run / "metrics.jsonl").read_bytes()[:size]
                 nodes.remove_node(raylets[raylet], allow_graceful=False)
