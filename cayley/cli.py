@@ -304,6 +304,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     complete(settings, SETTINGS)
     _add_jobs(sub)
+    _add_ray(sub, sub)
     _add_work(sub)
 
     sub = add("verdicts", commands.verdicts, "cayley verdicts runs --outcome holds")

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cayley.lab.commands.planning import missing_data
+from cayley.lab.commands.planning import check_cluster, missing_data
 from cayley.lab.errors import DataError, RecipeError, RunError
 from cayley.lab.wording import counted, duration, short_number
 
@@ -23,7 +23,8 @@ def sweep(options: Namespace) -> int:
 
     Every trial is an ordinary run, below --output. The same command on any number of machines adds
     workers to the study: it has --trials trials in all. A worker that is killed loses nothing: its
-    trial goes on from its checkpoint with the next worker that is free.
+    trial goes on from its checkpoint with the next worker that is free. With --ray, the --jobs
+    workers are tasks of a Ray cluster, whose nodes see --output and the storage.
 
     cayley sweep best STUDY prints the best settings as a recipe, cayley sweep status what is done.
     """
@@ -89,8 +90,13 @@ def _status(options: Namespace) -> int:
 def _search(options: Namespace) -> int:
     from cayley.lab.sweeps import find_space
 
+    check_cluster(options)
+    if options.fetch:
+        raise RecipeError(
+            "expected an output folder that all workers of a sweep see, got --fetch: leave it out"
+        )
     space = find_space(options.space).choose(options.set)
-    if options.jobs > 1:
+    if options.jobs > 1 or options.ray is not None:
         return _search_side_by_side(options, space)
     if not (options.quiet or options.json):
         print(f"{space.name}: checking the space", file=sys.stderr, flush=True)
@@ -138,10 +144,16 @@ def _join(options: Namespace, space: "Space") -> "Sweep":
 
 
 def _search_side_by_side(options: Namespace, space: "Space") -> int:
-    """Have several workers here, each in a process of its own."""
+    """Have several workers, each in a process of its own here, or as a task of a cluster."""
+    from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
     from cayley.lab.commands.side_by_side import Queue, Work, child_command, run_side_by_side
     from cayley.lab.runs import Interrupts
 
+    share = None if options.ray is None else choose_share(options)
+    if share is not None:
+        options = on_nodes(options)
+        if Path(options.space).exists():
+            options.space = str(Path(options.space).resolve())
     # before any process starts: what is wrong is said once
     found = _join(options, space)
     arguments = ("sweep", *_shared_arguments(options))
@@ -154,11 +166,16 @@ def _search_side_by_side(options: Namespace, space: "Space") -> int:
         if not (options.quiet or options.json):
             print(words, file=sys.stderr, flush=True)
 
-    with Interrupts() as interrupts:
-        queue = Queue(works, found.folder / "queue.json")
-        code = run_side_by_side(
-            queue, options.jobs, interrupts, tell=say, progress=lambda queue: _progress(found)
-        )
+    def progress(queue: Queue) -> str:
+        return _progress(found)
+
+    file = found.folder / "queue.json"
+    if share is not None:
+        code = run_on_cluster(works, options.ray, share, file, tell=say, progress=progress)
+    else:
+        with Interrupts() as interrupts:
+            queue = Queue(works, file)
+            code = run_side_by_side(queue, options.jobs, interrupts, tell=say, progress=progress)
     _conclude(found, options)
     return code
 
@@ -174,7 +191,9 @@ def _shared_arguments(options: Namespace) -> list[str]:
             arguments += [f"--{name}", str(getattr(options, name))]
     if options.set:
         arguments += ["--set", *options.set]
-    switches = ("download", "unchecked", "tiny", "graph", "tensorboard")
+    if options.graph is not None:
+        arguments.append("--graph" if options.graph else "--no-graph")
+    switches = ("download", "unchecked", "tiny", "tensorboard")
     return arguments + [f"--{name}" for name in switches if getattr(options, name)]
 
 

@@ -1,10 +1,15 @@
 import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cayley.cli
+from cayley.lab.commands import cluster
+from cayley.lab.commands.cluster import Share
+from cayley.lab.commands.side_by_side import Work
 from cayley.lab.runs import find_runs, read_run
 from cayley.lab.sweeps import engine
 
@@ -105,6 +110,24 @@ def test_workers_in_processes_of_their_own(
     assert [path.name for path in find_runs(place / "runs" / "two")] == ["trial-0000", "trial-0001"]
 
 
+def test_workers_as_tasks_of_a_cluster(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def do_here(works: Sequence[Work], address: str, share: Share, file: Path, **_: Any) -> int:
+        given.update(works=works, address=address, share=share)
+        # a node of another folder, as far as paths go
+        monkeypatch.chdir("/")
+        command = works[-1].command
+        return cayley.cli.main([*command[command.index("sweep") :]])
+
+    monkeypatch.setattr(cluster, "run_on_cluster", do_here)
+    assert run("mine.toml", *QUICK, "--ray", "auto", "--jobs", "2", "--no-graph") == 0
+    assert [work.name for work in given["works"]] == ["worker 1", "worker 2"]
+    assert (given["address"], given["share"]) == ("auto", Share(gpus=0.0, cpus=1))
+    assert "--no-graph" in given["works"][0].command
+    assert len(find_runs(place / "runs")) == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -116,6 +139,8 @@ def test_workers_in_processes_of_their_own(
         (("scornn-mnits",), "did you mean scornn-mnist"),
         (("mine.toml", *QUICK, "--set", "training.steps=-1"), "training.steps: expected"),
         (("mine.toml", *QUICK, "--storage", "redis://a"), "--storage: expected journal:///path"),
+        (("mine.toml", *QUICK, "--gpus-per-run", "1"), "expected --gpus-per-run with a cluster"),
+        (("mine.toml", *QUICK, "--ray", "local", "--fetch"), "expected an output folder that all"),
     ],
 )
 def test_what_is_refused(
