@@ -15,7 +15,8 @@ from typing import Any
 from cayley.lab.commands.files import absolute_paths
 from cayley.lab.commands.node import Outcome, Terminated, last_line, run_command, run_elsewhere
 from cayley.lab.commands.parcels import pack, unpack
-from cayley.lab.commands.side_by_side import CRASH, Queue, Work, child_command, run_side_by_side
+from cayley.lab.commands.queue import Queue, Work
+from cayley.lab.commands.side_by_side import CRASH, child_command, run_side_by_side
 from cayley.lab.errors import MachineError, RecipeError, RunError
 from cayley.lab.runs import Interrupts
 
@@ -73,6 +74,7 @@ def run_on_cluster(
     seconds: float | None = None,
     tell: Callable[[str], None] = print,
     progress: Callable[[Queue], str] | None = None,
+    live: bool = False,
 ) -> int:
     """Do everything on a cluster, which knows how much it can do at a time.
 
@@ -85,6 +87,7 @@ def run_on_cluster(
         seconds: When to stop; None for no limit.
         tell: Takes words on how it goes.
         progress: What is told now and then; None for the steps of the runs.
+        live: Whether a table at the terminal shows how far each run is.
 
     Returns:
         The exit code: that of the first failure.
@@ -105,6 +108,7 @@ def run_on_cluster(
                 tell=tell,
                 progress=progress,
                 start=start,
+                live=live,
             )
 
 

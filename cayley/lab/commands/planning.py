@@ -16,7 +16,7 @@ from cayley.lab.wording import counted, duration, time_words
 if TYPE_CHECKING:
     from cayley.lab.training import Estimate, RunSettings
 
-__all__ = ["Row", "announce", "check_cluster", "missing_data", "show_plan"]
+__all__ = ["Row", "announce", "check_cluster", "is_watched", "missing_data", "show_plan"]
 
 # a few hundred rows would be measured for a quarter of an hour
 MEASURING_SECONDS = 30.0
@@ -51,6 +51,11 @@ def check_cluster(options: Namespace) -> None:
         }.items():
             if given:
                 raise RecipeError(f"expected {name} with a cluster, got none: add --ray ADDRESS")
+
+
+def is_watched(options: Namespace) -> bool:
+    """Whether somebody is at a terminal who wants to see how it goes."""
+    return sys.stderr.isatty() and not (options.quiet or options.json)
 
 
 def missing_data(recipes: Sequence[Recipe], options: Namespace) -> dict[str, str]:

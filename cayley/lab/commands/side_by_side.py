@@ -1,23 +1,20 @@
 """Several runs side by side, in processes of their own: what dies goes on from a checkpoint."""
 
-import json
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Protocol
+from contextlib import nullcontext
 
-from cayley.lab.commands.files import write_file
+from cayley.lab.commands.live import LiveTable
+from cayley.lab.commands.queue import Queue, Running, Work
 from cayley.lab.errors import Interrupted
-from cayley.lab.runs import Interrupts, find_state, read_result
+from cayley.lab.runs import Interrupts, find_state
 from cayley.lab.wording import counted, duration
 
-__all__ = ["CRASH", "Process", "Queue", "Running", "Work", "child_command", "run_side_by_side"]
+__all__ = ["CRASH", "Process", "child_command", "run_side_by_side"]
 
 # a process that has been asked to stop writes its checkpoint
 STOP_SECONDS = 60.0
@@ -29,58 +26,6 @@ MOST_TRIES = 3
 # the exit code of an error that nobody caught, such as a fault of the device; missing data have it
 # too, but then no run has begun
 CRASH = 1
-
-
-@dataclass
-class Work:
-    """A run that is to be made.
-
-    Attributes:
-        name: Recipe and seed, for people.
-        recipe: Its recipe: runs of one take equally long.
-        folder: Where the run goes; None for a process that makes several.
-        command: What makes it, or goes on with it.
-        code: The exit code; None while there is none.
-        tries: How often it was started.
-        seconds: How long it has been running.
-    """
-
-    name: str
-    recipe: str
-    folder: Path | None
-    command: tuple[str, ...]
-    code: int | None = None
-    tries: int = 0
-    seconds: float = 0.0
-
-
-class Running(Protocol):
-    """A run that is under way: here, it is a process; elsewhere, a task of a cluster."""
-
-    @property
-    def seconds(self) -> float:
-        """How long it has been running."""
-        ...
-
-    def poll(self) -> int | None:
-        """The exit code, or minus the signal that has killed it; None while there is neither."""
-        ...
-
-    def stop(self) -> None:
-        """Have it write its checkpoint and end."""
-        ...
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it has ended within a time."""
-        ...
-
-    def kill(self) -> None:
-        """End it, whatever it is at."""
-        ...
-
-    def take_words(self) -> str:
-        """The last words of a run that has ended; to be called once."""
-        ...
 
 
 class Process:
@@ -132,51 +77,6 @@ class Process:
         return lines[-1] if lines else ""
 
 
-class Queue:
-    """What is done, running and to do, in a file that says so.
-
-    Arguments:
-        works: What is to be done, most wanted first.
-        file: The file, written anew whenever something changes.
-    """
-
-    def __init__(self, works: Sequence[Work], file: Path) -> None:
-        self.works, self.file = works, file
-        self.waiting = deque(works)
-        self.running: dict[str, Running] = {}
-
-    def write(self) -> None:
-        """Write the file."""
-        rows = [self._row(work) for work in self.works]
-        write_file(self.file, (json.dumps(rows, indent=1) + "\n").encode())
-
-    def _row(self, work: Work) -> dict[str, str | float | None]:
-        minutes = self.expected_seconds(work.recipe)
-        return {
-            "run": work.name,
-            "folder": None if work.folder is None else str(work.folder),
-            "state": self.state(work),
-            "minutes": None if minutes is None else round(minutes / 60, 1),
-        }
-
-    def state(self, work: Work) -> Literal["running", "to do", "done", "failed"]:
-        """What has become of a run in this session."""
-        if work.name in self.running:
-            return "running"
-        if work.code is None:
-            return "to do"
-        return "failed" if work.code else "done"
-
-    def expected_seconds(self, recipe: str) -> float | None:
-        """How long a run of a recipe takes, by one that is done; None if there is none."""
-        for work in self.works:
-            folder = work.folder
-            if work.recipe == recipe and folder and (folder / "result.json").exists():
-                result = read_result(folder)
-                return result.seconds + result.evaluation_seconds
-        return None
-
-
 def run_side_by_side(
     queue: Queue,
     slots: int,
@@ -186,6 +86,7 @@ def run_side_by_side(
     tell: Callable[[str], None] = print,
     progress: Callable[[Queue], str] | None = None,
     start: Callable[[Work], Running] = Process,
+    live: bool = False,
 ) -> int:
     """Do everything in a queue, several at a time.
 
@@ -201,24 +102,31 @@ def run_side_by_side(
         tell: Takes words on how it goes.
         progress: What is told now and then; None for the steps of the runs.
         start: Starts one.
+        live: Whether a table at the terminal shows how far each run is, in place of lines now and
+            then.
 
     Returns:
         The exit code: that of the first failure; what the time did not suffice for is none.
     """
     began = told = time.monotonic()
-    try:
-        while queue.waiting or queue.running:
-            if interrupts.signal or (seconds is not None and time.monotonic() - began > seconds):
-                break
-            while queue.waiting and len(queue.running) < slots:
-                _start(queue, queue.waiting.popleft(), start)
-            _collect(queue, tell)
-            if time.monotonic() - told > TELL_SECONDS:
-                told = time.monotonic()
-                tell((progress or _progress)(queue))
-            time.sleep(LOOK_SECONDS)
-    finally:
-        _stop(queue, tell)
+    with LiveTable(progress=progress) if live else nullcontext() as table:
+        say = tell if table is None else table.tell
+        try:
+            while queue.waiting or queue.running:
+                now = time.monotonic()
+                if interrupts.signal or (seconds is not None and now - began > seconds):
+                    break
+                while queue.waiting and len(queue.running) < slots:
+                    _start(queue, queue.waiting.popleft(), start)
+                _collect(queue, say)
+                if table is not None:
+                    table.show(queue)
+                elif now - told > TELL_SECONDS:
+                    told = now
+                    tell((progress or _progress)(queue))
+                time.sleep(LOOK_SECONDS)
+        finally:
+            _stop(queue, say)
     left = sum(work.code is None for work in queue.works)
     to_do = counted(left, "run")
     if interrupts.signal:

@@ -65,7 +65,8 @@ def study(options: Namespace) -> int:
 def _compute_on_cluster(options: Namespace) -> int:
     """Have a node do all but print what was found."""
     from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
-    from cayley.lab.commands.side_by_side import Work, child_command
+    from cayley.lab.commands.queue import Work
+    from cayley.lab.commands.side_by_side import child_command
 
     share = choose_share(options)
     options = on_nodes(options)

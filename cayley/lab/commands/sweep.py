@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cayley.lab.commands.planning import check_cluster, missing_data
+from cayley.lab.commands.planning import check_cluster, is_watched, missing_data
 from cayley.lab.errors import DataError, RecipeError, RunError
 from cayley.lab.wording import counted, duration, short_number
 
@@ -146,7 +146,8 @@ def _join(options: Namespace, space: "Space") -> "Sweep":
 def _search_side_by_side(options: Namespace, space: "Space") -> int:
     """Have several workers, each in a process of its own here, or as a task of a cluster."""
     from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
-    from cayley.lab.commands.side_by_side import Queue, Work, child_command, run_side_by_side
+    from cayley.lab.commands.queue import Queue, Work
+    from cayley.lab.commands.side_by_side import child_command, run_side_by_side
     from cayley.lab.runs import Interrupts
 
     share = None if options.ray is None else choose_share(options)
@@ -171,11 +172,20 @@ def _search_side_by_side(options: Namespace, space: "Space") -> int:
 
     file = found.folder / "queue.json"
     if share is not None:
-        code = run_on_cluster(works, options.ray, share, file, tell=say, progress=progress)
+        code = run_on_cluster(
+            works, options.ray, share, file, tell=say, progress=progress, live=is_watched(options)
+        )
     else:
         with Interrupts() as interrupts:
             queue = Queue(works, file)
-            code = run_side_by_side(queue, options.jobs, interrupts, tell=say, progress=progress)
+            code = run_side_by_side(
+                queue,
+                options.jobs,
+                interrupts,
+                tell=say,
+                progress=progress,
+                live=is_watched(options),
+            )
     _conclude(found, options)
     return code
 

@@ -14,6 +14,7 @@ from cayley.lab.commands.planning import (
     Row,
     announce,
     check_cluster,
+    is_watched,
     missing_data,
     show_plan,
 )
@@ -26,7 +27,7 @@ from cayley.lab.settings import convert
 from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
-    from cayley.lab.commands.side_by_side import Work
+    from cayley.lab.commands.queue import Work
     from cayley.lab.runs import RunResult
     from cayley.lab.training import Reporter, RunSettings
 
@@ -451,7 +452,8 @@ def _print_spreads(results: "dict[str, list[RunResult]]", options: Namespace) ->
 
 def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
     """Do jobs in processes of their own, several at a time."""
-    from cayley.lab.commands.side_by_side import Queue, run_side_by_side
+    from cayley.lab.commands.queue import Queue
+    from cayley.lab.commands.side_by_side import run_side_by_side
     from cayley.lab.runs import Interrupts
 
     left = _leave_out(jobs, options)
@@ -463,6 +465,7 @@ def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
             interrupts,
             seconds=options.budget,
             tell=lambda words: _say([words], options),
+            live=is_watched(options),
         )
     return code or (0 if len(left) == len(jobs) else DataError.code)
 
@@ -484,6 +487,7 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
         fetch=options.fetch,
         seconds=options.budget,
         tell=lambda words: _say([words], options),
+        live=is_watched(options),
     )
     return code or (0 if len(left) == len(jobs) else DataError.code)
 
@@ -526,7 +530,8 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
 
 def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":
     """Each job as a command line of its own; those that are the same once."""
-    from cayley.lab.commands.side_by_side import Work, child_command
+    from cayley.lab.commands.queue import Work
+    from cayley.lab.commands.side_by_side import child_command
 
     works = {}
     for job in jobs:

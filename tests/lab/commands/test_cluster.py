@@ -18,7 +18,8 @@ from processes import free_port
 import cayley.cli
 from cayley.lab.commands.cluster import Share, Task, task_starter
 from cayley.lab.commands.node import Outcome
-from cayley.lab.commands.side_by_side import Queue, Work, child_command, run_side_by_side
+from cayley.lab.commands.queue import Queue, Work
+from cayley.lab.commands.side_by_side import child_command, run_side_by_side
 from cayley.lab.errors import Interrupted
 from cayley.lab.runs import Interrupts, load_tensors, read_metrics
 

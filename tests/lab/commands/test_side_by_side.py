@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import cayley.cli
-from cayley.lab.commands.side_by_side import Queue, Work, run_side_by_side
+from cayley.lab.commands.queue import Queue, Work
+from cayley.lab.commands.side_by_side import run_side_by_side
 from cayley.lab.errors import Interrupted
 from cayley.lab.runs import Interrupts
 

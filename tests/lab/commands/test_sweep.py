@@ -9,7 +9,7 @@ import pytest
 import cayley.cli
 from cayley.lab.commands import cluster
 from cayley.lab.commands.cluster import Share
-from cayley.lab.commands.side_by_side import Work
+from cayley.lab.commands.queue import Work
 from cayley.lab.runs import find_runs, read_run
 from cayley.lab.sweeps import engine
 
