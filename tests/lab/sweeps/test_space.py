@@ -38,7 +38,7 @@ def read(text: str) -> list[str]:
         (
             HEAD + "[parameters]\na = { values = [1], when = { b = 1 } }\n"
             "b = { values = [1], when = { a = 1 } }",
-            "expected conditions without a circle, got one of a, b",
+            "expected conditions without a cycle, got one of a, b",
         ),
         (HEAD + 'sampler.name = "tp"\n[parameters]\na = [1]', "sampler.name: expected 'tpe' or"),
         (HEAD + 'pruner.name = "mean"\n[parameters]\na = [1]', "pruner.name: expected 'none' or"),
