@@ -53,7 +53,7 @@ def read(text: str) -> list[str]:
         (HEAD.replace("trials = 4", "") + "[parameters]\na = [1]", "missing key trials"),
         (HEAD.replace("4", "-1") + "[parameters]\na = [1]", "trials: expected an integer from 0"),
         (HEAD + 'direction = "up"\n[parameters]\na = [1]', "direction: expected"),
-        (HEAD + 'name = "other"\n[parameters]\na = [1]', "name: expected none"),
+        (HEAD + 'name = "other"\n[parameters]\na = [1]', "name: expected no such key"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(text: str, words: str) -> None:

@@ -301,7 +301,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batch.refusal(given) is None
     assert "or for none" in (batch.refusal(given._replace(input=site)) or "")
     going_on = call._replace(recurrent=site._replace(past=torch.zeros(2, 1, 1, 20)), window=2)
-    assert "no past" in (batch.refusal(going_on) or "")
+    assert "a past" in (batch.refusal(going_on) or "")
     assert "empty batch" in (batch.refusal(call._replace(h0=h0[:0])) or "")
     many = call._replace(h0=torch.zeros(2000, 5))
     assert batch.refusal(many) == "20 × 5 weights, 2000 rows do not fit"

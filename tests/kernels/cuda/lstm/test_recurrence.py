@@ -486,7 +486,7 @@ def test_refusals() -> None:
     over_batch = call._replace(input=site, over_batch=True)
     assert cuda.refusal(over_batch) is None
     past = site._replace(past=h0.new_zeros(2, 1, 1, 20))
-    assert "no past" in (cuda.refusal(over_batch._replace(recurrent=past, window=2)) or "")
+    assert "a past" in (cuda.refusal(over_batch._replace(recurrent=past, window=2)) or "")
     given = call._replace(input=site._replace(given=h0.new_zeros(2, 3, 1, 20)))
     assert cuda.refusal(given) is None
     assert "or for none" in (cuda.refusal(given._replace(recurrent=site)) or "")
