@@ -178,7 +178,7 @@ def lstm(
 
 
 def _fused_call(arguments: LstmArguments) -> LstmCall | None:
-    """The call for :func:`~.node.lstm_node`; None over the batch, with a past or if given."""
+    """The call for :func:`~.node.lstm_node`, if it can run there."""
     of_x, of_h, of_c = (
         None if site is None else Site(site.gamma, site.beta) for site in arguments.sites()
     )

@@ -11,7 +11,7 @@ __all__ = ["Mean", "Progress", "Stopwatch"]
 
 @dataclass
 class Mean:
-    """A mean of numbers that are added one by one, whatever the groups they come in."""
+    """A running mean, which does not depend on how its numbers are grouped."""
 
     total: float = 0.0
     count: int = 0

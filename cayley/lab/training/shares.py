@@ -213,7 +213,7 @@ class Share:
 
 
 def _weighs(task: Task) -> bool:
-    """Whether the class that defines a task's loss also defines its weight."""
+    """Whether a task has the weight that belongs to its loss: one class must define both."""
     owners = [
         next(kind for kind in type(task).__mro__ if name in vars(kind))
         for name in ("loss", "weight")
