@@ -19,20 +19,20 @@ __all__ = ["main"]
 CODES = """\
 exit codes:
   0    done
-  1    data are missing, or the device is
+  1    missing data, or a missing device
   2    wrong arguments, or a recipe that cannot be used
   3    a loss that is not finite; the last good checkpoint is kept
   4    a run folder that cannot be used: in use, no run, not writable, disk full
-  130  stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP; there is a checkpoint to go on from
+  130  stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP; there is a checkpoint to resume from
 """
 
 Command = Callable[[argparse.Namespace], int]
 
-# after a failure, torchrun ends the others before
+# after a failure, torchrun terminates the other processes sooner than this
 END_SECONDS = 3.0
 LOST = (
-    "another process of this run has ended: torchrun starts all of them again if --max-restarts "
-    "allows it, and cayley resume goes on from the last checkpoint"
+    "another process of this run has ended: torchrun restarts all of them if --max-restarts "
+    "allows it, and cayley resume continues from the last checkpoint"
 )
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Arguments:
-        arguments: The words after ``cayley``; None for those of the process.
+        arguments: The command line after ``cayley``; None for that of the process.
 
     Returns:
         The exit code.
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     processes = find_processes()
     if not processes.several:
         return _run(arguments, processes)
-    # as it is about to be imported: of it, every process would print warnings of no concern
+    # before torch is imported, of which every process would print irrelevant warnings
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         return _run(arguments, processes)
@@ -492,7 +492,7 @@ def _add_cluster(sub: argparse.ArgumentParser) -> None:
         "--slurm",
         type=Path,
         metavar="FILE",
-        help="run nothing, but write the script of a Slurm array; --jobs N: N of it at a time",
+        help="run nothing, but write the script of a Slurm job array; --jobs N: N jobs at a time",
     )
     complete(script, FILES)
 
@@ -501,7 +501,7 @@ def _add_ray(sub: argparse.ArgumentParser, group: argparse._ActionsContainer) ->
     group.add_argument(
         "--ray",
         metavar="ADDRESS",
-        help="run on a Ray cluster: HOST:PORT, auto for the one that runs here, or local for a new "
+        help="run on a Ray cluster: HOST:PORT, auto for the one running here, or local for a new "
         "one on this machine",
     )
     sub.add_argument(
@@ -509,12 +509,12 @@ def _add_ray(sub: argparse.ArgumentParser, group: argparse._ActionsContainer) ->
         type=_share,
         default=0.0,
         metavar="N",
-        help="on a cluster: GPUs of each run, or a share of one such as 0.25 (%(default)g)",
+        help="on a cluster: GPUs per run, or a share of one such as 0.25 (%(default)g)",
     )
     sub.add_argument(
         "--fetch",
         action="store_true",
-        help="with --ray: nodes do not see the output folder; runs come back when they end",
+        help="with --ray: nodes do not share the output folder; copy runs back when they end",
     )
 
 

@@ -43,7 +43,7 @@ def announce(recipe: Recipe, seed: int, options: Namespace) -> None:
 
 
 def check_cluster(options: Namespace) -> None:
-    """Raise if options are for a cluster, and there is to be none."""
+    """Raise if there are options for a cluster, but no cluster."""
     if options.ray is None and vars(options).get("slurm") is None:
         for name, given in {
             "--gpus-per-run": options.gpus_per_run,

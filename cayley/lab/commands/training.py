@@ -113,8 +113,9 @@ def reproduce(options: Namespace) -> int:
     from its checkpoint. With --budget, all of them stop in time, and the same command continues
     them later. queue.json in the output folder shows what is done, running and to do.
 
-    With --ray every run is a task of a Ray cluster, and continues elsewhere when its node dies. With
-    --slurm nothing is run: the script of a Slurm array is written, with a run at each index.
+    With --ray, every run is a task of a Ray cluster, and continues on another node if its node
+    dies. With --slurm, nothing is run: the script of a Slurm job array is written, with one run per
+    index.
     """
     if bool(options.table) == options.all:
         raise RecipeError("expected the names of figures or tables, or --all: see list --views")
@@ -472,7 +473,7 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
     from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
 
     if options.jobs > 1:
-        raise RecipeError("expected --ray or --jobs, got both: the cluster knows how many it takes")
+        raise RecipeError("expected --ray or --jobs, got both: the cluster decides how many run")
     share = choose_share(options)
     options = on_nodes(options)
     left = _leave_out(jobs, options)
@@ -489,7 +490,7 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
 
 
 def _write_array(jobs: list[_Job], options: Namespace) -> int:
-    """Write the script of a Slurm array, with a job at each index."""
+    """Write the script of a Slurm job array, with one job per index."""
     from cayley.lab.commands.files import absolute_paths, write_file
     from cayley.lab.commands.slurm import array_script
 
@@ -502,7 +503,7 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
     if gpus != options.gpus_per_run:
         raise RecipeError(
             f"expected a whole number of GPUs for --slurm, got --gpus-per-run "
-            f"{options.gpus_per_run:g}: choose 1, or 0 and ask for a share by options of sbatch"
+            f"{options.gpus_per_run:g}: choose 1, or 0 and request a share with options of sbatch"
         )
     options = absolute_paths(options)
     left = _leave_out(jobs, options)
@@ -514,7 +515,7 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
         gpus=gpus,
         cpus=max(1, options.threads),
     )
-    # Slurm makes no folder for what runs print
+    # Slurm does not create the folder for the output of jobs
     options.output.mkdir(parents=True, exist_ok=True)
     write_file(options.slurm, script.encode())
     _say(
@@ -525,7 +526,7 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
 
 
 def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":
-    """Each job as a command line of its own; those that are the same once."""
+    """The command line of each job, without duplicates."""
     from cayley.lab.commands.side_by_side import Work, child_command
 
     works = {}
