@@ -19,20 +19,20 @@ __all__ = ["main"]
 CODES = """\
 exit codes:
   0    done
-  1    data are missing, or the device is
+  1    missing data, or a missing device
   2    wrong arguments, or a recipe that cannot be used
   3    a loss that is not finite; the last good checkpoint is kept
   4    a run folder that cannot be used: in use, no run, not writable, disk full
-  130  stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP; there is a checkpoint to go on from
+  130  stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP; there is a checkpoint to resume from
 """
 
 Command = Callable[[argparse.Namespace], int]
 
-# after a failure, torchrun ends the others before
+# after a failure, torchrun terminates the other processes sooner than this
 END_SECONDS = 3.0
 LOST = (
-    "another process of this run has ended: torchrun starts all of them again if --max-restarts "
-    "allows it, and cayley resume goes on from the last checkpoint"
+    "another process of this run has ended: torchrun restarts all of them if --max-restarts "
+    "allows it, and cayley resume continues from the last checkpoint"
 )
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Arguments:
-        arguments: The words after ``cayley``; None for those of the process.
+        arguments: The command line after ``cayley``; None for that of the process.
 
     Returns:
         The exit code.
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     processes = find_processes()
     if not processes.several:
         return _run(arguments, processes)
-    # as it is about to be imported: of it, every process would print warnings of no concern
+    # before torch is imported, of which every process would print irrelevant warnings
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         return _run(arguments, processes)
@@ -66,7 +66,7 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
             if processes.several and options.run not in (commands.train, commands.resume):
                 raise RecipeError(
                     f"expected train or resume in {processes.count} processes of torchrun, got "
-                    f"{options.command_line[0]}: leave out torchrun"
+                    f"{options.command_line[0]}: run it without torchrun"
                 )
             return options.run(options)
     except LabError as error:
@@ -76,7 +76,7 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
             raise
         code = 1
         message = (
-            f"expected the package {error.name}, got none: pip install 'cayley[lab]' brings it; "
+            f"expected the package {error.name}, got none: pip install 'cayley[lab]' installs it; "
             "in a checkout, pip install --editable '.[lab]'"
         )
     except (MemoryError, RuntimeError) as error:
@@ -94,20 +94,23 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
                 f"model.hidden or the sequences smaller. {reason}"
             )
     except KeyboardInterrupt:
-        code, message = 130, "stopped at once; a run goes on from its last checkpoint"
+        code, message = (
+            130,
+            "stopped at once; cayley resume continues a run from its last checkpoint",
+        )
     except BrokenPipeError:
         # the reader of the output, such as head, has seen enough
         sys.stdout = None  # pyrefly: ignore[bad-assignment]
         return 0
     if not processes.claim_report():
-        # a signal ends all of them, in any order
+        # a signal ends all processes, in any order
         return code if code > 128 else _wait_for_end()
     print(f"cayley: {message}", file=sys.stderr, flush=True)
     return code
 
 
 def _wait_for_end() -> int:
-    """Let the process whose failure this one's is for want of be seen to end first."""
+    """Wait, so that the process whose failure caused this one's is seen to end first."""
     time.sleep(END_SECONDS)
     return 1
 
@@ -166,13 +169,13 @@ def make_parser() -> argparse.ArgumentParser:
 
     sub = add("train", commands.train, "cayley train quickstart --set model.hidden=64 --seeds 3")
     _add_recipe(sub)
-    sub.add_argument("--seed", type=int, help="of the (first) run; default: the recipe's")
+    sub.add_argument("--seed", type=int, help="the seed of the (first) run; default: the recipe's")
     _add_seeds(sub)
     _add_jobs(sub)
     sub.add_argument(
         "--together",
         action="store_true",
-        help="train all runs together in this process; --set optim.lr=1e-3,3e-4 makes one per rate",
+        help="train all runs in one process; --set optim.lr=1e-3,3e-4 makes a run for each rate",
     )
     _add_extend(sub)
     _add_devices(sub)
@@ -183,12 +186,14 @@ def make_parser() -> argparse.ArgumentParser:
         "table", nargs="*", help="figures or tables, as cayley list --views names them"
     )
     complete(table, TABLES)
-    sub.add_argument("--all", action="store_true", help="all of them, most wanted first")
+    sub.add_argument(
+        "--all", action="store_true", help="all figures and tables, the most wanted first"
+    )
     sub.add_argument(
         "--budget",
         type=_duration,
         metavar="TIME",
-        help="stop after a time such as 25m; the same command continues",
+        help="stop after a time such as 25m; continue with the same command",
     )
     _add_jobs(sub)
     _add_cluster(sub)
@@ -279,21 +284,26 @@ def make_parser() -> argparse.ArgumentParser:
         "space",
         nargs="?",
         metavar="SPACE",
-        help="a name from --list, or a TOML file of your own; or best, or status",
+        help="a name from --list, or your own TOML file; or best, or status",
     )
     complete(space, SPACES)
-    sub.add_argument("name", nargs="?", metavar="STUDY", help="after best and status: which study")
+    sub.add_argument("name", nargs="?", metavar="STUDY", help="the study, after best or status")
     sub.add_argument("--list", action="store_true", help="list the spaces of the package")
     sub.add_argument(
-        "--trials", type=_positive, metavar="N", help="how many in all; else as the space says"
+        "--trials",
+        type=_positive,
+        metavar="N",
+        help="the total number of trials; default: the space's",
     )
     sub.add_argument(
         "--storage",
         metavar="URL",
         help="where the study is: journal:///path, sqlite:///path, postgresql+psycopg://… or "
-        "mysql…; else a journal beside the runs",
+        "mysql…; default: a journal beside the runs",
     )
-    sub.add_argument("--study", metavar="NAME", help="of the study; else that of the space")
+    sub.add_argument(
+        "--study", metavar="NAME", help="the name of the study; default: that of the space"
+    )
     settings = sub.add_argument(
         "--set",
         nargs="+",
@@ -328,7 +338,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_json(sub)
 
     sub = add("archive", commands.archive, "cayley archive runs -o results/runs")
-    folder = sub.add_argument("folder", type=Path, metavar="FOLDER", help="contains runs")
+    folder = sub.add_argument("folder", type=Path, metavar="FOLDER", help="a folder with runs")
     output = sub.add_argument(
         "-o", "--output", type=Path, required=True, help="folder of the copies"
     )
@@ -341,7 +351,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="how many points to keep of each curve (%(default)s)",
     )
     sub.add_argument(
-        "--weights", action="store_true", help="keep the weights that give the numbers too"
+        "--weights", action="store_true", help="also keep the weights behind the numbers"
     )
 
     sub = add("status", commands.status, "cayley status runs")
@@ -452,7 +462,7 @@ def _add_changes(sub: argparse.ArgumentParser) -> None:
 
 def _add_seeds(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--seeds", type=_positive, metavar="N", help="how many runs, with consecutive seeds"
+        "--seeds", type=_positive, metavar="N", help="the number of runs, with consecutive seeds"
     )
 
 
@@ -462,7 +472,7 @@ def _add_jobs(sub: argparse.ArgumentParser) -> None:
         type=_positive,
         default=1,
         metavar="N",
-        help="run N at a time, each in a process of its own (%(default)s)",
+        help="train N runs at a time, each in its own process (%(default)s)",
     )
 
 
@@ -483,7 +493,7 @@ def _add_cluster(sub: argparse.ArgumentParser) -> None:
         "--slurm",
         type=Path,
         metavar="FILE",
-        help="run nothing, but write the script of a Slurm array; --jobs N: N of it at a time",
+        help="run nothing, but write the script of a Slurm job array; --jobs N: N jobs at a time",
     )
     complete(script, FILES)
 
@@ -492,7 +502,7 @@ def _add_ray(sub: argparse.ArgumentParser, group: argparse._ActionsContainer) ->
     group.add_argument(
         "--ray",
         metavar="ADDRESS",
-        help="run on a Ray cluster: HOST:PORT, auto for the one that runs here, or local for a new "
+        help="run on a Ray cluster: HOST:PORT, auto for the one running here, or local for a new "
         "one on this machine",
     )
     sub.add_argument(
@@ -500,12 +510,12 @@ def _add_ray(sub: argparse.ArgumentParser, group: argparse._ActionsContainer) ->
         type=_share,
         default=0.0,
         metavar="N",
-        help="on a cluster: GPUs of each run, or a share of one such as 0.25 (%(default)g)",
+        help="on a cluster: GPUs per run, or a share of one such as 0.25 (%(default)g)",
     )
     sub.add_argument(
         "--fetch",
         action="store_true",
-        help="with --ray: nodes do not see the output folder; runs come back when they end",
+        help="with --ray: nodes do not share the output folder; copy runs back when they end",
     )
 
 
@@ -524,16 +534,16 @@ def _add_work(sub: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, default=Path("runs"), help="where runs go (%(default)s)"
     )
     complete(output, FILES)
-    sub.add_argument("--download", action="store_true", help="fetch data that are missing")
+    sub.add_argument("--download", action="store_true", help="download missing data")
     sub.add_argument("--unchecked", action="store_true", help="use data files with other checksums")
     sub.add_argument(
-        "--tiny", action="store_true", help="on a few made-up examples, to try a recipe out"
+        "--tiny", action="store_true", help="train on a few made-up examples, to try a recipe out"
     )
     sub.add_argument(
         "--precision",
         choices=("32-true", "64-true", "bf16-mixed"),
         default="32-true",
-        help="of the computation (%(default)s)",
+        help="the precision of the computation (%(default)s)",
     )
     sub.add_argument(
         "--graph",

@@ -1,4 +1,4 @@
-"""The processes of a data-parallel model: how many they are, and what each of them has."""
+"""The processes of a data-parallel model: their number, and gathering their tensors."""
 
 from typing import Any
 
@@ -21,9 +21,10 @@ def world_size(group: "dist.ProcessGroup | None" = None) -> int:
 
 
 def gather(x: Tensor) -> Tensor:
-    """What every process has, in the order of their ranks, (·) ↦ (R, ·), with gradients.
+    """The tensors of all processes, stacked in the order of ranks, (·) ↦ (R, ·), with gradients.
 
-    All must call this with tensors of one shape, and all must go backward if one does.
+    All processes must call this with tensors of the same shape, and if one calls backward, all
+    must.
 
     Example:
         >>> gather(torch.arange(3))
@@ -33,7 +34,7 @@ def gather(x: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """A copy of each process's tensor, whose gradients go back to where it is from."""
+    """A copy of each process's tensor; gradients are sent back to the process that it is from."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -530,7 +530,7 @@ def test_a_signal_ends_the_command_with_a_checkpoint(
         process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == code
-    assert "go on with: cayley resume" in err
+    assert "continue with: cayley resume" in err
     (folder,) = find_runs(tmp_path)
     step = load_tensors(folder, "checkpoint.pt")["progress"]["step"]
     assert f"stopped after step {step};" in err

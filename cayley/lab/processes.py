@@ -1,4 +1,4 @@
-"""The processes that train one run together, as torchrun has started them."""
+"""The processes that train one run together, as torchrun starts them."""
 
 import os
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from cayley.lab.errors import MachineError
 __all__ = ["ATTENDED", "MEETING", "Processes", "find_processes"]
 
 STORE_SECONDS = 10
-# set by the command that starts processes itself, and says what becomes of them
+# set by a command that starts the processes itself, and reports if one dies
 ATTENDED = "CAYLEY_ATTENDED"
-# what the processes that are connected have in common, and those before them had not
+# identifies one connection of the processes, so that a restart is not mistaken for it
 MEETING = "CAYLEY_MEETING"
 
 
@@ -22,12 +22,12 @@ class Processes:
     """The processes of a run, and which of them this is.
 
     Attributes:
-        rank: Of this process, from 0. The first one writes the run.
-        count: How many there are.
-        local_rank: Of this process among those of its machine.
-        local_count: How many there are on its machine.
-        restarts: How often torchrun has started all of them again.
-        attended: Whether the command that has started them says so if one dies.
+        rank: The rank of this process; the process of rank 0 writes the run.
+        count: The number of processes.
+        local_rank: The rank of this process among those on its machine.
+        local_count: The number of processes on its machine.
+        restarts: How often torchrun has restarted all of them.
+        attended: Whether the command that started them reports if one dies.
     """
 
     rank: int = 0
@@ -39,25 +39,25 @@ class Processes:
 
     @property
     def several(self) -> bool:
-        """Whether there are others."""
+        """Whether there is more than one."""
         return self.count > 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this is the process that writes the run."""
         return self.rank == 0
 
     @property
     def machines(self) -> int:
-        """On how many machines they are."""
+        """The number of machines."""
         return self.count // self.local_count
 
     def check(self) -> None:
-        """Raise unless every machine has as many."""
+        """Raise unless every machine has the same number of processes."""
         if self.count % self.local_count:
             raise MachineError(
-                f"expected as many processes on every machine, got {self.local_count} here of "
-                f"{self.count}: give torchrun the same --nproc-per-node everywhere"
+                f"expected the same number of processes on every machine, got {self.local_count} "
+                f"here of {self.count}: give torchrun the same --nproc-per-node everywhere"
             )
 
     @contextmanager
@@ -70,9 +70,9 @@ class Processes:
             yield
 
     def claim_report(self) -> bool:
-        """Whether this process is the first of all to ask: the one that reports a failure.
+        """Whether this process is the first to ask, and so the one that reports a failure.
 
-        Where one fails the others fail for want of it, and what they would say is noise.
+        If one process fails, the others fail because it is gone, and their errors are noise.
         """
         if not self.several:
             return True
@@ -85,12 +85,12 @@ class Processes:
             meeting = os.environ.get(MEETING, f"{self.restarts}/{self.count}")
             return store.add(f"cayley/report/{meeting}", 1) == 1
         except (DistNetworkError, DistStoreError):
-            # better said twice than not at all
+            # better reported twice than not at all
             return True
 
 
 def find_processes() -> Processes:
-    """Those that torchrun says there are; without it, this one alone.
+    """The processes that torchrun has started; without torchrun, only this one.
 
     Example:
         >>> find_processes()

@@ -10,19 +10,19 @@ __all__ = ["Pool", "find_pool", "synchronize"]
 
 
 def synchronize(model: nn.Module, on: bool = True) -> None:
-    """Let statistics over the batch be those of all processes of ``torch.distributed``.
+    """Compute statistics over the batch over all processes of ``torch.distributed``.
 
-    It is about :class:`~cayley.LSTM` with ``norm="batch"`` or ``over="batch"`` and about
-    :class:`~cayley.AssortedTimeNorm` over the batch, while they train: what
-    ``DistributedDataParallel`` trains then is, up to rounding, what one process would train with
-    the examples of all. The others need nothing, as they look at one example at a time.
+    This applies to :class:`~cayley.LSTM` with ``norm="batch"`` or ``over="batch"`` and to
+    :class:`~cayley.AssortedTimeNorm` over the batch, in training: ``DistributedDataParallel`` then
+    trains what, up to rounding, one process would train with the examples of all. Other layers
+    need nothing, since their statistics are those of one example at a time.
 
-    Every time step waits for an exchange, and the recurrence is a loop of torch's operations.
+    Every time step waits for an exchange, and the recurrence runs as a loop of torch operations.
     Sequences must have the same number of steps in all processes, and cannot be packed.
 
     Arguments:
-        model: The layer, or the model that it is in.
-        on: False to let every process have its own statistics again.
+        model: The layer, or a model that contains it.
+        on: False to let every process use its own statistics again.
 
     Example:
         >>> import cayley
@@ -34,14 +34,14 @@ def synchronize(model: nn.Module, on: bool = True) -> None:
 
 
 class Pool:
-    r"""Pools mean and variance of the examples of each process.
+    r"""Combines the means and variances of all processes.
 
     .. math::
         \mu = \frac{1}{n} \sum_r n_r \mu_r, \qquad
         \sigma^2 = \frac{1}{n} \sum_r n_r \bigl(\sigma_r^2 + (\mu_r - \mu)^2\bigr)
 
     Arguments:
-        x: What the statistics will be of, (T, B, ·): all processes must have as many steps T.
+        x: The tensor of the statistics, (T, B, ·); T must be the same in all processes.
 
     Attributes:
         total: The number n of examples of all processes.
@@ -63,7 +63,7 @@ class Pool:
         self.total = sum(self._examples)
 
     def statistics(self, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and population variance over all examples, from those of this process's."""
+        """Mean and population variance over all examples, from those of this process."""
         means, variances = gather(torch.stack((m, v))).unbind(1)
         shares = m.new_tensor(self._examples).div_(max(1, self.total))
         shares = shares.view(-1, *(1,) * m.dim())
@@ -71,7 +71,7 @@ class Pool:
         return mean, (shares * (variances + (means - mean).square())).sum(0)
 
     def first(self, value: Tensor) -> Tensor:
-        """A constant of the first process that has examples."""
+        """The value of the first process that has examples, without a gradient."""
         found = gather(value.detach())
         return found[next((rank for rank, B in enumerate(self._examples) if B), 0)]
 
@@ -79,12 +79,12 @@ class Pool:
 def find_pool(
     population: PopulationStatistics | None, x: Tensor, batch_sizes: Tensor | None
 ) -> Pool | None:
-    """What pools the statistics of a call; None if they are those of this process alone.
+    """The pool for the statistics of a call; None if each process uses its own.
 
     Arguments:
-        population: Says whether they are those of all.
-        x: What the statistics will be of, (T, B, ·).
-        batch_sizes: Of a packed sequence, which is refused.
+        population: Has the setting of :func:`synchronize`.
+        x: The tensor of the statistics, (T, B, ·).
+        batch_sizes: The sizes of a packed sequence, which is refused.
     """
     if population is None or not population.synchronized or world_size() == 1:
         return None

@@ -11,15 +11,15 @@ __all__ = ["Rebase", "RebaseOption"]
 
 Rebase = Literal["auto"] | int
 
-# Steps of the optimizer between two looks at the entries of A.
+# Steps of the optimizer between two checks of the entries of A.
 AUTO = 100
 
 
 class RebaseOption:
-    """Whether an optimizer is to choose D again, how often, and whether one does.
+    """Whether and how often an optimizer is to choose D again, and whether one does.
 
     Arguments:
-        rebase: After how many steps of the optimizer to look for entries of A that have grown too
+        rebase: After how many steps of the optimizer to check whether entries of A have grown too
             large; ``"auto"`` for 100, None for never.
 
     Attributes:
@@ -42,7 +42,7 @@ class RebaseOption:
 
     @property
     def steps(self) -> int | None:
-        """The number of steps between two looks; None for never."""
+        """The number of steps between two checks; None for never."""
         return AUTO if self.rebase == "auto" else self.rebase
 
     @property

@@ -24,16 +24,16 @@ __all__ = ["States", "lstm", "lstm_loop"]
 
 
 class States(NamedTuple):
-    r"""What a run gives.
+    r"""The results of an LSTM.
 
     Attributes:
         h: The states of all steps, in the layout of x with H features.
         c: The cells of all steps, likewise.
-        input, recurrent, cell: Of each normalisation its references, (B, 1), or (1, F) over the
+        input, recurrent, cell: For each normalisation its references, (B, 1), or (1, F) over the
             batch, and for each step: mean and variance of the step, mean of its window and
-            :math:`1/\sqrt{\sigma^2 + \epsilon}`, (4, T, B, 1) or (4, T, 1, F), all means less
-            the reference. The last two are for reading, and have no gradient. None where there is
-            no normalisation, or its statistics are given.
+            :math:`1/\sqrt{\sigma^2 + \epsilon}`, (4, T, B, 1) or (4, T, 1, F). The reference is
+            subtracted from all means. The last two are for information, and have no gradient. None
+            without a normalisation, or if its statistics are given.
     """
 
     h: Tensor
@@ -72,32 +72,32 @@ def lstm_loop(
     each unit.
 
     Note:
-        The gates are stacked as torch does, input, forget, candidate, output. The documents stack
-        them forget, input, output, candidate, which changes the order of the rows of W only.
+        The gates are stacked as in torch: input, forget, candidate, output. The papers stack them
+        as forget, input, output, candidate, which only changes the order of the rows of W.
 
-        Time runs forwards. A layer that reads a sequence from its end turns it around, so that the
-        windows run in the order of the recurrence too.
+        Time runs forwards. A layer that reads a sequence from its end reverses it first, so that
+        windows follow the order of the recurrence too.
 
     References:
         Assorted-Time Normalization: section 3.4 of Pospisil's dissertation, 2023.
         Layer Normalization, Ba, Kiros, Hinton, 2016.
 
     Arguments:
-        x: The input, (T, B, I), or without U what it contributes to each step, (T, B, 4H); or the
-            steps one after another, (N, ·), with ``batch_sizes``.
+        x: The input, (T, B, I), or without U its contribution to each step, (T, B, 4H); with
+            ``batch_sizes``, the steps one after another, (N, ·).
         h0: The state before the first step, (B, H).
         c0: The cell before the first step, (B, H).
         W: The recurrent matrix, (4H, H).
-        b: A bias inside of :math:`N_h`, (4H).
-        U: The input's matrix, (4H, I); None where x is what the input contributes.
-        c: A bias beside U, (4H).
+        b: The bias inside :math:`N_h`, (4H).
+        U: The input matrix, (4H, I); None if x is the contribution of the input.
+        c: The bias added to U x, (4H).
         input: The normalisation :math:`N_x`; None for the identity.
         recurrent: The normalisation :math:`N_h`; None for the identity.
         cell: The normalisation :math:`N_c`; None for the identity.
         window: The number K of steps.
         over: ``"layer"`` or ``"batch"``.
-        eps: The ε of both normalisations.
-        batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU.
+        eps: The ε of the normalisations.
+        batch_sizes: The number of sequences that have step t, never increasing, (T), on the CPU.
 
     Returns:
         The states and cells of all steps, and the statistics.
@@ -137,16 +137,16 @@ def lstm(
 ) -> States:
     r"""The recurrence of :func:`lstm_loop` as one operator with a gradient written by hand.
 
-    The statistics cost the same whatever the window, and so does their gradient. With
+    The cost of the statistics, and of their gradient, does not depend on the window. With
     :math:`p_t` and :math:`q_t` the gradients with respect to mean and variance of the window of
     step t and :math:`n_t` the number of values in it, those with respect to mean and variance of
     step i are :math:`\sum_t (p_t + 2 q_t (m_i - \mu_t))/n_t` and :math:`\sum_t q_t/n_t`, over the
-    K windows that step i is in. Gradients of gradients are those of the loop, and derivatives in
-    forward mode see a loop too. To ``torch.compile`` and ``torch.export`` it is a single node, and
-    under ``vmap`` and ``grad`` of :mod:`torch.func` one for each network with a W of its own.
+    K windows that step i is in. Gradients of gradients, and derivatives in forward mode, are those
+    of the loop. To ``torch.compile`` and ``torch.export`` it is a single node, and under ``vmap``
+    and ``grad`` of :mod:`torch.func` one node for each network with its own W.
 
-    Arguments and the result are those of :func:`lstm_loop`. Only ``pool`` is more: with it,
-    statistics over the batch are those of all processes, and the recurrence is a loop of torch's
+    Arguments and results are those of :func:`lstm_loop`, except for ``pool``: with it, statistics
+    over the batch are computed over all processes, and the recurrence runs as a loop of torch
     operations.
 
     Example:
@@ -178,7 +178,7 @@ def lstm(
 
 
 def _fused_call(arguments: LstmArguments) -> LstmCall | None:
-    """The call as it is, if it is one for :func:`~.node.lstm_node`: no past, nothing given."""
+    """The call for :func:`~.node.lstm_node`, if it can run there."""
     of_x, of_h, of_c = (
         None if site is None else Site(site.gamma, site.beta) for site in arguments.sites()
     )
@@ -200,7 +200,7 @@ def _fused_call(arguments: LstmArguments) -> LstmCall | None:
 
 
 def _as_operator(call: LstmCall, c: Tensor | None, references: Iterable[Tensor | None]) -> LstmCall:
-    """The call of the operator that equals one of :func:`~.node.lstm_node`."""
+    """The call of the operator that is equivalent to one of :func:`~.node.lstm_node`."""
     sites = [
         None if site is None else site._replace(reference=reference)
         for site, reference in zip(call.sites(), references, strict=True)

@@ -108,7 +108,7 @@ def check_site(site: NormSite, T: int, B: int, F: int, window: int, over: str) -
 
 
 def lstm_call(arguments: LstmArguments) -> LstmCall:
-    """The call of the operator: with U and one bias if neither term is normalised."""
+    """The call of the operator, with U and a single bias if neither product is normalised."""
     x, h0, c0, W, b, U, c, *_ = arguments
     window, over_batch = arguments.window, arguments.over == "batch"
     if arguments.input is not None or arguments.recurrent is not None:

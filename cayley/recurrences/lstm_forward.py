@@ -21,8 +21,8 @@ class SiteSteps:
     Arguments:
         site: The normalisation.
         call: The call that it belongs to.
-        by_definition: Whether every window is summed anew.
-        pool: What makes statistics over the batch those of all processes; None for this one's.
+        by_definition: Whether every window is summed from scratch.
+        pool: Computes statistics over the batch over all processes; None for this one alone.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SiteSteps:
         return z, torch.addcmul(self.beta, z, self.gamma)
 
     def statistics(self) -> Tensor:
-        """All of them, (4, T, G, ·), with 0 for sequences that have ended."""
+        """The statistics of all steps, (4, T, G, ·), with 0 for sequences that have ended."""
         if not self.steps:
             return self.gamma.new_empty(0)
         G = len(self.steps[0][0])
@@ -75,12 +75,12 @@ def _past(site: Site, call: WindowedCall) -> TimeWindow | None:
 def lstm_forward(
     call: LstmCall, *, by_definition: bool = False, pool: Pool | None = None
 ) -> LstmStates:
-    """What an LSTM gives.
+    """Run an LSTM.
 
     Arguments:
         call: The call.
-        by_definition: Whether every window is summed anew, rather than moved along.
-        pool: What makes statistics over the batch those of all processes; None for this one's.
+        by_definition: Whether every window is summed from scratch, rather than updated.
+        pool: Computes statistics over the batch over all processes; None for this one alone.
     """
     b, x, statistics_x = call.b, project(call.x, call.U, None), call.x.new_empty(0)
     N_h, N_c = (

@@ -1,4 +1,4 @@
-"""Several processes of this machine that train one run: ``--devices`` starts torchrun's agent."""
+"""Several processes on this machine that train one run, started by torchrun's agent."""
 
 import logging
 import os
@@ -14,19 +14,19 @@ from cayley.lab.processes import ATTENDED
 
 __all__ = ["launch"]
 
-# how often the agent looks after them
+# the time between two checks of the processes by the agent
 SECONDS = 0.1
 NOTED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def launch(arguments: Sequence[str], processes: int) -> int:
-    """Run a command in several processes that know of one another.
+    """Run a command in several connected processes.
 
-    A signal is passed on to all of them. If one fails, the others are ended.
+    A signal is passed on to all of them. If one fails, the others are terminated.
 
     Arguments:
-        arguments: The words after ``cayley``.
-        processes: How many.
+        arguments: The command line after ``cayley``.
+        processes: The number of processes.
 
     Returns:
         The exit code: that of the first failure.
@@ -54,20 +54,20 @@ def launch(arguments: Sequence[str], processes: int) -> int:
             return 128 + error.sigval
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            # they have said why
+            # the processes have already printed the reason
             if failure.exitcode > 0:
                 return failure.exitcode
             name = signal.Signals(-failure.exitcode).name
             raise MachineError(
-                f"process {rank} of {processes} was ended by {name}, and the others with it: look "
-                "for what ended it, such as too little memory, and go on with cayley resume"
+                f"process {rank} of {processes} was ended by {name}, and the others with it: find "
+                "the cause, such as too little memory, and continue with cayley resume"
             ) from error
     return 0
 
 
 @contextmanager
 def _attended() -> Iterator[None]:
-    """Context in which the agent keeps its words to itself, and signals as they were after it."""
+    """Context in which the agent logs nothing; it restores the signal handlers afterwards."""
     level, before = logging.root.manager.disable, {n: signal.getsignal(n) for n in NOTED}
     environment = dict(os.environ)
     logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""What is to be done before it is done: the rows of a table, their data and their time."""
+"""A plan of runs before they are trained: the rows of a table, their data and their time."""
 
 import json
 import sys
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "announce", "check_cluster", "is_watched", "missing_data", "show_plan"]
 
-# a few hundred rows would be measured for a quarter of an hour
+# measuring all of a few hundred rows would take a quarter of an hour
 MEASURING_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is to be run, by the name that a reader knows, and the folder of each run."""
+    """A recipe to run, the name that a reader knows it by, and the folder of each run."""
 
     name: str
     recipe: Recipe
@@ -32,7 +32,7 @@ class Row:
 
 
 def announce(recipe: Recipe, seed: int, options: Namespace) -> None:
-    """Say what begins, before torch and the data are read, which takes its time."""
+    """Print what is about to start, since importing torch and reading data take a while."""
     if not (options.quiet or options.json):
         print(
             f"{recipe.name}, seed {seed}: {recipe.model.name} on {recipe.task.name}, device "
@@ -43,7 +43,7 @@ def announce(recipe: Recipe, seed: int, options: Namespace) -> None:
 
 
 def check_cluster(options: Namespace) -> None:
-    """Raise if options are for a cluster, and there is to be none."""
+    """Raise if there are options for a cluster, but no cluster."""
     if options.ray is None and vars(options).get("slurm") is None:
         for name, given in {
             "--gpus-per-run": options.gpus_per_run,
@@ -59,7 +59,7 @@ def is_watched(options: Namespace) -> bool:
 
 
 def missing_data(recipes: Sequence[Recipe], options: Namespace) -> dict[str, str]:
-    """The data sets of recipes that are not there, with what to do about it."""
+    """The missing data sets of recipes, with what to do about it."""
     if options.tiny:
         return {}
     return find_missing(
@@ -68,20 +68,20 @@ def missing_data(recipes: Sequence[Recipe], options: Namespace) -> dict[str, str
 
 
 def show_plan(rows: Sequence[Row], settings: "RunSettings", options: Namespace) -> int:
-    """Print the rows of a table with what is done, their data, and the time that they will take.
+    """Print the rows of a table: what is done, their data, and the time that they will take.
 
-    The time of a row is that of a run of it that is done, or else by a few steps on this machine,
-    of this row or of one like it.
+    The time of a row is that of a finished run of it or, without one, an estimate from a few steps
+    of this row, or of a similar one, on this machine.
 
     Arguments:
-        rows: What is to be run.
+        rows: The rows to run.
         settings: Machine and data.
-        options: Of the command.
+        options: The options of the command.
     """
     if not (options.quiet or options.json):
         print(
-            f"{counted(len(rows), 'row')}: steps are measured for about {MEASURING_SECONDS:.0f} "
-            "seconds, and the others estimated by their operations",
+            f"{counted(len(rows), 'row')}: measuring steps for about {MEASURING_SECONDS:.0f} "
+            "seconds; the remaining rows are estimated by their operations",
             file=sys.stderr,
             flush=True,
         )

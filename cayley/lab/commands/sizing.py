@@ -22,7 +22,7 @@ def fit_sizes(
     Arguments:
         entry: The recipe to run.
         overrides: Changes of its settings.
-        variant: Of the recipe.
+        variant: The variant of the recipe.
         task: The name of another task.
     """
     wanted = [text.removeprefix(KEY) for text in overrides if text.startswith(KEY)]

@@ -39,7 +39,7 @@ def study(options: Namespace) -> int:
     if options.ray is not None:
         if code := _compute_on_cluster(options):
             return code
-        # what is left is to read it, wherever this is
+        # it is only read from now on, which needs no device
         options.device = "cpu"
     record = run_study(
         chosen,
@@ -63,7 +63,7 @@ def study(options: Namespace) -> int:
 
 
 def _compute_on_cluster(options: Namespace) -> int:
-    """Have a node do all but print what was found."""
+    """Compute a study on a node; the caller prints it."""
     from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
     from cayley.lab.commands.queue import Work
     from cayley.lab.commands.side_by_side import child_command

@@ -1,4 +1,4 @@
-"""The command ``cayley sweep``: search settings, by as many workers as there are."""
+"""The command ``cayley sweep``: search settings, with any number of workers."""
 
 import json
 import sys
@@ -19,27 +19,28 @@ __all__ = ["sweep"]
 
 
 def sweep(options: Namespace) -> int:
-    """Search settings of a recipe: by a space, a TOML file or a name from --list.
+    """Search the settings of a recipe over a space, a TOML file or a name from --list.
 
     Every trial is an ordinary run, below --output. The same command on any number of machines adds
-    workers to the study: it has --trials trials in all. A worker that is killed loses nothing: its
-    trial goes on from its checkpoint with the next worker that is free. With --ray, the --jobs
-    workers are tasks of a Ray cluster, whose nodes see --output and the storage.
+    workers to the study, which has --trials trials in all. If a worker is killed, nothing is lost:
+    the next free worker continues its trial from the checkpoint. With --ray, the --jobs workers
+    are tasks of a Ray cluster, whose nodes see --output and the storage.
 
-    cayley sweep best STUDY prints the best settings as a recipe, cayley sweep status what is done.
+    cayley sweep best STUDY prints the best settings as a recipe; cayley sweep status shows what is
+    done.
     """
     if options.list:
         return _list(options)
     if options.space is None:
         raise RecipeError(
-            "expected a space, or best or status and the name of a study, got none: see cayley "
+            "expected a space, or best or status with the name of a study, got none: see cayley "
             "sweep --list"
         )
     actions = {"best": _best, "status": _status}
     if options.space in actions:
         return actions[options.space](options)
     if options.name is not None:
-        raise RecipeError(f"expected one space, got {options.name!r}, too: --study names the study")
+        raise RecipeError(f"expected one space, got also {options.name!r}: --study names the study")
     return _search(options)
 
 
@@ -121,7 +122,7 @@ def _search(options: Namespace) -> int:
 
 
 def _join(options: Namespace, space: "Space") -> "Sweep":
-    """The study of a space, after all that can be known to be wrong has been looked for."""
+    """The study of a space, after everything that can be checked has been checked."""
     from cayley.lab.sweeps import join
     from cayley.lab.sweeps.checking import check_space, find_direction
     from cayley.lab.training import RunSettings, build_task
@@ -144,7 +145,7 @@ def _join(options: Namespace, space: "Space") -> "Sweep":
 
 
 def _search_side_by_side(options: Namespace, space: "Space") -> int:
-    """Have several workers, each in a process of its own here, or as a task of a cluster."""
+    """Start several workers, each in its own process here, or as a task of a cluster."""
     from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
     from cayley.lab.commands.queue import Queue, Work
     from cayley.lab.commands.side_by_side import child_command, run_side_by_side
@@ -155,7 +156,7 @@ def _search_side_by_side(options: Namespace, space: "Space") -> int:
         options = on_nodes(options)
         if Path(options.space).exists():
             options.space = str(Path(options.space).resolve())
-    # before any process starts: what is wrong is said once
+    # checked before any process starts, so that an error is printed only once
     found = _join(options, space)
     arguments = ("sweep", *_shared_arguments(options))
     works = [
@@ -191,7 +192,7 @@ def _search_side_by_side(options: Namespace, space: "Space") -> int:
 
 
 def _shared_arguments(options: Namespace) -> list[str]:
-    """The options of this command that are those of each of its workers."""
+    """The options of this command that each of its workers gets too."""
     arguments = [options.space, "--quiet", "--output", str(options.output)]
     arguments += ["--device", options.device, "--precision", options.precision]
     arguments += ["--threads", str(options.threads)]
@@ -231,14 +232,15 @@ def _reporter(options: Namespace, folder: Path) -> "Reporter | None":
 
 
 def _storage(options: Namespace, *, new: bool) -> "Storage":
-    """The storage that is asked for, or the journal beside the runs."""
+    """The storage from the options, or else the journal beside the runs."""
     from cayley.lab.sweeps import default_url, open_storage
 
     url = options.storage or default_url(options.output)
     files = [url.removeprefix(kind) for kind in ("journal://", "sqlite:///") if kind in url]
     if not (new or all(Path(file).exists() for file in files)):
         raise RunError(
-            f"expected sweeps in {url}, got none: give the --output or --storage of cayley sweep"
+            f"expected sweeps in {url}, got none: give the same --output or --storage as to cayley "
+            "sweep"
         )
     return open_storage(url)
 
@@ -253,7 +255,7 @@ def _settings_words(choice: dict[str, Any]) -> str:
 
 
 def _tell(trial: "FinishedTrial", found: "Sweep", options: Namespace) -> None:
-    """Say what a trial came to."""
+    """Print the outcome of a trial."""
     outcome = trial.outcome
     if options.json:
         known = {"trial": trial.number, "state": outcome.state, "value": outcome.value}
@@ -268,7 +270,7 @@ def _tell(trial: "FinishedTrial", found: "Sweep", options: Namespace) -> None:
 
 
 def _progress(found: "Sweep") -> str:
-    """How far a study is."""
+    """The progress of a study, in words."""
     from cayley.lab.sweeps import describe_studies
 
     (one,) = describe_studies(found.storage, found.name)
@@ -278,13 +280,13 @@ def _progress(found: "Sweep") -> str:
 
 
 def _conclude(found: "Sweep", options: Namespace) -> None:
-    """Say what is best, and where it is."""
+    """Print the best trial, and where it is."""
     best = found.best()
     if options.quiet or options.json:
         return
     if best is None or best.value is None:
         print(
-            f"{found.name}: no trial came to its end; cayley sweep status{_place(options)} has them"
+            f"{found.name}: no trial has finished; cayley sweep status{_place(options)} lists them"
         )
         return
     print(

@@ -1,4 +1,4 @@
-"""The commands that train, go on and evaluate."""
+"""The commands that train, reproduce, resume and evaluate."""
 
 import itertools
 import json
@@ -37,19 +37,19 @@ SOUND = {"segsnr_db": "SegSNR in dB", "stoi": "STOI", "pesq": "PESQ"}
 
 
 def train(options: Namespace) -> int:
-    """Train a recipe, in a folder of its own for each seed.
+    """Train a recipe, in a separate folder for each seed.
 
-    With --seeds, runs that are finished are skipped and others gone on with; without it, a folder
-    that holds a run is refused. With --extend, runs that are finished are made longer.
+    With --seeds, finished runs are skipped and unfinished ones continued; without it, a folder that
+    already contains a run is refused. With --extend, finished runs are made longer.
 
-    With --together, all runs are trained in one process, their networks side by side: a forward and
-    a backward pass is that of all of them. Each has its folder as if it were alone, and what was
-    begun goes on. Settings may have several values then, --set optim.lr=1e-3,3e-4, and there is a
-    run for every choice of them and every seed.
+    With --together, all runs are trained in one process, and their networks share one forward and
+    one backward pass. Each run has its own folder as if it were alone, and unfinished runs are
+    continued. Settings may then have several values, --set optim.lr=1e-3,3e-4, and there is a run
+    for every combination of them and every seed.
 
-    With --devices, every batch is shared among that many processes, each with a device of its own,
-    and the numbers are those of one. torchrun --nproc-per-node N -m cayley train does the same, on
-    several machines too, and there what was begun goes on.
+    With --devices, every batch is shared among that many processes, each with its own device, and
+    the numbers are those of one device. torchrun --nproc-per-node N -m cayley train does the same,
+    also on several machines; it continues a run that was started before.
     """
     entry = find_recipe(options.recipe)
     _check_devices(options)
@@ -85,13 +85,13 @@ def train(options: Namespace) -> int:
         for job in jobs:
             _check_start(job, options, again)
         return launch(options.command_line, options.devices)
-    # those who started torchrun may have been ended, and want to go on
+    # under torchrun, a run that was killed is continued by the same command
     again = again or processes.several
     return _work(jobs, options, again=again, extend=options.extend)
 
 
 def grid(settings: Sequence[str]) -> list[list[str]]:
-    """Every choice of settings of which some have several values, with commas between them.
+    """Every combination of settings, of which some have several values, separated by commas.
 
     Example:
         >>> grid(["optim.lr=1e-3,3e-4", "model.hidden=[5, 4]"])
@@ -100,22 +100,23 @@ def grid(settings: Sequence[str]) -> list[list[str]]:
     choices = []
     for text in settings:
         key, equals, values = text.partition("=")
-        # commas inside of a list, a table or a word are its own
+        # commas inside a list, a table or a string do not separate values
         several = not equals or any(mark in values for mark in "[]{}\"'")
         choices.append([text] if several else [f"{key}={one}" for one in values.split(",")])
     return [[*chosen] for chosen in itertools.product(*choices)]
 
 
 def reproduce(options: Namespace) -> int:
-    """Train every curve of a figure, or every row of a table, that was published.
+    """Train every curve of a published figure, or every row of a published table.
 
-    Each has as many seeds as in the paper; what is done is skipped. The names: cayley list --views.
-    With --jobs several runs go on side by side, and one that dies is started again from its
-    checkpoint; with --budget all of them stop in time, and the same command goes on later.
-    queue.json in the output folder says what is done, running and to do.
+    Each has as many seeds as in the paper, and finished runs are skipped. cayley list --views shows
+    the names. With --jobs, several runs are trained side by side, and one that dies is restarted
+    from its checkpoint. With --budget, all of them stop in time, and the same command continues
+    them later. queue.json in the output folder shows what is done, running and to do.
 
-    With --ray every run is a task of a Ray cluster, and goes on elsewhere when its node dies. With
-    --slurm nothing is run: the script of a Slurm array is written, with a run at each index.
+    With --ray, every run is a task of a Ray cluster, and continues on another node if its node
+    dies. With --slurm, nothing is run: the script of a Slurm job array is written, with one run per
+    index.
     """
     if bool(options.table) == options.all:
         raise RecipeError("expected the names of figures or tables, or --all: see list --views")
@@ -124,9 +125,9 @@ def reproduce(options: Namespace) -> int:
     said: list[str] = []
     views = options.table or wanted_views()
     if options.dry_run:
-        # to read hundreds of recipes, and torch, takes seconds
+        # reading hundreds of recipes, and importing torch, takes seconds
         _say([f"reading the rows of {counted(len(views), 'view')}"], options)
-    # several figures show the same run
+    # several figures may show the same run
     curves = {
         (curve.recipe, curve.variant, curve.set): curve
         for view in views
@@ -161,16 +162,16 @@ def reproduce(options: Namespace) -> int:
 
 
 def resume(options: Namespace) -> int:
-    """Go on with a run where it was left; the final numbers are those of an undisturbed run.
+    """Continue a run where it stopped; the final numbers are those of an uninterrupted run.
 
     With --extend, a finished run is made longer; its numbers are those of a run that was longer
-    from the start. Where its last evaluation lies between two others, that one stays and may be
-    chosen; the report says so. A run that stopped early cannot be extended, nor one whose schedule
-    is OneCycleLR.
+    from the start. If its last evaluation is between two regular ones, it is kept and may be
+    selected; the report says so. A run that stopped early cannot be extended, nor one whose
+    schedule is OneCycleLR.
 
-    A recipe.toml that was edited after the start is refused. With --continue-with the run goes on
-    with it, at the learning rates that it has at this step; the report shows what was changed, and
-    when.
+    A recipe.toml that was edited after the start is refused. With --continue-with, the run
+    continues with it, at the learning rates that it has at this step; the report shows what was
+    changed, and when.
     """
     _check_devices(options)
     if options.devices > 1 and not find_processes().several:
@@ -178,7 +179,7 @@ def resume(options: Namespace) -> int:
 
         return launch(options.command_line, options.devices)
     if not (options.quiet or options.json):
-        print(f"going on with {options.run_folder}", file=sys.stderr, flush=True)
+        print(f"resuming {options.run_folder}", file=sys.stderr, flush=True)
     from cayley.lab import training
     from cayley.lab.runs import Interrupts
 
@@ -221,12 +222,12 @@ def evaluate(options: Namespace) -> int:
 
 
 def _check_devices(options: Namespace) -> None:
-    """Raise unless --devices goes with the other options, and with torchrun."""
+    """Raise unless --devices is compatible with the other options, and with torchrun."""
     processes = find_processes()
     if processes.several and options.devices not in (0, processes.count):
         raise RecipeError(
-            f"expected --devices {processes.count}, as torchrun has started as many processes, got "
-            f"{options.devices}: leave it out"
+            f"expected --devices {processes.count}, as torchrun has started so many processes, got "
+            f"{options.devices}: leave --devices out"
         )
     if options.devices <= 1 and not processes.several:
         return
@@ -240,19 +241,19 @@ def _check_devices(options: Namespace) -> None:
     if vars(options).get("jobs", 1) > 1:
         raise RecipeError(
             "expected --devices or --jobs, got both: share one run among processes, or train one "
-            "in each"
+            "run in each"
         )
 
 
 def _check_start(job: "_Job", options: Namespace, again: bool) -> None:
-    """Raise unless several processes can begin a run, before there are any."""
+    """Raise unless several processes can start a run; called before they are started."""
     from cayley.lab.training import check_batch
 
     check_batch(job.recipe.training.batch, options.devices)
     folder = _folder(job, options)
     if not again and (folder / "run.json").exists():
         raise RunError(
-            f"expected a folder without a run, got {folder}: go on with cayley resume {folder} "
+            f"expected a folder without a run, got {folder}: continue with cayley resume {folder} "
             f"--devices {options.devices}, or choose another --output"
         )
 
@@ -263,7 +264,7 @@ class _Job:
     base: Recipe
     seed: int
     overrides: tuple[str, ...]
-    # the arguments of cayley train that say the same, but for the seed
+    # the equivalent arguments of cayley train, except for the seed
     source: tuple[str, ...]
 
 
@@ -272,7 +273,7 @@ def _set(changes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _plan(jobs: list[_Job], options: Namespace) -> int:
-    """Say what there is to do, and do nothing."""
+    """Print what there is to do, and do nothing."""
     rows: dict[str, Row] = {}
     for job in jobs:
         # rows of one recipe may differ in settings of their own
@@ -311,9 +312,9 @@ def _settings(options: Namespace, overrides: tuple[str, ...] = ()) -> "RunSettin
 
 
 def _leave_out(jobs: list[_Job], options: Namespace) -> list[_Job]:
-    """The jobs whose data are there; of the others it is said once what is missing.
+    """The jobs whose data are there; print once what is missing for the others.
 
-    What was begun knows its own data.
+    Runs that were started before are kept, since they record where their data are.
     """
     begun = [job for job in jobs if (_folder(job, options) / "run.json").exists()]
     missing = missing_data([job.recipe for job in jobs if job not in begun], options)
@@ -322,7 +323,7 @@ def _leave_out(jobs: list[_Job], options: Namespace) -> list[_Job]:
         raise DataError(" ".join(missing.values()))
     for name, words in missing.items():
         count = sum(data_set(job.recipe.task) == name and job not in begun for job in jobs)
-        print(f"{counted(count, 'run')} left out, without {name}: {words}", file=sys.stderr)
+        print(f"{counted(count, 'run')} left out, for lack of {name}: {words}", file=sys.stderr)
     return left
 
 
@@ -330,9 +331,9 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
     """Do jobs one after the other; among several, one that fails does not stop the rest.
 
     Arguments:
-        jobs: What to do.
-        options: Of the command.
-        again: Whether to go on with runs that are there already.
+        jobs: The runs to train.
+        options: The options of the command.
+        again: Whether to continue runs that exist already.
         extend: By how many steps or epochs to make finished runs longer.
 
     Returns:
@@ -361,7 +362,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
                         interrupts=interrupts,
                         checkpoint_seconds=options.checkpoint_every,
                         extend=extend,
-                        # the recipe is the one that is asked for here
+                        # the user has just asked for this recipe
                         trust=True,
                     )
                 else:
@@ -374,7 +375,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
                         interrupts=interrupts,
                     )
             except LabError as error:
-                # of several processes, this one may be the only one that fails
+                # among several processes, this one may be the only one that fails
                 if len(jobs) == 1 or isinstance(error, Interrupted) or find_processes().several:
                     raise
                 print(f"{job.recipe.name}, seed {job.seed}: {error}", file=sys.stderr)
@@ -429,7 +430,7 @@ def _work_together(jobs: list[_Job], options: Namespace) -> int:
 
 
 def _own_settings(job: _Job, folder: Path, options: Namespace) -> "RunSettings":
-    """Those of a run that begins, or of one that was begun if it is the one that is asked for."""
+    """The settings of a new run, or those of an existing run if it is the requested one."""
     from cayley.lab import training
     from cayley.lab.runs import read_run
 
@@ -443,7 +444,7 @@ def _own_settings(job: _Job, folder: Path, options: Namespace) -> "RunSettings":
 
 
 def _print_spreads(results: "dict[str, list[RunResult]]", options: Namespace) -> None:
-    """Print mean and deviation of what has several seeds."""
+    """Print mean and standard deviation of recipes with several seeds."""
     if not (options.quiet or options.json):
         for name, several in results.items():
             if len(several) > 1:
@@ -451,7 +452,7 @@ def _print_spreads(results: "dict[str, list[RunResult]]", options: Namespace) ->
 
 
 def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
-    """Do jobs in processes of their own, several at a time."""
+    """Do each job in its own process, several at a time."""
     from cayley.lab.commands.queue import Queue
     from cayley.lab.commands.side_by_side import run_side_by_side
     from cayley.lab.runs import Interrupts
@@ -475,7 +476,7 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
     from cayley.lab.commands.cluster import choose_share, on_nodes, run_on_cluster
 
     if options.jobs > 1:
-        raise RecipeError("expected --ray or --jobs, got both: the cluster knows how many it takes")
+        raise RecipeError("expected --ray or --jobs, got both: the cluster decides how many run")
     share = choose_share(options)
     options = on_nodes(options)
     left = _leave_out(jobs, options)
@@ -493,7 +494,7 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
 
 
 def _write_array(jobs: list[_Job], options: Namespace) -> int:
-    """Write the script of a Slurm array, with a job at each index."""
+    """Write the script of a Slurm job array, with one job per index."""
     from cayley.lab.commands.files import absolute_paths, write_file
     from cayley.lab.commands.slurm import array_script
 
@@ -506,7 +507,7 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
     if gpus != options.gpus_per_run:
         raise RecipeError(
             f"expected a whole number of GPUs for --slurm, got --gpus-per-run "
-            f"{options.gpus_per_run:g}: choose 1, or 0 and ask for a share by options of sbatch"
+            f"{options.gpus_per_run:g}: choose 1, or 0 and request a share with options of sbatch"
         )
     options = absolute_paths(options)
     left = _leave_out(jobs, options)
@@ -518,7 +519,7 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
         gpus=gpus,
         cpus=max(1, options.threads),
     )
-    # Slurm makes no folder for what runs print
+    # Slurm does not create the folder for the output of jobs
     options.output.mkdir(parents=True, exist_ok=True)
     write_file(options.slurm, script.encode())
     _say(
@@ -529,7 +530,7 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
 
 
 def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":
-    """Each job as a command line of its own; those that are the same once."""
+    """The command line of each job, without duplicates."""
     from cayley.lab.commands.queue import Work
     from cayley.lab.commands.side_by_side import child_command
 
@@ -544,7 +545,7 @@ def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":
 
 
 def _shared_arguments(options: Namespace) -> list[str]:
-    """The options of this command that are those of each of its runs."""
+    """The options of this command that each of its runs gets too."""
     arguments = ["--quiet", "--output", str(options.output), "--device", options.device]
     arguments += ["--precision", options.precision, "--threads", str(options.threads)]
     arguments += ["--checkpoint-every", str(options.checkpoint_every)]
@@ -568,7 +569,7 @@ def _reporter(options: Namespace, folder: Path) -> "Reporter":
 
 
 def _write_samples(folder: Path, recipe: Recipe, options: Namespace) -> None:
-    """Let the network of a finished run say something, where its task has text or sound."""
+    """Write samples of the network of a finished run, if its task has text or sound."""
     from cayley.lab import training
 
     if training.has_samples(recipe.task.name) and not [*folder.glob("sample*")]:
@@ -577,7 +578,7 @@ def _write_samples(folder: Path, recipe: Recipe, options: Namespace) -> None:
 
 
 def _say(lines: list[str], options: Namespace) -> None:
-    """Print each line once, where a person may be reading."""
+    """Print each line once, unless the output is quiet or JSON."""
     if not (options.quiet or options.json):
         for line in dict.fromkeys(lines):
             print(line, file=sys.stderr)
@@ -591,15 +592,15 @@ def check_same_run(
     *,
     any_length: bool = False,
 ) -> None:
-    """Raise unless the run in a folder is one of this recipe, with these settings.
+    """Raise unless the run in a folder has this recipe and these settings.
 
-    Threads and devices may be others, which change last digits only.
+    Threads and devices may differ, since they only change the last digits.
 
     Arguments:
-        folder: Of the run.
-        recipe: The one that is asked for.
-        settings: Those that are asked for.
-        seed: The one that is asked for; None for any.
+        folder: The run folder.
+        recipe: The requested recipe.
+        settings: The requested settings.
+        seed: The requested seed; None for any.
         any_length: Whether it may be trained for another number of steps or epochs.
     """
     from cayley.lab.runs import read_run
@@ -620,15 +621,15 @@ def check_same_run(
     if reads_files(recipe.task) and not settings.tiny:
         data, wanted = description.data, settings.data
         known = settings.check and data.check and recipe.task.settings.get("corpus") != "own"
-        # known files are the same anywhere; without --data the run's own place is meant
+        # checked files are the same anywhere; without --data, those of the run are used
         if wanted is not None and not known and data.folder != str(wanted.resolve()):
             differ.append(f"data from {data.folder}, not {wanted.resolve()}")
         if settings.check and not data.check:
             differ.append("unchecked data")
     if differ:
         raise RunError(
-            f"expected the run that is asked for in {folder}, got one with {'; '.join(differ)}: "
-            f"choose another --output, or delete the folder. To go on with the run that is there, "
+            f"expected the requested run in {folder}, got one with {'; '.join(differ)}: "
+            f"choose another --output, or delete the folder. To continue the run that is there, "
             f"wherever its data are now: cayley resume {folder}"
         )
 
@@ -657,7 +658,7 @@ def print_result(folder: Path, result: "RunResult") -> None:
             f"{SOUND.get(name, name)} {short_number(value)}" for name, value in result.audio.items()
         )
         print(f"  sound of the test set: {scores}")
-    # several papers print the same number: the first of them is named
+    # several papers may print the same number: only the first of them is named
     several = reversed(describe_recipe(recipe)["published"])
     published = {(one["metric"], one["value"]): one for one in several}
     for (name, value), one in sorted(published.items()):

@@ -28,12 +28,12 @@ CURVES = ("train", "eval")
 def thin(records: Iterable[Record], points: int) -> list[Record]:
     """At most ``points`` records of each curve, evenly spaced, including the first and the last.
 
-    Records that are not points of a curve stay, and a thinned curve gets one more record that says
-    so.
+    Records that are not points of a curve are kept. If a curve is thinned, a record that says so is
+    added.
 
     Arguments:
         records: The records of a run.
-        points: How many to keep of each curve, at least 2.
+        points: The number of records to keep of each curve, at least 2.
 
     Example:
         >>> records = [{"kind": "train", "step": k, "epoch": k / 4} for k in range(9)]
@@ -60,7 +60,7 @@ def without_places(description: RunDescription) -> RunDescription:
     """A description without the host's name, and with only the last parts of absolute paths.
 
     Arguments:
-        description: Of a run.
+        description: The description of a run.
     """
 
     def shorten(word: str) -> str:
@@ -76,13 +76,13 @@ def without_places(description: RunDescription) -> RunDescription:
 
 
 def archive_run(folder: Path, target: Path, points: int = 300, *, weights: bool = False) -> None:
-    """Copy a run that is over, without checkpoint, sound and private facts.
+    """Copy a run that has ended, without checkpoint, sound and private data.
 
     Arguments:
-        folder: Of the run.
+        folder: The run folder.
         target: The new folder; an existing one is replaced.
-        points: How many records to keep of each curve.
-        weights: Whether the weights that give the run's numbers are kept too, with a card.
+        points: The number of records to keep of each curve.
+        weights: Whether to copy the weights behind the run's numbers too, with a model card.
     """
     description, recipe = read_run(folder)
     result = None if is_diverged(folder) else read_result(folder, description)
@@ -103,7 +103,7 @@ def archive_run(folder: Path, target: Path, points: int = 300, *, weights: bool 
         files["result.json"] = result.to_json()
     try:
         target.mkdir(parents=True, exist_ok=True)
-        # not the sound, which may be the voice of a real person
+        # without the sound, which may be the voice of a real person
         for path in (folder / "recipe.toml", *folder.glob("sample*.txt")):
             shutil.copyfile(path, target / path.name)
         (target / "metrics.jsonl").write_text("".join(lines))

@@ -1,4 +1,4 @@
-"""The connection of the processes of a run, which may have been started again by torchrun."""
+"""The connection of the processes of a run, which torchrun may have restarted."""
 
 import json
 import os
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 __all__ = ["connect", "meet"]
 
-# one process may be busy with data for long; torchrun sees one that dies long before
+# one process may be busy with data for long; torchrun notices a dead one much earlier
 PATIENCE = timedelta(days=1)
 POLL_SECONDS = 0.02
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def connect(processes: Processes, on_gpus: bool) -> None:
-    """Connect this process with the others, unless it is.
+    """Connect this process with the others, unless it already is connected.
 
     Note:
-        torchrun keeps its store when it starts processes again, and what those before them have
-        written there is still in it: addresses where nobody listens. So the processes that are
-        there now first agree on a word under which they write.
+        torchrun keeps its store when it restarts processes, and the store still contains what the
+        former processes wrote: addresses at which nobody listens any more. So the current
+        processes first agree on a key prefix of their own.
 
     References:
         PyTorch issue 135712, on restarts that share the store of the rendezvous.
 
     Arguments:
-        processes: Which process this is.
-        on_gpus: Whether tensors are on GPUs; what is decided on the host is exchanged there.
+        processes: The processes, and which of them this is.
+        on_gpus: Whether tensors are on GPUs; tensors on the host are still exchanged with gloo.
     """
     import torch.distributed as dist
 
@@ -71,7 +71,7 @@ def _connect(processes: Processes, on_gpus: bool) -> None:
 
 @contextmanager
 def _mortal() -> Iterator[None]:
-    """Context in which signals end the process, which has nothing to save and may wait for long."""
+    """Context in which signals end the process, which may wait for long with nothing to save."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -84,15 +84,15 @@ def _mortal() -> Iterator[None]:
 
 
 def meet(store: "Store", rank: int, count: int, seconds: float = 1800.0) -> str:
-    """A word that the processes that are there now agree on, whatever others have written before.
+    """A random word that the current processes agree on, whatever former ones have written.
 
-    Each writes a word of its own. The first collects them, and the others take its word once theirs
-    is in the collection.
+    Each process writes its own word. The first process collects them, and the others adopt its word
+    once theirs is in the collection.
 
     Arguments:
-        store: Where they write.
-        rank: The number of this process.
-        count: How many there are.
+        store: The store that they share.
+        rank: The rank of this process.
+        count: The number of processes.
         seconds: How long to wait for the others.
 
     Example:
@@ -119,8 +119,8 @@ def meet(store: "Store", rank: int, count: int, seconds: float = 1800.0) -> str:
                 return words[0]
         if time.monotonic() > end:
             raise MachineError(
-                f"expected {count} processes of a run to meet, got too few in {seconds:.0f} "
-                f"seconds: look at what torchrun says of the others"
+                f"expected {count} processes of a run to connect, got too few in {seconds:.0f} "
+                f"seconds: see what torchrun prints about the others"
             )
         time.sleep(POLL_SECONDS)
 

@@ -42,14 +42,14 @@ PACKAGES = ("torch", "lightning-fabric", "numpy", "torch-geometric")
 
 @dataclass(frozen=True)
 class Machine:
-    """What to compute on.
+    """Device, precision and threads of a run.
 
     Arguments:
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, or ``"cuda:1"``.
-        precision: Of parameters and computation; ``bf16-mixed`` is torch's autocast.
-        threads: Of torch; 0 leaves them as they are. More than a machine can start would kill the
-            process.
-        graph: Whether to take training steps as CUDA graphs; None where they can be.
+        precision: The precision of parameters and computation; ``bf16-mixed`` is torch's autocast.
+        threads: The number of torch's threads; 0 leaves it as it is. More than the machine can
+            start would kill the process.
+        graph: Whether to take training steps as CUDA graphs; None to do so if possible.
     """
 
     device: str = "auto"
@@ -68,16 +68,16 @@ class Machine:
 
     @property
     def dtype(self) -> "torch.dtype":
-        """Of parameters and input."""
+        """The type of parameters and input."""
         import torch
 
         return torch.float64 if self.precision == "64-true" else torch.float32
 
     def fabric(self, processes: Processes | None = None) -> "Fabric":
-        """The engine; threads are set and, on a GPU, deterministic algorithms chosen.
+        """The engine; sets threads and, on a GPU, selects deterministic algorithms.
 
         Arguments:
-            processes: Those that are to be connected, if they are several; None for this one alone.
+            processes: The processes to connect, if there are several; None for this one alone.
         """
         import torch
         from lightning_fabric import Fabric
@@ -115,7 +115,7 @@ class Machine:
                 accelerator=accelerator,
                 devices=[int(number)] if number else 1,
                 precision=precision,
-                # it may be one of several that does something alone
+                # torchrun's environment is ignored: one of several processes may work alone
                 plugins=[LightningEnvironment(), *double],
             )
         if fabric.device.type == "cuda":
@@ -126,7 +126,7 @@ class Machine:
 
 
 def _double() -> "DoublePrecision":
-    """Fabric's float64, but that answers and states stay in it: its own rounds them to float32."""
+    """Fabric's float64, but outputs and states stay in it: Fabric rounds them to float32."""
     from lightning_fabric.plugins import DoublePrecision
 
     class Double(DoublePrecision):
@@ -158,22 +158,22 @@ def _strategy() -> "DDPStrategy":
     """How gradients are averaged over processes."""
     from lightning_fabric.strategies import DDPStrategy
 
-    # of columns, which lie the same either way
+    # matrices with one column have the same layout either way
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
     return DDPStrategy(
         # all processes compute the same buffers
         forward_sync_buffers=False,
-        # buckets that are never ordered anew: a run that goes on adds in the order of before
+        # this keeps the order of buckets, so that a resumed run adds in the same order
         find_unused_parameters=True,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """What a machine is, as ``run.json`` has it.
+    """A description of a machine, for ``run.json``.
 
-    ``graph`` is whether training steps are CUDA graphs, and ``no_graph`` why they are not where
-    they could have been.
+    ``graph`` is whether training steps are CUDA graphs, and ``no_graph`` why they are not although
+    they are allowed.
     """
 
     accelerator: str
@@ -200,13 +200,13 @@ class GitState:
 def describe_machine(
     machine: Machine, device: "torch.device", *, graph: bool = False, no_graph: str = ""
 ) -> MachineFacts:
-    """What a reader of numbers may ask about the machine that they are from.
+    """What a reader may want to know about the machine behind the numbers.
 
     Arguments:
-        machine: What was asked for.
-        device: What was chosen.
+        machine: The requested machine.
+        device: The chosen device.
         graph: Whether training steps are CUDA graphs.
-        no_graph: Why they are not, if that is of interest.
+        no_graph: Why they are not, if they are allowed.
     """
     import torch
 
@@ -240,7 +240,7 @@ def find_git_state(folder: Path | None = None) -> GitState | None:
     """The state of the repository that a folder is in; None outside a repository.
 
     Arguments:
-        folder: None for that of this package.
+        folder: The folder; None for that of this package.
     """
     folder = Path(cayley.__file__).parent if folder is None else folder
     git = partial(subprocess.run, cwd=folder, capture_output=True, text=True, check=True)

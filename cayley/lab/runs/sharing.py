@@ -1,4 +1,4 @@
-"""The folder of a run that several processes train: one of them writes, all know what is in it."""
+"""The run folder of several processes: one of them writes, and all see the same content."""
 
 import time
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from cayley.lab.runs.result import RunResult
 
 __all__ = ["SharedFolder", "open_folder"]
 
-# how long a process that is being ended may hold the folder, as torchrun lets it
+# how long torchrun may leave a process that it terminates, which still holds the folder
 LOCK_SECONDS = 40.0
 
 
 def open_folder(folder: Path, machine: Machine) -> "RunFolder | SharedFolder":
-    """The folder of a run, of this process or of all that torchrun has started.
+    """The run folder, for this process alone or shared by all that torchrun has started.
 
     Arguments:
-        folder: Made if it does not exist.
-        machine: Connects the processes.
+        folder: The folder; it is created if it does not exist.
+        machine: The machine, which connects the processes.
     """
     processes = find_processes()
     if not processes.several:
@@ -34,14 +34,14 @@ def open_folder(folder: Path, machine: Machine) -> "RunFolder | SharedFolder":
 
 
 class SharedFolder:
-    """A :class:`RunFolder` that the first of several connected processes writes.
+    """A :class:`RunFolder` to which only the first of several connected processes writes.
 
-    All processes must do the same with it, in the same order. What they read is what the first one
-    read, so that all of them decide alike.
+    All processes must make the same calls, in the same order. They all read what the first one
+    reads, so that they make the same decisions.
 
     Arguments:
-        folder: Made by the first process if it does not exist.
-        processes: Which process this is.
+        folder: The folder; the first process creates it if it does not exist.
+        processes: The processes, and which of them this is.
     """
 
     def __init__(self, folder: Path, processes: Processes) -> None:
@@ -62,7 +62,7 @@ class SharedFolder:
 
     @property
     def description(self) -> RunDescription | None:
-        """Of the run that files are sealed for; only the first process knows."""
+        """The description of the run; only the first process has it."""
         return None if self._inner is None else self._inner.description
 
     @description.setter
@@ -101,7 +101,7 @@ class SharedFolder:
             self._inner.record(record)
 
     def mark(self) -> Mark:
-        """See :meth:`RunFolder.mark`; to other processes the metrics are empty."""
+        """See :meth:`RunFolder.mark`; for other processes the metrics are empty."""
         return Mark() if self._inner is None else self._inner.mark()
 
     def rewind(self, mark: Mark) -> None:
@@ -110,7 +110,7 @@ class SharedFolder:
             self._inner.rewind(mark)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether a file exists."""
         return self._tell(lambda inner: inner.has(name))
 
     def load(self, name: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class SharedFolder:
         return self._tell(lambda inner: inner.load(name))
 
     def _tell(self, read: Callable[[RunFolder], Any]) -> Any:
-        """What the first process reads, in all."""
+        """What the first process reads, sent to all."""
         import torch.distributed as dist
 
         found = [None if self._inner is None else read(self._inner)]
@@ -127,7 +127,7 @@ class SharedFolder:
 
 
 def _wait_for(folder: Path, processes: Processes) -> RunFolder:
-    """The folder, which a process that was started again may have to wait for."""
+    """The folder; a restarted process may have to wait until the former one releases it."""
     end = time.monotonic() + (LOCK_SECONDS if processes.restarts else 0.0)
     while True:
         try:

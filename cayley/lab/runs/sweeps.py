@@ -1,4 +1,4 @@
-"""What ``sweep.json`` says: what a sweep searches, and for what."""
+"""The file ``sweep.json``: what a sweep searches, and its metric."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -19,12 +19,12 @@ class SearchedKey:
     """A key of a recipe that is searched: a list of values, or a range.
 
     Attributes:
-        key: Such as ``optim.lr``.
-        values: All of them; none for a range.
-        low, high: Of the range, both among its values.
+        key: The key, such as ``optim.lr``.
+        values: The list; empty for a range.
+        low, high: The ends of the range, both included.
         log: Whether the range is logarithmic.
-        step: Between its values; None for all of them.
-        conditional: Whether only some trials have it.
+        step: The step between values; None for any value.
+        conditional: Whether only some trials have the key.
     """
 
     key: str
@@ -38,15 +38,15 @@ class SearchedKey:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRecord:
-    """What ``sweep.json`` says, in the folder above the runs of a sweep.
+    """The content of ``sweep.json``, in the folder above the runs of a sweep.
 
     Attributes:
-        study: Its name.
-        title: In a few words.
+        study: The name of the study.
+        title: A short title.
         recipe: The name of the recipe.
         metric: Split and metric, such as ``valid_mse``.
         direction: Which values are better.
-        keys: What is searched.
+        keys: The searched keys.
     """
 
     study: str
@@ -57,15 +57,15 @@ class SweepRecord:
     keys: tuple[SearchedKey, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """What :func:`read_sweep` reads."""
+        """The content of the file, which :func:`read_sweep` reads."""
         return asdict(self)
 
 
 def read_sweep(folder: Path) -> SweepRecord:
-    """What a sweep searches.
+    """Read what a sweep searches.
 
     Arguments:
-        folder: Of the sweep.
+        folder: The folder of the sweep.
     """
     path = folder / SWEEP_FILE
     try:
@@ -73,7 +73,7 @@ def read_sweep(folder: Path) -> SweepRecord:
     except (OSError, ValueError, RecipeError) as error:
         raise RunError(
             f"could not use {path}, which is damaged or of another version of cayley ({error}): "
-            "delete it, and the same cayley sweep writes it once more"
+            "delete it, and the same cayley sweep writes it again"
         ) from error
 
 

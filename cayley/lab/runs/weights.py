@@ -1,4 +1,4 @@
-"""Trained weights beside the numbers that they give: ``weights.safetensors`` and its card."""
+"""Trained weights of a run: ``weights.safetensors`` and its model card."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -26,20 +26,21 @@ def read_weights(
     weights: Weights = "selected",
     split: str = "test",
 ) -> "dict[str, Tensor]":
-    """The weights of a run, which may still be going on, on the CPU.
+    """The weights of a run, which need not be finished, on the CPU.
 
     Arguments:
-        folder: Of the run, or of an archive with weights.
-        description: Of the run.
-        recipe: Of the run.
-        weights: ``"selected"``, which give the run's numbers (where each split has its own choice
-            and this one none, the best by ``"valid"``), the best by ``"valid"`` or ``"test"``, or
-            the ``"last"`` that were saved. An archive has the first only.
-        split: What they are to be scored on.
+        folder: The run folder, or that of an archived run with weights.
+        description: The description of the run.
+        recipe: The recipe of the run.
+        weights: ``"selected"`` for those behind the run's numbers (if each split has its own
+            selection, but this one has none, the best on ``"valid"``), ``"valid"`` or ``"test"``
+            for the best on that split, or ``"last"`` for the last that were saved. An archived run
+            has only the selected ones.
+        split: The split that they are to be scored on.
     """
     chosen: str = recipe.evaluation.select if weights == "selected" else weights
     if chosen == "each":
-        # earlier versions kept no best by train
+        # earlier versions did not save the best weights on train
         chosen = split if (folder / f"best-{split}.pt").exists() else "valid"
     name = "checkpoint.pt" if chosen == "last" else f"best-{chosen}.pt"
     if weights == "selected" and not (folder / name).exists() and (folder / WEIGHTS_FILE).exists():
@@ -53,13 +54,13 @@ def pack_weights(tensors: "dict[str, Tensor]", description: RunDescription) -> b
     """The content of a file of weights.
 
     Arguments:
-        tensors: By name, as in ``state_dict()``.
-        description: Of the run, whose recipe and seed the file names.
+        tensors: The weights by name, as in ``state_dict()``.
+        description: The description of the run, whose recipe and seed are put into the file.
     """
     import torch
     from safetensors.torch import save
 
-    # a copy of each, as tied weights share memory
+    # copies, since tied weights share memory
     dense = torch.contiguous_format
     copies = {name: value.detach().clone(memory_format=dense) for name, value in tensors.items()}
     about = {"format": "pt", "recipe": description.recipe, "seed": str(description.seed)}
@@ -74,8 +75,8 @@ def _unpack(folder: Path, result: RunResult) -> "dict[str, Tensor]":
         content = path.read_bytes()
         if digest(content) != result.weights:
             raise RunError(
-                f"could not use {path}, which is damaged or of another run: put back the file "
-                "whose SHA-256 result.json has"
+                f"could not use {path}, which is damaged or of another run: restore the file "
+                "whose SHA-256 is in result.json"
             )
         return load(content)
 
@@ -84,9 +85,9 @@ def write_card(folder: Path, description: RunDescription, result: RunResult) -> 
     """Write ``README.md``: what was trained, how well it does, and how to load it.
 
     Arguments:
-        folder: With the weights.
-        description: Of the run.
-        result: Of the run.
+        folder: The folder with the weights.
+        description: The description of the run.
+        result: The result of the run.
     """
     rows = [
         f"| {split} | {name} | {value:.6g} |"
@@ -97,7 +98,7 @@ def write_card(folder: Path, description: RunDescription, result: RunResult) -> 
     lines = [
         f"# {description.recipe}, seed {description.seed}",
         "",
-        f"{description.parameters:,} parameters, trained for {result.step:,} steps by the recipe "
+        f"{description.parameters:,} parameters, trained for {result.step:,} steps with the recipe "
         f"`recipe.toml` on {machine.device}; `run.json` has everything else.",
         "",
         "| split | metric | value |",
@@ -110,7 +111,7 @@ def write_card(folder: Path, description: RunDescription, result: RunResult) -> 
         f'model = load_model("{folder.as_posix()}")',
         "```",
         "",
-        f"`cayley evaluate {folder.as_posix()}` scores it again (with `--data` where the task "
-        "reads files). Loading executes no code of this folder.",
+        f"`cayley evaluate {folder.as_posix()}` scores it again (with `--data` if the task "
+        "reads files). Loading it executes no code from this folder.",
     ]
     (folder / "README.md").write_text("\n".join(lines) + "\n")

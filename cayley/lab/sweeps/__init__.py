@@ -1,21 +1,21 @@
 """Sweeps: searches over the settings of a recipe, by any number of workers.
 
 ============== ==============================================================================
-``space``      what is searched: the schema of a space, read strictly from TOML
+``space``      the search space, read strictly from TOML
 ``catalogue``  the ready spaces of the package, and spaces by name
-``choices``    every choice of a space, and the recipe that a choice makes
-``checking``   recipes of the ends of a space, built before any work
+``choices``    the choices of a space, and the recipe of a choice
+``checking``   builds recipes at the ends of a space before any trial starts
 ``engine``     the samplers, pruners and distributions of Optuna
 ``storage``    where studies are: a file or a database, and the lock of its studies
-``claims``     trials held by workers, and those that a worker has left behind
-``trials``     one trial: a run, whose evaluations are reported; ``outcomes`` of it
-``study``      a sweep in a storage: begun once, joined by all who agree on its ``identity``
-``results``    the best of a study, and how far it is
-``worker``     trial after trial, until there are as many as were asked for
+``claims``     trials held by workers, and trials whose worker has died
+``trials``     one trial: a run whose evaluations are reported; ``outcomes`` of trials
+``study``      a sweep in a storage, joined by all workers that agree on its ``identity``
+``results``    the best trial of a study, and its progress
+``worker``     runs trials until the study has all of them
 ============== ==============================================================================
 
-Optuna takes long to import, as torch does: names here need neither until they are used. What trains
-is imported from ``checking``, ``trials`` and ``worker``.
+Optuna and torch take long to import, so that the names here import neither until they are used. The
+functions that train are imported from ``checking``, ``trials`` and ``worker`` instead.
 """
 
 from cayley.lab.sweeps.catalogue import find_space, spaces

@@ -24,10 +24,10 @@ def spaces() -> dict[str, Space]:
 
 
 def find_space(name: str) -> Space:
-    """A space of the package by its name, or that of a file of the user's own.
+    """A space of the package, by its name, or a space from the user's own file.
 
     Arguments:
-        name: Such as ``scornn-mnist``, or ``mine.toml``.
+        name: A name such as ``scornn-mnist``, or a file such as ``mine.toml``.
     """
     if name.endswith(".toml"):
         return _read(Path(name))

@@ -1,4 +1,4 @@
-"""A space checked before any work: each value of a list, and both ends of each range."""
+"""Checks of a space before any trial: each value of a list, and both ends of each range."""
 
 from typing import Literal
 
@@ -19,13 +19,13 @@ Direction = Literal["minimize", "maximize"]
 
 
 def check_space(space: Space, *, tiny: bool = False) -> None:
-    """Raise unless there is a task, a network and an optimizer for every end of a space.
+    """Raise unless the task, network and optimizer can be built at every end of a space.
 
-    No data are read, and networks are built on no device.
+    No data are read, and networks are built on the meta device.
 
     Arguments:
-        space: What is to be searched.
-        tiny: Whether a few made-up examples stand for the data.
+        space: The space to be searched.
+        tiny: Whether a few made-up examples replace the data.
     """
     base = write_recipe(space.base(tiny=tiny))
     for key, choice in probes(space):
@@ -39,32 +39,32 @@ def _build(recipe: Recipe, space: Space) -> None:
     task = build_task(recipe.task, RunSettings(tiny=True))
     find_direction(space, recipe, task)
     try:
-        # a class of the user's own may not be built on no device
+        # the user's own class may not support the meta device
         place = "cpu" if ":" in recipe.model.name else "meta"
         with torch.device(place), torch.random.fork_rng([]):
             model = build_model(recipe.model, task)
         build_optimizer(recipe.optim, model)
         build_bnp(recipe.bnp, model)
     except RecipeError:
-        # it names the setting
+        # the error already names the setting
         raise
     except (TypeError, ValueError) as error:
         raise RecipeError(str(error)) from error
 
 
 def find_direction(space: Space, recipe: Recipe, task: Task) -> Direction:
-    """Whether the metric of a space is to be small or large; raise if a run will not have it.
+    """Whether to minimize or maximize the metric of a space; raise if runs will not have it.
 
     Arguments:
-        space: What is searched.
-        recipe: Of a trial.
-        task: Of that recipe.
+        space: The space to be searched.
+        recipe: The recipe of a trial.
+        task: The task of that recipe.
     """
     if space.split not in recipe.evaluation.splits:
         splits = ", ".join(recipe.evaluation.splits)
         raise RecipeError(
             f"metric: expected a split that is evaluated, {splits}, got {space.metric!r}: choose "
-            "another, or add the split to evaluation.splits by set"
+            "another, or add the split to evaluation.splits with set"
         )
     better = {metric.name: metric.better for metric in task.metrics}
     if space.score not in better:

@@ -1,4 +1,4 @@
-"""Choices of a space: all of a grid, those that are tried out first, and the recipe of one."""
+"""Choices of a space: the whole grid, those that are checked first, and their recipes."""
 
 import json
 import math
@@ -18,7 +18,7 @@ MOST = 10**6
 
 
 def grid(space: Space) -> list[Choice]:
-    """Every choice, the last parameter changing fastest; what a condition leaves out is not there.
+    """Every choice, the last parameter changing fastest, without parameters that do not apply.
 
     Example:
         >>> from cayley.lab.sweeps import read_space
@@ -40,7 +40,7 @@ def grid(space: Space) -> list[Choice]:
     if most > MOST:
         raise RecipeError(
             f"{space.name}: expected a grid of at most {MOST:,} choices, got {most:,}: shorten the "
-            "lists, or take another sampler"
+            "lists, or choose another sampler"
         )
     choices: list[Choice] = [{}]
     for one in space.parameters:
@@ -55,7 +55,7 @@ def grid(space: Space) -> list[Choice]:
 
 
 def probes(space: Space) -> Iterator[tuple[str, Choice]]:
-    """Every value of a list and both ends of each range, one after the other, with its key."""
+    """For every value of a list and both ends of each range, its key and a choice with it."""
     for one in space.parameters:
         for value in one.ends:
             needed = {one.key: value, **_conditions(space, one)}
@@ -69,7 +69,7 @@ def probes(space: Space) -> Iterator[tuple[str, Choice]]:
 
 
 def _conditions(space: Space, one: Parameter) -> Choice:
-    """Values with which a parameter is present."""
+    """Values of other parameters with which a parameter is present."""
     known = {other.key: other for other in space.parameters}
     needed: Choice = {}
     for key, few in one.when.items():
@@ -81,7 +81,7 @@ def make_recipe(base: str, choice: Mapping[str, Any]) -> Recipe:
     """The recipe of a choice.
 
     Arguments:
-        base: The recipe without it, as TOML.
+        base: The recipe without the choice, as TOML.
         choice: Values by key.
 
     Example:
@@ -117,6 +117,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, float):
-        # a number that is not finite has no quotation marks in TOML
+        # TOML writes numbers that are not finite without quotation marks, unlike JSON
         return repr(value)
     return json.dumps(value)

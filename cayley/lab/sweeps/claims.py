@@ -1,8 +1,8 @@
-"""Trials held by workers, and trials that a worker has left behind.
+"""Trials held by workers, and trials whose worker has died.
 
-A worker locks a file in the run folder of its trial, and counts up a number in the storage. Both
-end with the worker: a trial whose folder is seen here is left behind if its lock is free; one of
-another machine, if its number has not changed for a while, too.
+A worker locks a file in the run folder of its trial, and counts up a number, its heartbeat, in the
+storage. Both end with the worker. A trial of this machine is abandoned if the lock is free; a trial
+of another machine, if in addition its heartbeat has stopped for a while.
 """
 
 import fcntl
@@ -29,19 +29,19 @@ __all__ = ["BEAT", "OWNER", "Claim", "Owner", "Watch"]
 OWNER, BEAT = "worker", "beat"
 FILE = "worker"
 BEAT_SECONDS = 30.0
-# a worker of another machine that has not said anything for so long is gone
+# a worker on another machine is considered dead after so long without a heartbeat
 STALE_SECONDS = 150.0
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who works on a trial.
+    """The process that works on a trial.
 
     Attributes:
-        id: Of the claim; no two have the same.
-        host: Its machine.
-        process: Its number there.
-        folder: Of the run, on that machine.
+        id: A unique id of the claim.
+        host: The name of its machine.
+        process: Its process id.
+        folder: The run folder, as a path on that machine.
     """
 
     id: str
@@ -51,18 +51,18 @@ class Owner:
 
     @classmethod
     def here(cls, folder: Path) -> "Owner":
-        """This process."""
+        """This process as the owner of a trial."""
         place = str(folder.resolve())
         return cls(uuid.uuid4().hex, socket.gethostname(), os.getpid(), place)
 
 
 class Claim:
-    """A trial that this process works on: a locked file in its folder, and a number that counts up.
+    """A trial that this process works on, shown by a locked file in its folder and a heartbeat.
 
     Arguments:
         owner: This process.
-        storage: Where the number is.
-        trial: The trial's number inside of the storage.
+        storage: The storage that the heartbeat is written to.
+        trial: The id of the trial in the storage.
     """
 
     def __init__(self, owner: Owner, storage: "BaseStorage", trial: int) -> None:
@@ -84,7 +84,7 @@ class Claim:
         except OSError as error:
             os.close(self._file)
             raise RunError(
-                f"expected {folder} to be free, but another process works there: choose another "
+                f"expected {folder} to be free, but another process is using it: choose another "
                 "--output or --study"
             ) from error
         os.ftruncate(self._file, 0)
@@ -113,39 +113,39 @@ class Claim:
             try:
                 self.storage.set_trial_user_attr(self.trial, BEAT, count)
             except (OptunaError, OSError):
-                # a storage that does not answer now may do so next time; that the trial is over,
-                # its worker will see
+                # the storage may answer again next time, or the trial is over, which the worker
+                # notices itself
                 continue
 
 
 class Watch:
-    """Looks whether the workers of trials are still there."""
+    """Checks whether the workers of trials are still alive."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Any, float]] = {}
 
     def is_left(self, trial: "FrozenTrial") -> bool:
-        """Whether nobody works on a trial that has begun; ask only while the storage is held.
+        """Whether nobody works on a running trial; call only while holding the storage.
 
         Arguments:
-            trial: As the storage has it now.
+            trial: The trial, as it is in the storage now.
         """
         content = trial.user_attrs.get(OWNER)
         if content is None:
-            # its worker was killed before it could say who it is
+            # its worker was killed before it could register
             return True
         owner = Owner(**content)
         id, locked = _look(owner)
         if owner.host == socket.gethostname():
-            # whoever may have been about to take it up
+            # whoever holds the lock, even if it is only about to take the trial over
             return not locked
         if locked and id == owner.id:
             return False
-        # a folder that is not seen from here, or whose locks other machines do not see
+        # the folder is not visible here, or its locks are not visible to other machines
         return self._is_silent(owner, trial.user_attrs.get(BEAT))
 
     def _is_silent(self, owner: Owner, beat: Any) -> bool:
-        """Whether the number of a claim has not changed for long, by the clock of this machine."""
+        """Whether the heartbeat of a claim has stopped, by the clock of this machine."""
         now = time.monotonic()
         before, since = self._seen.get(owner.id, (None, now))
         if owner.id not in self._seen or before != beat:
@@ -155,7 +155,7 @@ class Watch:
 
 
 def _look(owner: Owner) -> tuple[str, bool]:
-    """The claim that the file in a folder names, and whether a process holds it."""
+    """The id of the claim in the file of a folder, and whether a process holds its lock."""
     try:
         file = os.open(Path(owner.folder, FILE), os.O_RDWR)
     except OSError:

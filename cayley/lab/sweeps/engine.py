@@ -21,7 +21,7 @@ __all__ = ["check_optuna", "decode", "encode", "make_pruner", "make_sampler", "s
 SAMPLERS = {
     "tpe": "TPESampler",
     "random": "RandomSampler",
-    # the choice of a trial is that of its number
+    # the number of a trial determines its choice
     "grid": "RandomSampler",
     "gp": "GPSampler",
     "qmc": "QMCSampler",
@@ -35,9 +35,9 @@ PRUNERS = {
     "hyperband": "HyperbandPruner",
     "threshold": "ThresholdPruner",
 }
-# what TOML cannot write, or what would make a sampler noisy
+# options that TOML cannot write, or that would make a sampler print warnings
 HIDDEN = ("independent_sampler", "constraints_func", "gamma", "weights", "source_trials")
-# of other packages than the extra brings
+# samplers that need a package which the extra does not install
 NEEDED = {"cmaes": "cmaes"}
 Plain = bool | int | float | str
 
@@ -46,7 +46,7 @@ def check_optuna() -> None:
     """Raise if Optuna is not installed."""
     if find_spec("optuna") is None:
         raise LabError(
-            "expected the package optuna, got none: pip install 'cayley[sweep]' brings it; in a "
+            "expected the package optuna, got none: pip install 'cayley[sweep]' installs it; in a "
             "checkout, pip install --editable '.[sweep]'"
         )
 
@@ -67,13 +67,13 @@ def make_sampler(settings: SamplerSettings) -> "BaseSampler":
     package = NEEDED.get(settings.name)
     if package and find_spec(package) is None:
         raise RecipeError(
-            f"sampler: {settings.name} needs the package {package}: pip install {package}, or take "
-            "another sampler"
+            f"sampler: {settings.name} needs the package {package}: pip install {package}, or "
+            "choose another sampler"
         )
     options = dict(settings.options)
     kind = getattr(samplers, SAMPLERS[settings.name])
     valid = signature(kind).parameters
-    # they say what every sweep does: one worker after the other asks for its settings
+    # these warn of what every sweep does: workers ask for their settings one after another
     quiet = ("warn_independent_sampling", "warn_asynchronous_seeding")
     if settings.name != "tpe":
         options = {name: False for name in quiet if name in valid} | options
@@ -100,20 +100,20 @@ def _make(what: str, name: str, kind: type, options: Mapping[str, Any]) -> Any:
 
     try:
         with warnings.catch_warnings():
-            # what may change in a later version of Optuna is not the user's to cure
+            # the user cannot do anything about experimental features of Optuna
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return kind(**options)
-    # classes of Optuna fail in many ways at an option of the wrong kind
+    # classes of Optuna raise many kinds of errors for an option of the wrong type
     except Exception as error:
         raise RecipeError(f"{what}: {name} refuses these options: {error}") from error
 
 
 def suggest(trial: "Trial", space: Space) -> dict[str, Any]:
-    """The settings that a trial is to have, in the order of the space.
+    """The settings of a trial, in the order of the space.
 
     Arguments:
-        trial: Those that it has already stay.
-        space: What is searched.
+        trial: The trial; settings that it already has are kept.
+        space: The space to be searched.
     """
     chosen: dict[str, Any] = {}
     for one in space.parameters:
@@ -136,7 +136,7 @@ def suggest(trial: "Trial", space: Space) -> dict[str, Any]:
 
 
 def encode(value: Any) -> Plain:
-    """A value of a list as a storage takes it: lists and tables as JSON.
+    """A value of a list as it is stored: lists and tables as JSON.
 
     Example:
         >>> encode(0.5), encode([5, 4])
@@ -146,8 +146,8 @@ def encode(value: Any) -> Plain:
 
 
 def decode(one: Parameter, value: Plain | None) -> Any:
-    """The value of a list that a storage holds."""
-    # 1 and true are the same to Python, not to us
+    """The value of a parameter's list, from its stored form."""
+    # 1 and true are equal in Python, but not in a recipe
     return next(
         known
         for known in one.values

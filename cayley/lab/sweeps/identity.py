@@ -1,4 +1,4 @@
-"""What all workers of a study agree on, as the storage holds it."""
+"""What all workers of a study must agree on, as it is stored."""
 
 import json
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from cayley.lab.sweeps.space import Parameter, Space
 __all__ = ["SPACE", "Direction", "find_differences", "make_identity", "read_choice"]
 
 Direction = Literal["minimize", "maximize"]
-# the attribute of a study that has it
+# the attribute of a study that contains it
 SPACE = "space"
 
 
 def make_identity(
     space: Space, base: str, direction: Direction, tiny: bool, precision: Precision
 ) -> dict[str, Any]:
-    """What all workers of a study have to agree on, as JSON has it."""
+    """What all workers of a study must agree on, as JSON."""
     content = {
         "recipe": base,
         "metric": space.metric,
@@ -38,7 +38,7 @@ def make_identity(
 
 
 def find_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What two spaces do not agree on, in words."""
+    """The keys in which two spaces differ."""
     differ = [key for key in wanted if key != "parameters" and found.get(key) != wanted[key]]
     ours, theirs = (
         {one["key"]: one for one in space.get("parameters", ())} for space in (wanted, found)
@@ -48,7 +48,7 @@ def find_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> lis
 
 
 def read_choice(space: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a trial, as its recipe has them."""
+    """The settings of a trial, as they are in its recipe."""
     known: dict[str, Parameter] = {
         one["key"]: from_table(Parameter, one) for one in space["parameters"]
     }

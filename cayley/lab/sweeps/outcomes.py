@@ -1,4 +1,4 @@
-"""What a trial came to."""
+"""The outcome of a trial."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,13 +8,13 @@ __all__ = ["Outcome"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial came to.
+    """The outcome of a trial.
 
     Attributes:
-        state: ``"pruned"`` is one that was ended early, or whose loss was not finite: there is no
-            use in settings like these. ``"failed"`` says nothing about them.
-        value: Of the finished run; None for the others.
-        reason: Why there is none.
+        state: ``"pruned"`` if it was ended early, or its loss was not finite: settings like these
+            are not worth trying. ``"failed"`` says nothing about the settings.
+        value: The value of a complete trial; None for others.
+        reason: Why there is no value.
     """
 
     state: Literal["complete", "pruned", "failed"]

@@ -1,4 +1,4 @@
-"""What studies in a storage have come to: how many trials, and the best."""
+"""Results of the studies in a storage: the states of their trials, and the best one."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ __all__ = ["best_recipe", "describe_studies", "find_best"]
 
 
 def best_recipe(storage: Storage, name: str) -> tuple[Recipe, str]:
-    """The recipe of a study's best trial, and what it is, in words.
+    """The recipe of a study's best trial, and a description of that trial.
 
     Arguments:
         storage: Where the study is.
-        name: Of the study.
+        name: The name of the study.
     """
     study = _load(storage, name)
     space = study.user_attrs[SPACE]
@@ -41,11 +41,11 @@ def best_recipe(storage: Storage, name: str) -> tuple[Recipe, str]:
 
 
 def describe_studies(storage: Storage, name: str = "") -> list[dict[str, Any]]:
-    """What has become of the studies in a storage.
+    """The progress and the best trial of the studies in a storage.
 
     Arguments:
-        storage: Where they are.
-        name: Of one of them; empty for all.
+        storage: Where the studies are.
+        name: The name of one study; empty for all.
     """
     import optuna
 
@@ -82,7 +82,7 @@ def find_best(trials: "Sequence[FrozenTrial]", direction: Direction) -> "FrozenT
     """The finished trial with the best value; None without one.
 
     Arguments:
-        trials: All of a study.
+        trials: All trials of a study.
         direction: Which values are better.
     """
     sign = 1 if direction == "minimize" else -1
@@ -108,7 +108,7 @@ def _describe_running(trial: "FrozenTrial") -> dict[str, Any]:
 
 
 def _load(storage: Storage, name: str, *, strict: bool = True) -> Any:
-    """A study of cayley; None for one of another program, unless that is an error."""
+    """A study of cayley; None if there is none of that name, unless that is an error."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -1,4 +1,4 @@
-"""What a sweep searches: keys of a recipe with their values, read strictly from TOML."""
+"""The search space of a sweep: keys of a recipe and their values, read strictly from TOML."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from cayley.lab.settings import Range
 __all__ = ["Parameter", "PrunerSettings", "SamplerSettings", "Space", "read_space"]
 
 Number = int | float
-# names of studies are names of folders, too
+# names of studies are also names of folders
 NAME = r"[a-z0-9]+([.-][a-z0-9]+)*"
 
 
@@ -26,12 +26,13 @@ class Parameter:
     """A key of the recipe that is searched: a list of values, or a range.
 
     Attributes:
-        key: Such as ``optim.lr``.
+        key: The key, such as ``optim.lr``.
         values: The list; empty for a range.
-        low, high: The ends of the range, which belong to it.
-        log: Whether it is searched by orders of magnitude.
-        step: Between its values; None for every number, or every integer between integers.
-        when: Values of other parameters: where they have others, the recipe's own setting stays.
+        low, high: The ends of the range, both included.
+        log: Whether the range is logarithmic.
+        step: The step between values; None for any number, or any integer if both ends are
+            integers.
+        when: Values that other parameters must have; otherwise the recipe's own setting is kept.
     """
 
     key: str
@@ -44,18 +45,18 @@ class Parameter:
 
     @property
     def is_whole(self) -> bool:
-        """Whether a range is one of integers."""
+        """Whether all values of a range are integers."""
         ends = (self.low, self.high, 1 if self.step is None else self.step)
         return all(isinstance(end, int) for end in ends)
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that are tried out before any work: all of a list, both ends of a range."""
+        """The values that are checked before any trial: all of a list, both ends of a range."""
         return self.values or (self.low, self.high)
 
     @property
     def all_values(self) -> tuple[Any, ...]:
-        """Every value, as a grid has them; none where there is no end of them."""
+        """Every value, for a grid; empty if there are infinitely many."""
         if self.values:
             return self.values
         if self.log or (self.step is None and not self.is_whole):
@@ -67,13 +68,13 @@ class Parameter:
         return tuple(self.low + k * step for k in range(count + 1))
 
     def is_present(self, chosen: Mapping[str, Any]) -> bool:
-        """Whether a choice of the other parameters has this one."""
+        """Whether this parameter applies, given the values of the other parameters."""
         return all(key in chosen and chosen[key] in few for key, few in self.when.items())
 
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """What chooses the next settings; keys that are no field are options of its Optuna class."""
+    """The sampler, which chooses settings; other keys are options of its Optuna class."""
 
     name: Literal["tpe", "random", "grid", "gp", "qmc", "cmaes"] = "tpe"
     options: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
@@ -81,7 +82,7 @@ class SamplerSettings:
 
 @dataclass(frozen=True)
 class PrunerSettings:
-    """What ends trials early; keys that are no field are options of its Optuna class."""
+    """The pruner, which ends trials early; other keys are options of its Optuna class."""
 
     name: Literal["none", "median", "percentile", "halving", "hyperband", "threshold"] = "none"
     options: dict[str, Any] = field(default_factory=dict, metadata=FURTHER)
@@ -92,21 +93,21 @@ class Space:
     """A search over settings of a recipe.
 
     Attributes:
-        recipe: A name from ``cayley list``, or a file, seen from that of the space.
-        metric: What is searched for: a split and a metric, such as ``valid_mse``; its value is
-            that of the finished run, from the evaluation that the recipe selects.
-        parameters: What is searched.
-        name: Of the space; that of its file.
-        direction: Whether the metric is to be small or large; empty for what is better.
-        trials: How many in all; 0 for every choice of a grid.
-        variant: Of the recipe.
+        recipe: A name from ``cayley list``, or a file, relative to that of the space.
+        metric: The split and the metric to optimize, such as ``valid_mse``; its value is that of
+            the finished run, from the evaluation that the recipe selects.
+        parameters: The parameters to search.
+        name: The name of the space, which is that of its file.
+        direction: Whether to minimize or maximize the metric; empty for the better direction.
+        trials: The total number of trials; 0 for every choice of a grid.
+        variant: The variant of the recipe.
         set: Settings that differ from the recipe in all trials, such as ``training.epochs=5``.
-        sampler: What chooses settings.
-        pruner: What ends trials early.
-        title: In a few words.
-        source: Where a document describes the search.
+        sampler: The sampler, which chooses settings.
+        pruner: The pruner, which ends trials early.
+        title: A short title.
+        source: Where a paper describes the search.
         note: What a reader must know.
-        folder: Where the file is.
+        folder: The folder of the file.
     """
 
     recipe: str
@@ -126,7 +127,7 @@ class Space:
 
     @property
     def split(self) -> str:
-        """That of the metric."""
+        """The split of the metric."""
         return self.metric.partition("_")[0]
 
     @property
@@ -135,10 +136,10 @@ class Space:
         return self.metric.partition("_")[2]
 
     def base(self, *, tiny: bool = False) -> Recipe:
-        """The recipe without what is searched.
+        """The recipe without the searched settings.
 
         Arguments:
-            tiny: Whether to be done in seconds.
+            tiny: Whether to make it small enough to train in seconds.
         """
         name = self.recipe
         if re.search(r"\.toml(:.*)?$", name):
@@ -146,7 +147,7 @@ class Space:
         return find_recipe(name).recipe(self.variant, self.set, tiny=tiny)
 
     def choose(self, changes: Sequence[str]) -> "Space":
-        """The same search with further settings that all trials have."""
+        """The same search with additional settings in all trials."""
         return replace(self, set=(*self.set, *changes))
 
 
@@ -154,9 +155,9 @@ def read_space(text: str, name: str, folder: Path = Path()) -> Space:
     r"""Read and check a space, written as TOML.
 
     Arguments:
-        text: With ``recipe``, ``metric`` and ``[parameters]``.
-        name: Of the space.
-        folder: Where its recipe is, if that is a file.
+        text: TOML with ``recipe``, ``metric`` and ``[parameters]``.
+        name: The name of the space.
+        folder: The folder of the recipe, if that is a file.
 
     Example:
         >>> space = read_space('''
@@ -176,7 +177,7 @@ def read_space(text: str, name: str, folder: Path = Path()) -> Space:
     """
     try:
         return _read(tomllib.loads(text), name, folder)
-    # what is no TOML is a ValueError, as a RecipeError is
+    # invalid TOML raises a ValueError, and a RecipeError is one too
     except ValueError as error:
         raise RecipeError(f"{name}: {error}") from None
 
@@ -185,7 +186,7 @@ def _read(content: dict[str, Any], name: str, folder: Path) -> Space:
     own = {key: value for key, value in content.items() if key != "parameters"}
     for key in ("name", "folder"):
         if key in own:
-            raise RecipeError(f"{key}: expected none: it is that of the file")
+            raise RecipeError(f"{key}: expected no such key: it is that of the file")
     if not re.fullmatch(NAME, name):
         raise RecipeError(
             "expected a name of lower-case words and numbers with - or . between them, got "
@@ -212,17 +213,17 @@ def _read(content: dict[str, Any], name: str, folder: Path) -> Space:
             if not one.all_values:
                 raise RecipeError(
                     f"parameters.{one.key}: expected a list or a range with a step, as the sampler "
-                    "is grid, got a range without an end of values"
+                    "is grid, got a range of infinitely many values"
                 )
     elif not space.trials:
         raise RecipeError(
-            "missing key trials: how many there are to be in all; a grid alone needs none"
+            "missing key trials: the total number of trials; only a grid can do without it"
         )
     return space
 
 
 def _parameters(content: Any, path: str) -> Iterator[Parameter]:
-    """The parameters in a table, whose keys may have parts: ``optim.lr`` or ``"optim.lr"``."""
+    """The parameters in a table, whose keys may be dotted: ``optim.lr`` or ``"optim.lr"``."""
     words = {one.name for one in fields(Parameter)} - {"key"}
     for key, value in content.items():
         key = f"{path}{key}"
@@ -240,7 +241,7 @@ def _parameters(content: Any, path: str) -> Iterator[Parameter]:
 
 
 def _check(one: Parameter) -> None:
-    """Raise unless a parameter has values."""
+    """Raise unless the values of a parameter are valid."""
     where = f"parameters.{one.key}"
     if one.values:
         if (one.low, one.high, one.step, one.log) != (None, None, None, False):
@@ -271,13 +272,13 @@ def _check(one: Parameter) -> None:
     last = one.all_values[-1]
     if not math.isclose(last, one.high, rel_tol=1e-9):
         raise RecipeError(
-            f"{where}: expected high to be low and a number of steps, got {one.high}: the last "
+            f"{where}: expected high to be low plus a number of steps, got {one.high}: the last "
             f"value is {last}"
         )
 
 
 def _ordered(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
-    """Parameters after those that they depend on, with lists of values in their conditions."""
+    """Parameters, each after those it depends on, with lists of values in their conditions."""
     known = {one.key: one for one in parameters}
     if len(known) < len(parameters):
         raise RecipeError("parameters: expected every key once, got one twice")
@@ -299,7 +300,7 @@ def _ordered(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
         if not free:
             circle = ", ".join(one.key for one in parameters if one.key not in ordered)
             raise RecipeError(
-                f"parameters: expected conditions without a circle, got one of {circle}"
+                f"parameters: expected conditions without a cycle, got one of {circle}"
             )
         ordered |= {one.key: one for one in free}
     return tuple(ordered.values())

@@ -1,7 +1,7 @@
-"""Where studies are: a journal, SQLite, PostgreSQL or MySQL, and the lock of all its studies.
+"""Storages of studies: a journal, SQLite, PostgreSQL or MySQL, and the lock of their studies.
 
-Optuna's own lock of a journal is a file that outlives a process which is killed; the locks here
-end with the process that holds them.
+Optuna's own lock of a journal is a file that outlives a killed process; the locks here are released
+when the process that holds them ends.
 """
 
 import fcntl
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["Storage", "default_url", "explain_storage", "open_storage"]
 
 JOURNAL = "journal://"
-# a number that no other program locks by
+# the key of the lock, which no other program uses
 KEY = int.from_bytes(hashlib.sha256(b"cayley sweep").digest()[:7], "big")
-# a file of SQLite is locked as a whole for a moment, by one worker after the other
+# each worker locks the whole file of SQLite for a moment, so others may have to wait
 SQLITE_SECONDS = 60.0
 
 
 class _Lock(ABC):
-    """What one process of all holds at a time; it ends with the process."""
+    """A lock that one process holds at a time; it is released when the process ends."""
 
     @abstractmethod
     def hold(self) -> AbstractContextManager[None]:
-        """Wait for it, hold it, let it go."""
+        """Context that waits for the lock, holds it, and releases it."""
 
 
 class _FileLock(_Lock):
@@ -51,10 +51,10 @@ class _FileLock(_Lock):
 
 
 class _JournalLock:
-    """A lock of a journal as Optuna asks for it, that ends with the process.
+    """A lock of a journal with Optuna's interface, released when the process ends.
 
     Arguments:
-        path: Of the journal.
+        path: The path of the journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class _JournalLock:
         self.held: list[AbstractContextManager[None]] = []
 
     def acquire(self) -> bool:
-        """Wait for it, and leave the journal as the next line needs it."""
+        """Wait for the lock, and repair the journal so that a line can be added."""
         held = self.lock.hold()
         held.__enter__()
         self.held.append(held)
@@ -71,16 +71,16 @@ class _JournalLock:
         return True
 
     def release(self) -> None:
-        """Let it go."""
+        """Release the lock."""
         self.held.pop().__exit__(None, None, None)
 
 
 class _ServerLock(_Lock):
-    """A lock of a database server, which it ends when the connection does.
+    """A lock of a database server, which releases it when the connection ends.
 
     Arguments:
-        url: Of the database.
-        name: Its kind.
+        url: The address of the database.
+        name: The kind of database.
     """
 
     TAKE: ClassVar = {
@@ -96,7 +96,7 @@ class _ServerLock(_Lock):
         import sqlalchemy
 
         self.take, self.leave = (sqlalchemy.text(words[name]) for words in (self.TAKE, self.LEAVE))
-        # a connection of its own, that is closed after use
+        # a separate connection that is closed after use
         self.engine = sqlalchemy.create_engine(
             url, poolclass=sqlalchemy.pool.NullPool, isolation_level="AUTOCOMMIT"
         )
@@ -112,14 +112,14 @@ class _ServerLock(_Lock):
 
 
 class Storage:
-    """A storage of Optuna, and the lock under which trials are given out.
+    """A storage of Optuna, and the lock under which trials are assigned.
 
     Arguments:
         url: ``journal:///path``, ``sqlite:///path``, ``postgresql+psycopg://…`` or ``mysql…``.
 
     Attributes:
-        url: Without the password.
-        optuna: What Optuna calls a storage.
+        url: The address without the password.
+        optuna: Optuna's storage object.
     """
 
     def __init__(self, url: str) -> None:
@@ -150,18 +150,18 @@ class Storage:
             with explain_storage(self.url):
                 self._lock = _ServerLock(url, name)
         with explain_storage(self.url), self._lock.hold():
-            # two that make the tables of an empty database at once get into each other's way
+            # two processes that create the tables of an empty database at once would conflict
             self.optuna = _database(url, name)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Be the only worker that looks at the studies and changes them."""
+        """Context in which this is the only worker that reads and changes the studies."""
         with explain_storage(self.url), self._lock.hold():
             yield
 
 
 def open_storage(url: str) -> Storage:
-    """A storage by its address.
+    """Open a storage by its address.
 
     Example:
         >>> open_storage("redis://host")
@@ -175,7 +175,7 @@ def open_storage(url: str) -> Storage:
 
 
 def default_url(output: Path) -> str:
-    """A journal beside the runs.
+    """The address of a journal beside the runs.
 
     Example:
         >>> default_url(Path("/data/runs"))
@@ -186,10 +186,10 @@ def default_url(output: Path) -> str:
 
 @contextmanager
 def explain_storage(url: str) -> Iterator[None]:
-    """Turn what goes wrong with a storage into an error that names it.
+    """Context that turns the errors of a storage into an error that names it.
 
     Arguments:
-        url: Without a password.
+        url: The address without a password.
     """
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import DBAPIError
@@ -199,13 +199,13 @@ def explain_storage(url: str) -> Iterator[None]:
     except (StorageInternalError, DBAPIError, OSError) as error:
         reason = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())
         raise RunError(
-            f"could not use the storage {url}: {reason}. Trials go on from their checkpoints with "
-            "the same command"
+            f"could not use the storage {url}: {reason}. The same command continues trials from "
+            "their checkpoints"
         ) from error
 
 
 def _parse(url: str) -> tuple[str, str, str]:
-    """The kind of a database, its name there, and its address without a password."""
+    """The kind of a database, its name, and its address without a password."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -223,10 +223,12 @@ def _parse(url: str) -> tuple[str, str, str]:
         parsed.get_dialect().import_dbapi()
     except ImportError as error:
         if parsed.get_backend_name() == "postgresql":
-            hint = "write postgresql+psycopg://…, whose driver pip install 'cayley[sweep]' brings"
+            hint = "write postgresql+psycopg://…, whose driver pip install 'cayley[sweep]' has"
         else:
             hint = "pip install pymysql, and write mysql+pymysql://…"
-        raise LabError(f"--storage: expected a driver of the database ({error}): {hint}") from error
+        raise LabError(
+            f"--storage: expected a driver for the database ({error}): {hint}"
+        ) from error
     return parsed.get_backend_name(), parsed.database or "", parsed.render_as_string()
 
 
@@ -238,7 +240,7 @@ def _database(url: str, name: str) -> "BaseStorage":
 
 
 def _mend(path: Path) -> None:
-    """Cut off a line without an end, whose writer was killed: no journal with one can be read."""
+    """Cut off an incomplete last line, whose writer was killed: Optuna could not read it."""
     if not path.exists():
         return
     with open(path, "r+b") as file:

@@ -1,4 +1,4 @@
-"""A sweep in a storage: begun once, joined by all workers that have the same space."""
+"""A sweep in a storage: started once, joined by all workers that have the same space."""
 
 import json
 import os
@@ -26,7 +26,7 @@ __all__ = ["Sweep", "Task", "join"]
 
 # attributes in the storage
 REASON, FAULTS = "reason", "faults"
-# how often a trial may break its worker
+# how often a trial may crash its worker
 MOST_FAULTS = 3
 # samplers whose choices depend on the seed alone, which must be the same for all workers
 SAME_SEED = ("qmc",)
@@ -34,15 +34,15 @@ SAME_SEED = ("qmc",)
 
 @dataclass
 class Task:
-    """A trial that is to be done here.
+    """A trial for this worker.
 
     Attributes:
-        number: Of the trial.
+        number: The number of the trial.
         choice: Its settings.
-        folder: Of its run.
-        claim: What says that it is ours.
-        trial: What Optuna calls a trial.
-        reported: How far values are known by the storage.
+        folder: Its run folder.
+        claim: The claim of this worker to the trial.
+        trial: Optuna's trial object.
+        reported: The steps or epochs whose values are in the storage.
     """
 
     number: int
@@ -55,17 +55,17 @@ class Task:
 
 @dataclass
 class Sweep:
-    """A study, and what this worker needs to do its trials.
+    """A study, and what this worker needs for its trials.
 
     Attributes:
-        name: Of the study.
-        space: What is searched.
-        base: The recipe without what is searched, as TOML.
+        name: The name of the study.
+        space: The space to be searched.
+        base: The recipe without the searched settings, as TOML.
         direction: Which values are better.
-        trials: How many there are to be in all.
-        folder: Of the runs.
+        trials: The total number of trials.
+        folder: The folder of the runs.
         storage: Where the study is.
-        study: What Optuna calls a study.
+        study: Optuna's study object.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Sweep:
     watch: Watch = field(default_factory=Watch)
 
     def claim(self) -> tuple[Task | None, int]:
-        """Take up a trial that was left behind, or begin one; and how many others work on.
+        """Take over an abandoned trial, or start one; also return how many others are running.
 
-        No trial, and no others: there is nothing left to do.
+        If there is no trial, and no others are running, the study is finished.
         """
         with self.storage.hold():
             trials = self.study.get_trials(deepcopy=False)
@@ -100,7 +100,7 @@ class Sweep:
             return None, len(running)
 
     def finish(self, task: Task, outcome: Outcome) -> bool:
-        """Write down what a trial came to; False if another worker had taken it up."""
+        """Record the outcome of a trial; False if another worker has taken the trial over."""
         from optuna.trial import TrialState
 
         with self.storage.hold():
@@ -117,7 +117,7 @@ class Sweep:
         return True
 
     def count_fault(self, task: Task, error: Exception) -> None:
-        """Note that a trial has broken its worker; one that does it again and again has failed."""
+        """Count a crash of a trial's worker; after a few crashes the trial has failed."""
         from optuna.trial import TrialState
 
         with self.storage.hold():
@@ -130,7 +130,7 @@ class Sweep:
                 self.study.tell(task.number, state=TrialState.FAIL)
 
     def report(self, task: Task, step: int, value: float) -> bool:
-        """Tell the storage of an evaluation; whether the trial is to end there."""
+        """Report an evaluation to the storage; return whether to prune the trial."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         with explain_storage(self.storage.url):
@@ -140,7 +140,7 @@ class Sweep:
                     task.reported.add(step)
                 return task.trial.should_prune()
             except UpdateFinishedTrialError:
-                # another worker has taken it up, and finished it
+                # another worker has taken the trial over, and finished it
                 return True
 
     def best(self) -> "FrozenTrial | None":
@@ -157,7 +157,7 @@ class Sweep:
         self._seed(frozen.number)
         folder = self.folder / f"trial-{frozen.number:04}"
         owner = frozen.user_attrs.get(OWNER)
-        # its checkpoint is there, wherever this worker would have put it
+        # the checkpoint is there, even if this worker would use another folder
         if owner is not None and Path(owner["folder"]).is_dir():
             folder = Path(owner["folder"])
         return self._own(optuna.Trial(self.study, frozen._trial_id), folder)
@@ -176,7 +176,7 @@ class Sweep:
         return trial.state.name == "RUNNING" and owner == task.claim.owner.id
 
     def _seed(self, number: int) -> None:
-        """Give the sampler the seed of a trial: workers that have one in common would agree."""
+        """Give the sampler a seed for each trial: with a common one, workers would choose alike."""
         settings = self.space.sampler
         if "seed" in settings.options and settings.name not in SAME_SEED:
             seed = settings.options["seed"] + number
@@ -195,17 +195,17 @@ def join(
     tiny: bool = False,
     precision: Precision = "32-true",
 ) -> Sweep:
-    """Begin a study, or join one that was begun with the same space.
+    """Start a study, or join one that was started with the same space.
 
     Arguments:
-        space: What is to be searched.
+        space: The space to be searched.
         storage: Where the study is.
-        output: Where runs go, into a folder of the study's name.
-        name: Of the study; empty for that of the space.
-        trials: How many there are to be in all; 0 for what the space says.
+        output: The folder of all runs; those of the study are in a folder of its name.
+        name: The name of the study; empty for that of the space.
+        trials: The total number of trials; 0 for that of the space.
         direction: Which values are better.
-        tiny: Whether a few made-up examples stand for the data.
-        precision: Of the computation.
+        tiny: Whether a few made-up examples replace the data.
+        precision: The precision of the computation.
     """
     import optuna
 
@@ -227,13 +227,13 @@ def join(
         if found is None:
             if study.get_trials(deepcopy=False):
                 raise RunError(
-                    f"expected a study of cayley sweep, got {name!r} in {storage.url}, which is of "
-                    "another program: choose another --study"
+                    f"expected a study of cayley sweep, got {name!r} in {storage.url}, which is "
+                    "from another program: choose another --study"
                 )
             study.set_user_attr(SPACE, wanted)
         elif differ := find_differences(found, wanted):
             raise RecipeError(
-                f"expected the space that the study {name!r} was begun with, got another "
+                f"expected the space that the study {name!r} was started with, got a different "
                 f"{', '.join(differ)}: choose another --study, or undo the change"
             )
         folder = output / name
@@ -250,7 +250,7 @@ def join(
 
 
 def _write_record(folder: Path, name: str, space: Space, base: str, direction: Direction) -> None:
-    """Write ``sweep.json``, from which a report is made without the storage."""
+    """Write ``sweep.json``, with which a report needs no storage."""
     keys = tuple(
         SearchedKey(one.key, one.values, one.low, one.high, one.log, one.step, bool(one.when))
         for one in space.parameters

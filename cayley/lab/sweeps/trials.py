@@ -1,4 +1,4 @@
-"""One trial: an ordinary run, whose evaluations are reported on the way."""
+"""One trial: an ordinary run, whose evaluations are reported as it trains."""
 
 import signal
 from collections.abc import Callable
@@ -21,9 +21,9 @@ from cayley.lab.training import Quiet, Reporter, RunSettings, resume, train
 
 __all__ = ["Report", "run_trial"]
 
-# takes how far a run is and a score; whether the run is to end there
+# takes the step or epoch and the score, and returns whether to prune the run
 Report = Callable[[int, float], bool]
-# stands among the signals that stop a run after its step, as no user sends it
+# used like a signal that stops a run after the current step; users do not send this one
 PRUNE = int(signal.SIGUSR2)
 
 
@@ -37,19 +37,19 @@ def run_trial(
     reporter: Reporter | None = None,
     interrupts: Interrupts | None = None,
 ) -> Outcome:
-    """Train a recipe in a folder, or go on with the run that was begun there.
+    """Train a recipe in a folder, or continue the run that was started there.
 
-    Nothing here knows of Optuna: what calls it may be any scheduler.
+    This does not depend on Optuna, so that any scheduler can call it.
 
     Arguments:
-        recipe: Of the trial.
-        folder: Of its run.
+        recipe: The recipe of the trial.
+        folder: Its run folder.
         metric: Split and metric of the value.
         settings: Machine, data and number of the trial.
-        report: Is told of every evaluation but that before the first step: after how many epochs
-            or, where evaluations go by steps, steps; and the value.
-        reporter: What shows the progress; None for nothing.
-        interrupts: Signals that ask to stop; the run then has a checkpoint, and the error is
+        report: Called after every evaluation, except one before the first step, with the value
+            and the number of epochs (of steps, if evaluations are every few steps) before it.
+        reporter: Shows the progress; None to show nothing.
+        interrupts: Signals that ask to stop; the run then saves a checkpoint, and the error is
             passed on.
 
     Example:
@@ -82,7 +82,7 @@ def run_trial(
                 reporter=watcher,
                 interrupts=interrupts,
                 checkpoint_seconds=settings.checkpoint_seconds,
-                # the recipe is the one that is asked for here
+                # the user has just asked for this recipe
                 trust=True,
             )
         else:
@@ -104,13 +104,13 @@ def run_trial(
             raise
         return Outcome("failed", reason="too little memory: " + str(error).partition("\n")[0])
     if interrupts.signal == PRUNE:
-        # it came to its end before it could stop
+        # the run finished before it could stop
         interrupts.signal = 0
     return Outcome("complete", result.selected[split].scores[score])
 
 
 def _check_same(folder: Path, recipe: Recipe, settings: RunSettings) -> None:
-    """Raise unless the run in a folder is of this trial."""
+    """Raise unless the run in a folder belongs to this trial."""
     description, found = read_run(folder)
     differ = differences(found, recipe)
     if description.trial != settings.trial:
@@ -126,22 +126,22 @@ def _check_same(folder: Path, recipe: Recipe, settings: RunSettings) -> None:
 
 def _record_end(folder: Path, watcher: "_Watcher") -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    message = "a pruner of the sweep ended it; cayley resume goes on all the same"
+    message = "ended by the pruner of the sweep; cayley resume continues it all the same"
     event = {"event": "pruned", "message": message, "time": now}
     with RunFolder(folder) as run:
         run.record({"kind": "event", "step": watcher.number, "epoch": watcher.epoch, **event})
 
 
 class _Watcher(Reporter):
-    """Passes everything on, and tells of evaluations.
+    """Passes everything on, and reports evaluations.
 
     Arguments:
-        inner: What shows the progress.
-        split: Of the value.
-        score: The metric.
-        by_epoch: Whether evaluations go by epochs.
-        report: Is told.
-        interrupts: By which the run is ended.
+        inner: The reporter that shows the progress.
+        split: The split of the value.
+        score: The metric of the value.
+        by_epoch: Whether there is an evaluation every epoch.
+        report: Called with the value of every evaluation.
+        interrupts: Used to end the run.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class _Watcher(Reporter):
         self.inner.evaluate(split, batch, batches)
 
     def record(self, record: Record) -> None:
-        """Pass it on, and tell of an evaluation."""
+        """Pass it on, and report an evaluation."""
         self.inner.record(record)
         if record["kind"] != "eval" or not record["step"] or self.report is None:
             return

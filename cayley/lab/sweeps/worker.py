@@ -1,4 +1,4 @@
-"""A worker: trial after trial, until a study has as many as were asked for."""
+"""A worker, which runs trials one after another until the study is complete."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from cayley.lab.training import Reporter, RunSettings
 
 __all__ = ["FinishedTrial", "work"]
 
-# between two looks whether another worker has left its trial behind
+# the time between two checks whether another worker has died
 LOOK_SECONDS = 2.0
 
 
@@ -26,11 +26,11 @@ class FinishedTrial:
     """A trial that this worker has done.
 
     Attributes:
-        number: Of the trial.
+        number: The number of the trial.
         choice: Its settings.
-        folder: Of its run.
-        outcome: What it came to.
-        seconds: How long it took here.
+        folder: Its run folder.
+        outcome: Its outcome.
+        seconds: How long this worker took.
     """
 
     number: int
@@ -49,22 +49,23 @@ def work(
     reporter: Callable[[Path], Reporter | None] = lambda folder: None,
     look_seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Do trials of a study until it has as many as were asked for, and nobody works on one.
+    """Run trials of a study until it has all of them, and none is running.
 
-    A worker that has nothing left to do waits for the others: what they leave behind, it takes up.
+    A worker that has nothing left to do waits for the others, and takes over their trials if they
+    die.
 
     Arguments:
         sweep: The study.
         settings: Machine and data.
         interrupts: Signals that ask to stop.
-        tell: Is told of every trial that is done.
-        reporter: What shows the progress of the run in a folder.
-        look_seconds: Between two looks after the others.
+        tell: Called with every trial that is done.
+        reporter: Returns what shows the progress of the run in a folder.
+        look_seconds: The time between two checks of the other workers.
     """
     while True:
         if interrupts.signal:
             raise Interrupted(
-                "stopped between two trials; the same command goes on", interrupts.signal
+                "stopped between two trials; continue with the same command", interrupts.signal
             )
         task, others = sweep.claim()
         if task is None:
@@ -110,11 +111,11 @@ def _do(
         )
     except Interrupted as error:
         raise Interrupted(
-            f"stopped in trial {task.number}, which has a checkpoint; the same command goes on",
+            f"stopped in trial {task.number}, after a checkpoint; continue with the same command",
             error.code - 128,
         ) from error
     except LabError:
-        # the user can do something about it, and then the trial goes on
+        # the user can fix it, and then continue the trial
         raise
     except Exception as error:
         sweep.count_fault(task, error)

@@ -1,24 +1,24 @@
 """Training: from a recipe to a finished run.
 
 =============== =====================================================================
-``entry``       train, go on, score what was learnt: what the commands call
+``entry``       train, resume and evaluate runs: what the commands call
 ``setup``       what a run is made of: task, model, description
-``restoring``   a run with its weights; ``samples`` of what it says
+``restoring``   a run with its weights; ``samples`` text or sound from its network
 ``naming``      the names of run folders
 ``loop``        when to evaluate, record, save and stop; ``timetable`` says when
 ``learner``     a step: forward, backward, preconditioner, optimizer
 ``graphs``      steps as CUDA graphs
-``shares``      what each of several processes does of a step; ``agreement`` when they stop
-``together``    several runs at once; ``ensemble`` a step of all their networks
-``changes``     a longer run, or one whose recipe was edited on the way
+``shares``      the part of each process in a step; ``agreement`` when they save and stop
+``together``    several runs in one process; ``ensemble`` one step of all their networks
+``changes``     a run that is extended, or whose recipe was edited after its start
 ``optimizers``  optimizers, schedules and BNP from the settings of a recipe
 ``evaluation``  scores of a model, and which of them decides
-``selection``   which evaluation gives the numbers
-``progress``    where a run is, for the checkpoint
-``reporters``   what shows the progress; ``clock`` the rate and the time left
-``tensorboard`` the same for TensorBoard, with what is inside of the network
-``sizing``      the size of a network that has so many parameters
-``estimate``    how long runs will take, by a few steps of some of them
+``selection``   which evaluation gives the numbers of a run
+``progress``    how far a run is, for the checkpoint
+``reporters``   show the progress of a run; ``clock`` the rate and the time left
+``tensorboard`` the same for TensorBoard, with diagnostics of the network
+``sizing``      the size of a network with a given number of parameters
+``estimate``    how long runs will take, measured on a few steps of some of them
 =============== =====================================================================
 """
 

@@ -9,7 +9,7 @@ from cayley.lab.processes import Processes
 
 __all__ = ["Agreement"]
 
-# between two exchanges: an answer to Ctrl-C may take so long
+# the time between two exchanges, and so the longest delay of Ctrl-C
 SECONDS = 0.1
 MOST_STEPS = 1000
 
@@ -17,11 +17,11 @@ MOST_STEPS = 1000
 class Agreement:
     """Lets all processes of a run save and stop at the same step.
 
-    A signal may reach one of them only, and the clock is that of the first. They exchange what they
-    know every few steps, as many as take a tenth of a second.
+    A signal may reach only one of them, and only the clock of the first process counts. So they
+    exchange what they know every few steps, about ten times a second.
 
     Arguments:
-        processes: Those of the run; one alone need not ask.
+        processes: The processes of the run; a single one exchanges nothing.
 
     Example:
         >>> Agreement(Processes()).agree(signal=15, due=False)
@@ -34,10 +34,10 @@ class Agreement:
         self.last = time.monotonic()
 
     def agree(self, *, signal: int, due: bool) -> tuple[int, bool]:
-        """The signal that any process has got, or 0, and whether a checkpoint is due.
+        """The signal that any process has received, or 0, and whether a checkpoint is due.
 
         Arguments:
-            signal: What this process has got.
+            signal: The signal that this process has received, or 0.
             due: Whether it is time for a checkpoint, by this process's clock.
         """
         if not self.processes.several:
@@ -47,7 +47,7 @@ class Agreement:
             return 0, False
         passed, self.last = time.monotonic() - self.last, time.monotonic()
         steps = min(max(1, int(self.steps * SECONDS / max(passed, 1e-6))), MOST_STEPS)
-        # a run becomes faster after its first steps, and evaluations pass as slow ones
+        # grow slowly: the first steps of a run, and evaluations, distort the measured rate
         steps = min(steps, 2 * self.steps)
         mine = [due, steps] if self.processes.first else [0, 0]
         agreed = torch.tensor([signal, *mine])
@@ -57,7 +57,7 @@ class Agreement:
         return signal, bool(due)
 
     def longest(self, seconds: float) -> float:
-        """The most that any process has."""
+        """The largest value among the processes."""
         if not self.processes.several:
             return seconds
         most = torch.tensor(seconds, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Changes of a run's recipe after its start: a longer run, or settings edited on the way."""
+"""Changes to a run's recipe after its start: a longer run, or edited settings."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,14 +28,14 @@ def lengthen(recipe: Recipe, more: int, result: RunResult) -> Recipe:
     """The recipe of a longer run.
 
     Arguments:
-        recipe: Of a finished run.
+        recipe: The recipe of a finished run.
         more: The number of additional steps, or of epochs if the recipe counts epochs.
-        result: Of the run.
+        result: The result of that run.
     """
     if result.status != "done":
         raise RunError(
-            f"expected a run that was trained to its end, got one that {result.status}, as a "
-            "longer one would: there is nothing to extend"
+            f"expected a run that was trained to its end, got one that {result.status}: a "
+            "longer one would stop at the same step, so there is nothing to extend"
         )
     if recipe.optim.schedule.name == "OneCycleLR":
         raise RunError(
@@ -72,7 +72,7 @@ def change_description(
         description: Its current content.
         recipe: The recipe before the change.
         loop: The loop with the new recipe, at the checkpoint.
-        kind: Of the change.
+        kind: The kind of change.
     """
     change = RecipeChange(
         step=loop.progress.step,
@@ -91,7 +91,7 @@ def change_description(
 
 
 def _note(loop: Loop) -> str:
-    """What a run with the new length from the start would have done differently; else empty."""
+    """How a run with the new length from the start would differ; empty if it would not."""
     progress, every = loop.progress, loop.recipe.evaluation.every
     due = progress.position.batch == 0 if every == "epoch" else progress.step % every == 0
     if due or progress.evaluated != progress.step:

@@ -1,4 +1,4 @@
-"""Rate and time left of a run, with the time of evaluations kept apart."""
+"""Rate and time left of a run, with the time of evaluations counted separately."""
 
 import time
 
@@ -8,10 +8,11 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Rate and time left, by the steps of this session.
+    """Rate and time left, measured on the steps of this session.
 
-    The rate is that of training alone. The time left includes the evaluations to come: their number
-    follows from the steps between the last two, and each is taken to be as long as the last.
+    The rate is that of training alone. The time left includes the remaining evaluations: their
+    number follows from the interval between the last two, and each is assumed to take as long as
+    the last one.
 
     Arguments:
         step: The first step of the session.
@@ -39,7 +40,7 @@ class Clock:
         self.interval, self.evaluated = step - self.evaluated, step
 
     def words(self, step: int) -> str:
-        """Such as ``"12.5/s, 0:01:10 left"``."""
+        """The rate and the time left, such as ``"12.5/s, 0:01:10 left"``."""
         now = time.monotonic() if self.paused is None else self.paused
         passed = now - self.began - self.evaluating
         rate = (step - self.first) / passed if passed > 0 else 0.0

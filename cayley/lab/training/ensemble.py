@@ -27,24 +27,24 @@ __all__ = ["Ensemble", "check_together", "shape_of"]
 
 
 def check_together(recipe: Recipe, model: nn.Module, precision: Precision) -> None:
-    """Raise unless networks of a recipe can learn side by side.
+    """Raise unless several networks of a recipe can learn side by side.
 
     Arguments:
-        recipe: Of the networks.
-        model: One of them.
-        precision: Of the computation.
+        recipe: The recipe of the networks.
+        model: One of the networks.
+        precision: The precision of the computation.
     """
     why = ""
     if recipe.bnp:
         why = "BNP gathers the statistics of one network at a time"
     elif precision == "bf16-mixed":
-        why = "bf16-mixed rounds inside of a pass; use 32-true or 64-true"
+        why = "bf16-mixed rounds inside a pass; use 32-true or 64-true"
     elif not isinstance(model, SequenceModel) or not all(
         isinstance(layer, Recurrent) for layer in model.layers
     ):
-        why = f"{recipe.model.name} is no recurrent network of cayley"
+        why = f"{recipe.model.name} is not a recurrent network of cayley"
     elif draws_randomly(model):
-        why = "its dropout draws from a random stream that each seed has to itself"
+        why = "its dropout draws from a random stream, and each seed has its own"
     if why:
         raise RecipeError(
             f"{recipe.name}: expected networks that can learn together, got some that cannot: "
@@ -53,12 +53,13 @@ def check_together(recipe: Recipe, model: nn.Module, precision: Precision) -> No
 
 
 class Ensemble:
-    """Networks that are built alike, and learn together.
+    """Networks of the same architecture that learn together.
 
-    A step equals that of each alone, up to rounding. Forward and backward pass of the recurrent
-    layers are those of all networks at once, by :func:`torch.func.vmap`; what is before and after
-    them is each one's own, and so is all that changes weights. A matrix that follows the training,
-    such as that of an NC-GRU, is formed by its network as ever.
+    A step equals the steps of each network alone, up to rounding. The recurrent layers of all
+    networks share one forward and one backward pass, with :func:`torch.func.vmap`. Everything
+    before and after these layers, and every update of weights, is done for each network
+    separately. So is a matrix whose map keeps a state, such as that of an NC-GRU: its own network
+    computes it.
 
     Arguments:
         model: One of the networks.
@@ -81,7 +82,7 @@ class Ensemble:
         named = (name for name, _ in self.template.named_parameters())
         self.parameters = [name for name in named if name not in given]
         self.buffers = [name for name, _ in self.template.named_buffers()]
-        # what a pass in training changes
+        # buffers that a forward pass in training changes
         self.written = [
             f"{name}.{own}"
             for name, module in self.template.named_modules()
@@ -92,11 +93,11 @@ class Ensemble:
         self._recorded: tuple[tuple[Learner, ...], StepGraphs] | None = None
 
     def learn(self, learners: Sequence[Learner], batches: Sequence[Batch]) -> list[Tensor]:
-        """Take one step of several networks, each by its batch.
+        """Take one step of several networks, each with its own batch.
 
         Arguments:
-            learners: Those of networks like the ensemble's.
-            batches: One for each; they have the same :func:`shape_of`.
+            learners: Learners whose networks have the architecture of the ensemble.
+            batches: One for each learner; :func:`shape_of` is the same for all.
 
         Returns:
             The losses before the step, scalars on the device.
@@ -119,26 +120,26 @@ class Ensemble:
         return [*losses.unbind()]
 
     def _graphs_of(self, learners: tuple[Learner, ...]) -> StepGraphs | None:
-        """The recordings of steps that these learners take together, where each could alone."""
+        """The recorded steps of these learners; None unless each of them can record steps."""
         if any(learner.graphs is None for learner in learners):
             return None
         if self._recorded is None or self._recorded[0] != learners:
             step, memory = partial(self._update, learners), partial(_memory, learners)
             graphs = StepGraphs(step, learners[0].fabric.device, memory)
             if self._recorded is not None:
-                # on which autograd adds up the gradients of those that are left
+                # autograd accumulates the gradients of the remaining networks on this stream
                 graphs.stream = self._recorded[1].stream
             self._recorded = learners, graphs
         return self._recorded[1]
 
     def _update(self, learners: Sequence[Learner], batch: Batch, state: Any) -> tuple[Tensor, Any]:
-        """The part of a step that is the device's, of the batches and states of all networks."""
+        """The part of a step that runs on the device, for all networks."""
         own = [self._own(learner) for learner in learners]
         parameters = {name: _leaf([each[name] for each in own]) for name in self.parameters}
         batches = _parted(batch)
         models = [_sequence_model(learner.model) for learner in learners]
         inputs = [_input(part) for part in batches]
-        # sets what the precision of the run asks for, as a forward pass of one network does
+        # applies the precision of the run, as the forward pass of a single network does
         with learners[0].fabric.autocast():
             outputs, state = self._forward(models, inputs, state, parameters, own)
         losses = []
@@ -163,7 +164,7 @@ class Ensemble:
         parameters: dict[str, Tensor],
         own: Sequence[dict[str, Tensor]],
     ) -> tuple[list[Tensor], Any]:
-        """The answers and states of the networks."""
+        """The outputs and states of the networks."""
         parameters = {**parameters}
         for name in self.followed:
             matrices = [model.layers.get_submodule(name)(update=True) for model in models]
@@ -193,7 +194,7 @@ class Ensemble:
 
 
 class _Given(nn.Module):
-    """A matrix that was formed before, in the place of a structured one."""
+    """A matrix that was computed before, in place of a structured one."""
 
     is_frozen = False
 
@@ -206,12 +207,12 @@ class _Given(nn.Module):
 
 
 def shape_of(batch: Batch) -> tuple[Any, ...]:
-    """What batches have in common that networks can learn from together."""
+    """What batches must have in common for networks to learn from them together."""
     return batch.fresh, batch.lengths is None, _input(batch).shape, batch.target.shape
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:
-    """Batches as one, whose tensors have a first dimension more."""
+    """Several batches as one, whose tensors have an additional first dimension."""
     fields = ("input", "target", "lengths", "index")
     values = {name: [getattr(batch, name) for batch in batches] for name in fields}
     there = {name: own for name, own in values.items() if own[0] is not None}
@@ -220,7 +221,7 @@ def _joined(batches: Sequence[Batch]) -> Batch:
 
 
 def _parted(batch: Batch) -> list[Batch]:
-    """The batches of which one was made."""
+    """The inverse of :func:`_joined`."""
     fields = ("input", "target", "lengths", "index")
     there = {name: value for name in fields if (value := getattr(batch, name)) is not None}
     parts = zip(*(value.unbind() for value in there.values()), strict=True)
@@ -228,7 +229,7 @@ def _parted(batch: Batch) -> list[Batch]:
 
 
 def _memory(learners: Sequence[Learner]) -> list[Tensor] | None:
-    """What a step of several learners changes in place; None before the first step of one."""
+    """What a step of several learners changes in place; None before the first step of any."""
     tensors: list[Tensor] = []
     for learner in learners:
         own = learner.memory()
@@ -243,7 +244,7 @@ def _call(layer: nn.Module, parameters: Any, buffers: Any, x: Tensor, hx: Any) -
 
 
 def _below(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those of a submodule, by the names that they have in it.
+    """The tensors of a submodule, by their names inside it.
 
     Example:
         >>> _below("0", {"0.W": torch.ones(1), "1.W": torch.zeros(1)})
@@ -254,12 +255,12 @@ def _below(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sequence_model(model: nn.Module) -> SequenceModel:
-    assert isinstance(model, SequenceModel), "only networks of sequences learn together"
+    assert isinstance(model, SequenceModel), "only sequence models learn together"
     return model
 
 
 def _input(batch: Batch) -> Tensor:
-    assert isinstance(batch.input, Tensor), "only networks of sequences learn together"
+    assert isinstance(batch.input, Tensor), "only sequence models learn together"
     return batch.input
 
 
@@ -269,10 +270,10 @@ def _tensor(model: nn.Module, name: str) -> Tensor:
 
 
 def _leaf(parameters: Sequence[Tensor]) -> Tensor:
-    """The same parameter of all networks as one.
+    """The same parameter of all networks, stacked, as a leaf with its own gradient.
 
-    It has a gradient of its own: those of its parts, where two parameters are added up, would share
-    their memory, and clipping change them twice.
+    If gradients went back to the parameters themselves, those of two parameters that are added
+    would share memory, and clipping would change them twice.
     """
     with torch.no_grad():
         stacked = torch.stack([*parameters])
@@ -280,7 +281,7 @@ def _leaf(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def _stacked(states: Sequence[Any]) -> Any:
-    """The states of all networks as one."""
+    """The states of all networks, stacked."""
     flat = [tree_flatten(state) for state in states]
     leaves = [torch.stack(values) for values in zip(*(own for own, _ in flat), strict=True)]
     return tree_unflatten(leaves, flat[0][1])
@@ -294,6 +295,6 @@ def _unstacked(state: Any) -> list[Any]:
         [(tensor([1]),), (tensor([2]),)]
     """
     leaves, structure = tree_flatten(state)
-    # copies: a checkpoint would hold the whole of what it has a part of
+    # copies, since a checkpoint of a view would contain the whole tensor
     own = zip(*([part.clone() for part in leaf.unbind()] for leaf in leaves), strict=True)
     return [tree_unflatten([*values], structure) for values in own]

@@ -1,4 +1,4 @@
-"""Start a run, go on with one, and score what one has learnt."""
+"""Start a run, resume one, and evaluate its weights."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,14 +53,14 @@ def train(
 
     Arguments:
         recipe: What to do.
-        folder: Of the run; it must not hold one.
-        seed: Of the run; None for the recipe's.
+        folder: The run folder; it must not contain a run.
+        seed: The seed of the run; None for the recipe's.
         settings: Machine and data.
-        reporter: What shows the progress; None for nothing.
+        reporter: Shows the progress; None to show nothing.
         interrupts: Signals that ask to stop.
 
     Returns:
-        Its numbers, which are in ``result.json`` too.
+        The numbers of the run, which are also in ``result.json``.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -74,7 +74,7 @@ def train(
     settings = RunSettings() if settings is None else settings
     seed = recipe.seed if seed is None else seed
     task = build_task(recipe.task, settings)
-    # before there is a folder: what cannot work leaves nothing behind
+    # checked before the folder is made, so that a mistake leaves nothing behind
     model = initial_model(recipe, task, seed, settings.machine)
     check_work(recipe, task)
     check_shares(recipe, task, model, find_processes().count)
@@ -82,7 +82,7 @@ def train(
     with open_folder(folder, settings.machine) as run:
         if run.has("run.json"):
             raise RunError(
-                f"expected a folder without a run, got {folder}: go on with cayley resume "
+                f"expected a folder without a run, got {folder}: continue with cayley resume "
                 f"{folder}, or choose another --output"
             )
         loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)
@@ -103,24 +103,25 @@ def resume(
     continue_with: bool = False,
     trust: bool = False,
 ) -> RunResult:
-    """Go on with a run where it was left; if it is finished, only give its result.
+    """Continue a run where it stopped; if it is finished, only return its result.
 
     Arguments:
-        folder: Of the run.
-        device: Another one than before, which may change last digits; empty for the same.
+        folder: The run folder.
+        device: A different device, which may change the last digits; empty for the same.
         data: Where the data are now; None for the same place.
-        reporter: What shows the progress; None for nothing.
+        reporter: Shows the progress; None to show nothing.
         interrupts: Signals that ask to stop.
-        checkpoint_seconds: Between two checkpoints.
+        checkpoint_seconds: The time between two checkpoints.
         extend: By how many steps (or epochs, if the recipe counts these) to make a finished run
             longer. Its numbers are then those of a run that was longer from the start, except that
-            a last evaluation between two others stays; ``run.json`` says so.
-        continue_with: Whether to take on a recipe that was edited after the start, from here;
-            ``run.json`` says so.
+            its former last evaluation is kept even if it is between two regular ones;
+            ``run.json`` records that.
+        continue_with: Whether to continue with a recipe that was edited after the start;
+            ``run.json`` records the change.
         trust: Whether the recipe may name a module outside cayley, whose code then runs.
 
     Returns:
-        Its numbers, which are in ``result.json`` too.
+        The numbers of the run, which are also in ``result.json``.
     """
     if continue_with:
         description, before, recipe = read_edited_run(folder)
@@ -140,8 +141,8 @@ def resume(
             result = read_result(folder, description)
             if edited:
                 raise RunError(
-                    f"expected a run that goes on, got a finished one in {folder}: undo the change "
-                    "of recipe.toml; for more steps there is --extend"
+                    f"expected an unfinished run, got a finished one in {folder}: undo the change "
+                    "to recipe.toml; to train for longer, use --extend"
                 )
             if not extend:
                 return result
@@ -150,8 +151,8 @@ def resume(
             check_format(folder / "run.json", description)
         if extend and not finished:
             raise RunError(
-                f"expected a finished run to extend, got one in {folder} that is not: first go on "
-                f"with it: cayley resume {folder}"
+                f"expected a finished run to extend, got an unfinished one in {folder}: first "
+                f"continue it with cayley resume {folder}"
             )
         task = build_task(recipe.task, settings)
         seed = description.seed
@@ -166,10 +167,10 @@ def resume(
                 if not edited:
                     raise
                 raise RunError(
-                    f"{error}. Or, if it does not fit the edited recipe, undo the change"
+                    f"{error}. If the checkpoint does not fit the edited recipe, undo the change"
                 ) from error
         else:
-            # without it the run starts over, and what was recorded before does not count
+            # without a checkpoint the run starts over, and earlier records do not count
             run.rewind(Mark())
         if finished or edited:
             kind = "extended" if finished else "edited"
@@ -193,15 +194,15 @@ def evaluate(
     audio: bool = False,
     trust: bool = False,
 ) -> dict[str, float]:
-    """Score the weights of a run, which may still be going on.
+    """Score the weights of a run, which need not be finished.
 
     Arguments:
-        folder: Of the run.
-        split: What to score them on.
-        weights: Which, see :func:`~cayley.lab.runs.weights.read_weights`.
-        device: Another one than that of the run; empty for the same.
+        folder: The run folder.
+        split: The split to score them on.
+        weights: Which weights, see :func:`~cayley.lab.runs.weights.read_weights`.
+        device: A different device than that of the run; empty for the same.
         data: Where the data are now; None for the same place.
-        audio: Whether to score sound instead.
+        audio: Whether to score the sound of the predictions instead.
         trust: Whether the recipe may name a module outside cayley, whose code then runs.
 
     Returns:
@@ -261,8 +262,8 @@ def _go(
         if processes.several and draws_randomly(loop.learner.model):
             loop.event(
                 "dropout",
-                f"each of {processes.count} processes draws its own: the numbers are as good as "
-                "those of one device, not the same",
+                f"each of {processes.count} processes draws its own: the numbers are equivalent to "
+                "those of one device, but not identical",
             )
         result = loop.train()
     finally:

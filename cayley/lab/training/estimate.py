@@ -1,4 +1,4 @@
-"""How long runs will take on this machine, by a few steps of some of them."""
+"""How long runs will take on this machine, measured on a few steps of some of them."""
 
 import math
 import time
@@ -18,22 +18,22 @@ from cayley.lab.training.setup import RunSettings, build_task, initial_model
 
 __all__ = ["Estimate", "estimate_run", "estimate_runs"]
 
-# the first step may compile; slow ones are not repeated once so many seconds have passed
+# the first of these steps may compile; after PATIENCE seconds no further step is measured
 STEPS = 4
 PATIENCE = 1.0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take.
+    """How long a run will take.
 
     Attributes:
-        steps: How many it has.
-        step_seconds: Of one of them.
-        evaluations: How many it has.
-        evaluation_seconds: Of one of them.
-        like: The place of the run that was measured instead, among those that are estimated with
-            this one; None if it was this one.
+        steps: The number of steps.
+        step_seconds: The time of one step.
+        evaluations: The number of evaluations.
+        evaluation_seconds: The time of one evaluation.
+        like: The index, among the estimated runs, of the run that was measured instead of this one;
+            None if this one was measured.
     """
 
     steps: int
@@ -44,7 +44,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Of training and evaluation."""
+        """The time of training and evaluation."""
         return self.steps * self.step_seconds + self.evaluations * self.evaluation_seconds
 
 
@@ -52,7 +52,7 @@ def estimate_run(recipe: Recipe, settings: RunSettings) -> Estimate:
     """Measure a few steps, and a batch of an evaluation; nothing is written.
 
     Arguments:
-        recipe: What is to be run.
+        recipe: The recipe to run.
         settings: Machine and data; the data must be there.
 
     Example:
@@ -86,19 +86,20 @@ def estimate_runs(
     seconds: float,
     known: Mapping[int, tuple[float, float]] | None = None,
 ) -> list[Estimate | LabError]:
-    """Measure steps of several runs for some time; others take as long as their operations say.
+    """Measure steps of several runs for some time; estimate the others by their operations.
 
-    The least work of each network is measured first, then of each network on each task. What
-    differs in its optimizer or its length only has the same steps. Where the time is over, the run
-    of the most similar number of operations is scaled: of the same network and task if there is
-    one, else of the same network, else of any.
+    The run with the fewest operations of each network is measured first, then that of each network
+    on each task. Runs that differ only in their optimizer or their length have the same steps. A
+    run for which no time is left is estimated from the measured run with the most similar number
+    of operations: of the same network and task if there is one, else of the same network, else of
+    any network.
 
     Arguments:
-        recipes: What is to be run.
+        recipes: The recipes to run.
         settings: Machine and data; the data must be there.
         seconds: When to stop measuring; the first run is always measured.
-        known: By the place of its recipe, the seconds that training and evaluation took in a run
-            that is done.
+        known: For finished runs, by the index of the recipe: the seconds that training and
+            evaluation took.
 
     Returns:
         An estimate for each recipe, or why there is none.
@@ -164,17 +165,17 @@ class _Work:
 
 
 def _count_work(recipe: Recipe, task: Task) -> _Work:
-    """The work of a run; operations are known up to a factor that is the network's.
+    """The work of a run; operations are known up to a factor that depends on the network.
 
-    Every parameter, and every number of a square matrix that is formed of fewer, acts once at each
-    step of a sequence.
+    Every parameter, and every entry of a square matrix that is computed from fewer parameters, is
+    used once at each step of a sequence.
     """
     with torch.device("meta"):
         numbers = count_parameters(build_model(recipe.model, task))
     hidden = recipe.model.hidden
     numbers += sum(n * n for n in ([hidden] if isinstance(hidden, int) else hidden))
     input = task.batch("train", 1, Position(), seed=recipe.seed).input
-    # rows are sequences of one step, a graph is none
+    # rows count as sequences of one step, and so does a graph
     numbers *= input.shape[0] if isinstance(input, torch.Tensor) else 1
     steps, evaluations = _count(recipe, task)
     B = evaluation_batch(recipe)
@@ -185,7 +186,7 @@ def _count_work(recipe: Recipe, task: Task) -> _Work:
 
 
 def _in_order(recipes: Sequence[Recipe], works: Mapping[int, _Work]) -> list[int]:
-    """The least work of every network, then of every network on every task, then the rest."""
+    """The smallest run of every network, then of every network on every task, then the rest."""
     met: set[str | tuple[str, str]] = set()
     ranks: dict[int, tuple[bool, bool, float]] = {}
     for k in sorted(works, key=lambda k: works[k].step):
@@ -202,7 +203,7 @@ def _scaled(
     k: int,
     near: Iterable[int],
 ) -> Estimate:
-    """The estimate of a run by that of the likest of some others."""
+    """The estimate of a run from that of the most similar among some others."""
     own, work = recipes[k], works[k]
 
     def distance(j: int) -> tuple[bool, bool, float]:
@@ -230,7 +231,7 @@ def _kind(recipe: Recipe) -> tuple[str, str]:
 
 
 def _shape(recipe: Recipe) -> str:
-    """What the seconds of a step, and of an evaluation, depend on."""
+    """The settings that the time of a step, and of an evaluation, depends on."""
     training = replace(recipe.training, steps=0, epochs=0)
     return repr((recipe.task, recipe.model, training, recipe.evaluation))
 
@@ -244,7 +245,7 @@ def _count(recipe: Recipe, task: Task) -> tuple[int, int]:
 
 
 def _evaluation(recipe: Recipe, task: Task, learner: Learner, settings: RunSettings) -> float:
-    """The seconds of an evaluation: a batch of one split stands for those of all."""
+    """The seconds of an evaluation, from a batch of one split for all batches of all splits."""
     B = evaluation_batch(recipe)
     splits = evaluated_splits(recipe, task)
     learner.model.eval()
@@ -265,7 +266,7 @@ def _batches(
 
 
 def _measure(work: Callable[[Batch], Any], batches: Iterable[Batch], learner: Learner) -> float:
-    """The least seconds of a batch, over a few, fewer where they are slow."""
+    """The shortest time of a batch, in seconds, over a few batches; fewer if they are slow."""
     times: list[float] = []
     began = time.perf_counter()
     for _, batch in zip(range(STEPS), batches, strict=False):

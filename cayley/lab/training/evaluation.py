@@ -1,4 +1,4 @@
-"""Scores of a model on a split, and which of them decides."""
+"""Scores of a model on a split, and the metric that decides which is best."""
 
 import math
 from collections.abc import Callable
@@ -40,16 +40,16 @@ def score_model(
     """The metrics of a model on a split.
 
     Arguments:
-        recipe: Says how many examples a batch has.
-        task: Has the examples and the metrics.
-        model: Is put into evaluation for this.
-        split: Which part of the data.
-        seed: Of the run: what it was trained on depends on it, the other splits do not.
+        recipe: Determines the size of a batch.
+        task: The task, with the examples and the metrics.
+        model: The model; it is in evaluation mode while it is scored.
+        split: The split to score.
+        seed: The seed of the run: the training examples depend on it, the other splits do not.
         device: Where to put the batches.
-        dtype: Of floating numbers.
-        metrics: Which; None for those of the task.
+        dtype: The type of floating-point numbers.
+        metrics: The metrics to compute; None for those of the task.
         between: Called before each batch.
-        processes: Those that score the split together; None for this one alone.
+        processes: The processes that score the split together; None for this one alone.
 
     Returns:
         The value of each metric; all are finite.
@@ -88,7 +88,7 @@ def score_model(
 
 
 def check_work(recipe: Recipe, task: Task) -> None:
-    """Raise unless there is something to train on, and all that is to be scored can be."""
+    """Raise unless there are examples to train on, and everything to be scored can be scored."""
     if not task.size("train"):
         raise RecipeError(f"task: expected examples to train on, got none in {recipe.task.name}")
     splits = evaluated_splits(recipe, task)
@@ -105,7 +105,7 @@ def check_work(recipe: Recipe, task: Task) -> None:
         audio_metrics(task)
         if "test" not in splits:
             raise RecipeError(
-                "evaluation.audio: expected the split test among those that are evaluated, as its "
+                "evaluation.audio: expected the split test among the evaluated ones, as its "
                 f"sound is scored, got {', '.join(splits)}: add it to evaluation.splits, or set "
                 "evaluation.audio=false"
             )
@@ -123,7 +123,7 @@ def evaluated_splits(recipe: Recipe, task: Task) -> list[Split]:
     if not splits or (evaluation.select in ("valid", "test") and evaluation.select not in splits):
         raise RecipeError(
             f"evaluation: expected examples in the split {evaluation.select!r}, got none in "
-            f"{recipe.task.name}: choose splits and select among those that it has"
+            f"{recipe.task.name}: choose evaluation.splits and select among its splits"
         )
     return splits
 
@@ -138,9 +138,9 @@ def deciding_metric(recipe: Recipe, task: Task) -> Metric:
 
 
 def audio_metrics(task: Task) -> tuple[Metric, ...]:
-    """Scores of the sound that predictions make."""
+    """Metrics of the sound of the predictions."""
     if not isinstance(task, Speech):
-        raise RecipeError(f"evaluation.audio: expected a task of speech, got {type(task).__name__}")
+        raise RecipeError(f"evaluation.audio: expected a speech task, got {type(task).__name__}")
     missing = [package for package in PACKAGES if find_spec(package) is None]
     if missing:
         raise RecipeError(

@@ -17,11 +17,11 @@ from cayley.optim.optimizer import DenseOptimizer
 
 __all__ = ["StepGraphs", "graph_refusal", "keeps_nothing", "make_capturable", "unchanged"]
 
-# takes a batch and a state, returns the loss and the next state, neither with a history
+# takes a batch and a state, returns the loss and the next state, both detached
 Step = Callable[[Batch, Any], tuple[Tensor, Any]]
-# steps of a kind that are taken, and undone, before one is recorded
+# steps of each kind that are taken, and undone, before one is recorded
 WARM_UP = 3
-# kinds that are recorded, each with memory of its own
+# the most kinds that are recorded, since each takes its own memory
 MOST_KINDS = 16
 
 
@@ -29,9 +29,9 @@ def graph_refusal(recipe: Recipe, model: nn.Module, optimizer: Optimizer) -> str
     """Why the steps of a run cannot be recorded; None if they can.
 
     Arguments:
-        recipe: That of the run.
-        model: What learns.
-        optimizer: What moves its weights.
+        recipe: The recipe of the run.
+        model: The model.
+        optimizer: Its optimizer.
 
     Example:
         >>> from cayley.lab.recipes import find_recipe
@@ -73,7 +73,7 @@ def keeps_nothing(optimizer: Optimizer) -> bool:
 
 
 def make_capturable(optimizer: Optimizer) -> None:
-    """Have an optimizer count its steps on the device, those that it has taken included."""
+    """Have an optimizer count its steps on the device, including those already taken."""
     for each in getattr(optimizer, "optimizers", (optimizer,)):
         for group in each.param_groups:
             if "capturable" not in each.defaults:
@@ -87,24 +87,25 @@ def make_capturable(optimizer: Optimizer) -> None:
 
 
 class StepGraphs:
-    """Takes training steps by recording each kind of them once, and replaying that.
+    """Takes training steps by recording each kind of step once, and replaying the recording.
 
-    Steps are of a kind if their tensors have the same shapes and both carry a state on or both do
-    not. Learning rates are constants of a recording: where one changes, steps are recorded anew.
-    Which steps are replayed does not depend on where a run was interrupted: all but the first of a
-    run, which makes what optimizers keep, and those that cannot be recorded.
+    Two steps are of the same kind if their tensors have the same shapes, and either both or neither
+    continue from a state. Learning rates are constants of a recording: when one changes, steps are
+    recorded again. Which steps are replayed does not depend on where a run was interrupted: all
+    but the first step of a run, in which optimizers create their state, and steps that cannot be
+    recorded.
 
     Arguments:
-        step: A step that does not wait for the device.
+        step: Takes a step, without waiting for the device.
         device: A GPU.
-        memory: Gives what a step changes in place; None before the first step of a run.
+        memory: Returns what a step changes in place; None before the first step of a run.
     """
 
     def __init__(
         self, step: Step, device: torch.device, memory: Callable[[], list[Tensor] | None]
     ) -> None:
         self.step, self.memory = step, memory
-        # autograd adds gradients up on the stream on which a parameter was first used
+        # autograd accumulates gradients on the stream on which a parameter was first used
         self.stream = torch.cuda.Stream(device)
         self.warm: set[Any] = set()
         self.graphs: dict[Any, _StepGraph] = {}
@@ -114,12 +115,12 @@ class StepGraphs:
         """Take one step.
 
         Arguments:
-            batch: What to learn from.
-            state: Of the steps before; None for zero.
+            batch: The batch to learn from.
+            state: The state after the previous step; None for zero.
             rates: The learning rates.
 
         Returns:
-            The loss and the next state, which are good until the next step.
+            The loss and the next state; the next step overwrites them.
         """
         if rates != self.rates:
             self.graphs.clear()
@@ -131,13 +132,13 @@ class StepGraphs:
         return self.graphs[kind].replay(batch, state)
 
     def _record(self, kind: Any, batch: Batch, state: Any) -> bool:
-        """Whether a step could be recorded."""
+        """Record a step, if possible; return whether it was."""
         memory = self.memory()
         if kind is None or memory is None or len(self.graphs) == MOST_KINDS:
             return False
         with self._aside():
             if kind not in self.warm:
-                # kernels are compiled meanwhile, and buffers made
+                # this compiles kernels and creates buffers
                 with unchanged(memory):
                     for _ in range(WARM_UP):
                         self.step(batch, state)
@@ -147,7 +148,7 @@ class StepGraphs:
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Context on the stream of recordings, after what there was and before what will be."""
+        """Context on the stream of recordings, in order with the work on the current stream."""
         current = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -157,7 +158,7 @@ class StepGraphs:
 
 @contextmanager
 def unchanged(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Context that leaves tensors, and random numbers, as they were before it.
+    """Context after which tensors, and random number generators, are as they were before it.
 
     Example:
         >>> x = torch.ones(2)
@@ -178,7 +179,7 @@ def unchanged(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 class _StepGraph:
     def __init__(self, step: Step, batch: Batch, state: Any, stream: torch.cuda.Stream) -> None:
-        # what a graph reads stays in its place
+        # a graph always reads from the same addresses
         self.given = [tensor.clone() for tensor in _tensors(batch, state)]
         values = iter(self.given)
         input, target = next(values), next(values)
@@ -195,15 +196,15 @@ class _StepGraph:
 
 
 def _kind(batch: Batch, state: Any) -> tuple[Any, ...] | None:
-    """What steps must share to be one recording; None for those that cannot be recorded."""
-    # lengths are read by the host
+    """What steps must have in common to share a recording; None if they cannot be recorded."""
+    # the host reads lengths
     if not isinstance(batch.input, Tensor) or batch.lengths is not None:
         return None
     return tuple((tensor.shape, tensor.dtype) for tensor in _tensors(batch, state))
 
 
 def _tensors(batch: Batch, state: Any) -> list[Tensor]:
-    """Everything that a step reads and that is not the learner's."""
+    """Everything that a step reads and that does not belong to the learner."""
     assert isinstance(batch.input, Tensor)
     return [batch.input, batch.target, *_leaves(state)]
 
@@ -221,7 +222,7 @@ def _leaves(state: Any) -> list[Tensor]:
 
 
 def _filled(state: Any, values: Iterator[Tensor]) -> Any:
-    """A state of the same form with other tensors."""
+    """A state of the same structure with other tensors."""
     if isinstance(state, Tensor):
         return next(values)
     return tuple(_filled(part, values) for part in state) if isinstance(state, tuple) else state

@@ -1,4 +1,4 @@
-"""What learns: a model with its optimizers, learning rates and preconditioner."""
+"""A learner: a model with its optimizers, learning rates and preconditioner."""
 
 import copy
 import warnings
@@ -36,18 +36,18 @@ __all__ = ["Learner", "detach_state"]
 
 
 class Learner:
-    """A model and everything that moves its weights.
+    """A model and everything that changes its weights.
 
     Arguments:
-        recipe: Says how.
-        task: Says what is wrong with an answer.
+        recipe: Has the settings of the training.
+        task: Has the loss.
         model: Takes the input of a batch and a state, returns an output and a state.
         machine: Device and precision, and whether to take steps as CUDA graphs.
-        seed: Of the run.
+        seed: The seed of the run.
 
     Attributes:
-        no_graph: Why steps on a GPU are no CUDA graphs, where they were not forbidden; else empty.
-        share: The part that this process has in every step; None if it is alone.
+        no_graph: Why steps on a GPU are not CUDA graphs although they are allowed; empty otherwise.
+        share: The part of this process in every step; None if it is the only one.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Learner:
             make_capturable(self.optimizer)
 
     def _graph_refusal(self, recipe: Recipe, machine: Machine) -> str:
-        """Why steps cannot be CUDA graphs, empty if they can or need not; raise if they must."""
+        """Why steps cannot be CUDA graphs; empty if they can or need not be, raise if they must."""
         on_gpu = self.fabric.device.type == "cuda"
         if machine.graph is False or (machine.graph is None and not on_gpu):
             return ""
         if not on_gpu:
-            reason = "the device is no GPU"
+            reason = "the device is not a GPU"
         elif self.share is not None:
-            reason = "several processes exchange gradients inside of a step"
+            reason = "several processes exchange gradients inside a step"
         elif machine.precision == "bf16-mixed":
             reason = "autocast makes copies of the weights"
         else:
@@ -90,14 +90,14 @@ class Learner:
         if machine.graph and reason:
             raise RecipeError(
                 f"--graph: expected steps that can be recorded, got {recipe.name}, where {reason}: "
-                "leave it out"
+                "leave --graph out"
             )
         return reason or ""
 
     def learn(self, batch: Batch) -> Tensor:
-        """Take one step, by a batch; the recurrent state goes on from the batch before.
+        """Take one step with a batch; the recurrent state continues from the batch before.
 
-        It equals, with BNP and clipping where there are any::
+        It equals the following, with BNP and clipping only if the recipe has them::
 
             output, state = model(batch.input, None if batch.fresh else state)
             task.loss(output, batch).backward()
@@ -105,11 +105,12 @@ class Learner:
             clip_grad_norm_(model.parameters(), clip_norm)
             optimizer.step()
 
-        with rates that the length of the batch may scale, see ``optim.lr_by_length``.
+        with learning rates that may be scaled by the length of the batch, see
+        ``optim.lr_by_length``.
 
         Returns:
-            The loss before the step, a scalar on the device; of several processes, what this one
-            adds to it.
+            The loss before the step, a scalar on the device; with several processes, the part of
+            the loss that is this one's.
         """
         self.prepare(batch)
         state = self.state_before(batch)
@@ -125,19 +126,19 @@ class Learner:
         """Do what is due before the forward pass of a batch."""
         if batch.position.batch == 0:
             for module in self.model.modules():
-                # the paper computes the inverse again at the start of each epoch
+                # the paper recomputes the inverse at the start of each epoch
                 if isinstance(module, cayley.NCGRU):
                     module.refresh_()
-                # averages over the batches of an epoch
+                # it averages over the batches of an epoch
                 if isinstance(module, BatchNorm):
                     module.restart_()
 
     def state_before(self, batch: Batch) -> Any:
-        """The recurrent state that a batch begins with; None for that of the model."""
+        """The recurrent state that a batch starts from; None for the initial state of the model."""
         return None if batch.fresh else self.state
 
     def update(self, batch: Batch, state: Any) -> tuple[Tensor, Any]:
-        """The part of a step that is the device's."""
+        """The part of a step that runs on the device."""
         part = batch if self.share is None else self.share.part(batch)
         output, state = self.forward(part.input, state)
         if self.share is None:
@@ -151,7 +152,7 @@ class Learner:
         return added, detach_state(state)
 
     def move(self, batch: Batch) -> None:
-        """Change the weights by the gradients of a batch."""
+        """Update the weights with the gradients of a batch."""
         if self.bnp is not None:
             self.bnp.step()
         if self.training.clip_norm:
@@ -162,13 +163,13 @@ class Learner:
             self.optimizer.step()
 
     def end_step(self, batch: Batch) -> None:
-        """Move the schedule of the learning rates on, where it is time."""
+        """Advance the learning-rate schedule, if it is due."""
         ended = batch.next.batch == 0
         if self.schedule is not None and (ended or self.every == "step"):
             self.schedule.step()
 
     def memory(self) -> list[Tensor] | None:
-        """What a step changes in place; None before the first one, which makes some of it."""
+        """What a step changes in place; None before the first step, which creates some of it."""
         kept = self.optimizer.state.values()
         if not kept and not keeps_nothing(self.optimizer):
             return None
@@ -177,7 +178,7 @@ class Learner:
 
     @contextmanager
     def scaled_rates(self, batch: Batch) -> Iterator[None]:
-        """Take the rates × length / K for a segment of a text, if the recipe says so."""
+        """Context that scales learning rates by length / K, if ``optim.lr_by_length`` is set."""
         if self.K is None:
             yield
             return
@@ -192,16 +193,16 @@ class Learner:
                 group["lr"] = rate
 
     def rates(self) -> dict[str, float]:
-        """The learning rates, by the name of their parameters."""
+        """The learning rates, by the name of the parameter group."""
         return {group["name"]: group["lr"] for group in self.optimizer.param_groups}
 
     def is_finite(self) -> bool:
-        """Whether all weights are."""
+        """Whether all weights are finite."""
         finite = [p.isfinite().all() for p in self.model.parameters()]
         return bool(torch.stack(finite).all())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on, random numbers included, of all processes."""
+        """Everything that the next step depends on, with random states, of all processes."""
         device = self.fabric.device
         return {
             "model": self.model.state_dict(),
@@ -214,7 +215,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take what :meth:`state_dict` gave."""
+        """Load what :meth:`state_dict` returned."""
         device = self.fabric.device
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -232,13 +233,13 @@ class Learner:
             torch.cuda.set_rng_state(state["random_cuda"], device)
 
     def load_with_new_settings(self, state: dict[str, Any], steps: int) -> None:
-        """Take what :meth:`state_dict` of another recipe gave, but for the optimizer's settings.
+        """Load what :meth:`state_dict` returned for another recipe, except optimizer settings.
 
-        The learning rates are those that this recipe has at that time.
+        The learning rates are those that this recipe has at that step.
 
         Arguments:
-            state: What it gave.
-            steps: How many the schedule has behind it.
+            state: The state of the other recipe.
+            steps: The number of steps that the schedule has taken.
         """
         settings = [
             {key: value for key, value in group.items() if key != "params"}
@@ -250,26 +251,26 @@ class Learner:
             group.update(own)
         if self.schedule is not None:
             with warnings.catch_warnings():
-                # the optimizer took its steps in another session
+                # the optimizer has taken its steps in an earlier session
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 for _ in range(steps):
                     self.schedule.step()
 
 
 def segment_length(recipe: Recipe, task: Task) -> int | None:
-    """The number of steps that learning rates are for; None if they are for all alike."""
+    """The segment length for which learning rates are given; None if it does not matter."""
     if not recipe.optim.lr_by_length:
         return None
     if not isinstance(task, Text):
         raise RecipeError(
-            f"optim.lr_by_length: expected false, as the task is no text, got true for "
+            f"optim.lr_by_length: expected false, as the task is not text, got true for "
             f"{recipe.task.name}"
         )
     return task.K
 
 
 def detach_state(state: Any, device: torch.device | None = None) -> Any:
-    """A state without its history: tensors, detached, in tuples.
+    """A state of tensors in tuples, detached from the graph that computed it.
 
     Example:
         >>> detach_state((torch.ones(1, requires_grad=True) * 2, None))

@@ -40,7 +40,7 @@ from cayley.lab.training.timetable import Timetable
 
 __all__ = ["Loop"]
 
-# a longer evaluation can be interrupted, for which there is a checkpoint before it
+# a longer evaluation can be interrupted, so a checkpoint is saved before it
 LONG_SECONDS = 1.0
 REMEDY = (
     "the last good checkpoint is kept. Try a smaller learning rate (--set optim.lr=…) or clipping "
@@ -49,20 +49,20 @@ REMEDY = (
 
 
 class Loop:
-    """Training from where a run is to its end.
+    """Training from the current step of a run to its end.
 
-    Everything that the next step depends on is in the checkpoint: a loop that is restored goes on
-    as if it had never stopped, bit for bit on the same device.
+    Everything that the next step depends on is in the checkpoint: a restored loop continues as if
+    it had never stopped, bit for bit on the same device.
 
     Arguments:
-        recipe: What to do.
-        task: On what.
+        recipe: The recipe of the run.
+        task: The task to train on.
         learner: The model, and what changes its weights.
-        run: The folder.
-        reporter: What shows the progress.
-        seed: Of the examples and their order.
-        interrupts: Signals that ask to stop; None to take none.
-        checkpoint_seconds: Between two checkpoints.
+        run: The run folder.
+        reporter: Shows the progress.
+        seed: The seed of the examples and their order.
+        interrupts: Signals that ask to stop; None to ignore signals.
+        checkpoint_seconds: The time between two checkpoints.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Loop:
         self.progress = Progress()
         epoch = task.steps("train", recipe.training.batch, seed=seed)
         self.times = Timetable(recipe, epoch, self.progress, self.selection)
-        # losses wait on the device, so that it is not waited for at every step
+        # losses stay on the device, so that steps need not wait for it
         self.losses = torch.zeros(self.times.log, dtype=torch.float64, device=self.device)
         self.waiting = 0
         self.saved = -math.inf
@@ -114,7 +114,7 @@ class Loop:
         return 0 if self.interrupts is None else self.interrupts.signal
 
     def train(self) -> RunResult:
-        """Go on to the end, and write the result."""
+        """Train to the end, and write the result."""
         self.progress.watch.start()
         try:
             while self.go_on():
@@ -125,9 +125,9 @@ class Loop:
         return self.finish()
 
     def go_on(self) -> bool:
-        """Do what is due before a step; whether there is one to take.
+        """Do what is due before a step; return whether there is a step to take.
 
-        It raises if a score is not finite, and if a signal asks to stop.
+        Raises if a score is not finite, or if a signal asks to stop.
         """
         if self.times.evaluation_due:
             self.score_splits()
@@ -144,7 +144,7 @@ class Loop:
         return True
 
     def step(self) -> None:
-        """One batch."""
+        """Take one step."""
         batch = self.next_batch()
         self.take(batch, self.learner.learn(batch))
 
@@ -153,10 +153,10 @@ class Loop:
         return self.batches.batch(self.progress.position)
 
     def take(self, batch: Batch, loss: Tensor) -> None:
-        """Take a step into account that the learner has taken.
+        """Record a step that the learner has taken.
 
         Arguments:
-            batch: By which.
+            batch: The batch of the step.
             loss: The loss before the step, a scalar on the device.
         """
         progress = self.progress
@@ -172,20 +172,20 @@ class Loop:
         self.reporter.step(progress.step, self.times.epoch)
 
     def fail(self, error: NotFinite) -> None:
-        """Record that the run cannot go on."""
+        """Record that the run cannot continue."""
         self.event(NOT_FINITE, str(error))
 
     def finish(self) -> RunResult:
-        """Write the checkpoint and the result of a run that is at its end."""
+        """Write the checkpoint and the result of a run that has reached its end."""
         if self.times.stopped_early:
-            self.event("stopped early", f"nothing better in {self.selection.stale} evaluations")
+            self.event("stopped early", f"no improvement in {self.selection.stale} evaluations")
         self.save()
         result = self.result()
         self.run.finish(result)
         return result
 
     def flush(self) -> None:
-        """Take the losses that wait into account; raise if one is not finite."""
+        """Fetch the losses from the device, and add them up; raise if one is not finite."""
         first = self.progress.step - self.waiting + 1
         losses = self.losses[: self.waiting]
         share = self.learner.share
@@ -198,7 +198,7 @@ class Loop:
             self.progress.trained.add(loss)
 
     def log(self) -> None:
-        """Record the mean loss since the last time."""
+        """Record the mean loss since the last record."""
         self.flush()
         self.record(
             "train",
@@ -208,7 +208,7 @@ class Loop:
         )
 
     def score_splits(self) -> None:
-        """Score all splits; save the weights where they are the best so far."""
+        """Score all splits, and save the weights if they are the best so far."""
         progress = self.progress
         self.flush()
         if self.long:
@@ -222,7 +222,7 @@ class Loop:
         progress.evaluated = progress.step
         loss = progress.end_interval()
         for split in self.selection.add(Evaluation(progress.step, self.times.epoch, scores)):
-            # papers choose by it only where each split has its own choice
+            # papers select by the training set only if each split has its own selection
             if split != "train" or self.selection.select == "each":
                 self.save_best(split, scores)
         self.record(
@@ -262,12 +262,12 @@ class Loop:
             raise NotFinite(f"{error} after step {self.progress.step}; {REMEDY}") from error
 
     def save_best(self, split: str, scores: Scores) -> None:
-        """Keep the weights of the best evaluation by a split."""
+        """Save the weights of the best evaluation on a split."""
         weights = {"model": self.learner.model.state_dict(), "scores": scores}
         self.run.save(f"best-{split}.pt", weights | {"step": self.progress.step})
 
     def save(self) -> None:
-        """Write the checkpoint, if what it would hold is good."""
+        """Write the checkpoint; raise if a loss or a weight is not finite."""
         self.flush()
         if not self.learner.is_finite():
             raise NotFinite(f"weights are not finite after step {self.progress.step}; {REMEDY}")
@@ -284,10 +284,10 @@ class Loop:
         self.saved = time.monotonic()
 
     def restore(self, *, edited: bool = False) -> None:
-        """Go back to the checkpoint, in the metrics too.
+        """Load the checkpoint, and drop the metrics after it.
 
         Arguments:
-            edited: Whether the recipe has other settings than that of the checkpoint.
+            edited: Whether the recipe differs from that of the checkpoint.
         """
         with explain_damage(self.run.folder, "checkpoint.pt"):
             state = self.run.load("checkpoint.pt")
@@ -304,16 +304,16 @@ class Loop:
         self.run.rewind(mark)
 
     def stop_if_asked(self, signal: int) -> None:
-        """Leave, if a signal asks for it; there is a checkpoint of this step."""
+        """Raise if a signal asks to stop; the checkpoint is already written."""
         if signal:
             raise Interrupted(
-                f"stopped after step {self.progress.step}; go on with: cayley resume "
+                f"stopped after step {self.progress.step}; continue with: cayley resume "
                 f"{self.run.folder}",
                 signal,
             )
 
     def record(self, kind: str, **values: Any) -> None:
-        """Write a record down, and show it."""
+        """Write a record to the metrics, and show it."""
         record = {"kind": kind, "step": self.progress.step, "epoch": self.times.epoch, **values}
         self.run.record(record)
         self.reporter.record(record)
@@ -346,7 +346,7 @@ class Loop:
         )
 
     def audio(self) -> dict[str, float]:
-        """Scores of the sound that the selected weights make of the test set."""
+        """Scores of the sound that the selected weights predict for the test set."""
         metrics = audio_metrics(self.task)
         chosen = self.selection.selected()["test"].chosen_by
         if chosen != "last":

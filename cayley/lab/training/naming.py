@@ -1,4 +1,4 @@
-"""Names of run folders, made from the changes of a recipe."""
+"""Names of run folders, made from the changes to a recipe."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from cayley.lab.runs import Precision
 
 __all__ = ["run_folder"]
 
-# of all changes together; longer ones are cut
+# the longest text for all changes together; longer ones are cut
 LONGEST = 60
 # parts of a recipe that a key need not name, since no other part has the same keys
 PLAIN = ("task", "model", "optim", "training")
@@ -32,17 +32,17 @@ def run_folder(
     tiny: bool = False,
     precision: Precision = "32-true",
 ) -> Path:
-    """The folder of a run, from its recipe, the changes of it, and its seed.
+    """The run folder for a recipe, the changes to it, and a seed.
 
     Two sets of overrides that make the same recipe give the same folder.
 
     Arguments:
         output: The folder of all runs.
-        recipe: What to run.
-        seed: Of the run.
+        recipe: The recipe to run.
+        seed: The seed of the run.
         base: The recipe without changes; None if there are none.
         tiny: Whether a few made-up examples replace the data.
-        precision: Of the computation.
+        precision: The precision of the computation.
 
     Example:
         >>> from cayley.lab.recipes import find_recipe
@@ -63,7 +63,7 @@ def run_folder(
 
 
 def _changes(recipe: Recipe, base: Recipe) -> list[str]:
-    """A word for each changed setting; if they are ambiguous or too long, also a digest."""
+    """A word for each changed setting; also a digest if the words are ambiguous or too long."""
     ours, theirs = flatten(recipe), flatten(base)
     changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     if "task.name" in changed:

@@ -1,4 +1,4 @@
-"""Optimizers, a schedule of learning rates, and BNP from the settings of a recipe."""
+"""Optimizers, learning-rate schedules and BNP from the settings of a recipe."""
 
 import copy
 import difflib
@@ -18,7 +18,7 @@ from cayley.preconditioners import BNP
 
 __all__ = ["build_bnp", "build_optimizer", "build_schedule", "rebase_along"]
 
-# one needs the loss several times within a step, the other sparse gradients
+# LBFGS needs the loss several times within a step, SparseAdam needs sparse gradients
 UNUSABLE = ("LBFGS", "SparseAdam")
 # arguments that mean the same in all schedules
 COUNTS = ("step_size", "T_max", "T_0", "T_mult", "total_iters", "total_steps", "step_size_up")
@@ -73,7 +73,7 @@ def build_optimizer(settings: OptimSettings, model: nn.Module) -> Optimizer:
 def _choose(
     rest: tuple[str, dict[str, Any]], name: str, options: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """Class and options; those of the rest if there are no others."""
+    """Class and options; those of the other parameters if none are given."""
     if not name or name == rest[0]:
         return rest[0], options or rest[1]
     return name, options
@@ -83,13 +83,13 @@ def _make(name: str, options: dict[str, Any], groups: list[dict[str, Any]], key:
     kind = _find(name, key, Optimizer, cayley.optim, torch.optim)
     try:
         return kind(groups, **options)
-    # classes of torch fail in many ways if an option is of the wrong kind
+    # classes of torch raise many kinds of errors for an option of the wrong type
     except Exception as error:
         raise RecipeError(f"optim: {name} refuses these settings: {error}") from error
 
 
 def rebase_along(settings: OptimSettings, model: nn.Module, optimizer: Optimizer) -> None:
-    """Let an optimizer choose D of scaled Cayley transforms again, if the settings say so.
+    """Let an optimizer rebase D of scaled Cayley transforms, if the settings say so.
 
     Example:
         >>> settings, model = OptimSettings("Adam", lr=1e-3, rebase="auto"), nn.Linear(2, 2)
@@ -111,15 +111,15 @@ def rebase_along(settings: OptimSettings, model: nn.Module, optimizer: Optimizer
 def build_schedule(
     settings: ScheduleSettings, optimizer: Optimizer, steps: int
 ) -> lr_scheduler.LRScheduler | None:
-    """The schedule of the learning rates; None if they stay.
+    """The learning-rate schedule; None if the rates are constant.
 
-    It is tried out for as many steps as it will take, up to ten thousand: if it fails, or if rates
-    are negative or infinite, that is an error before the run starts.
+    It is tried out for as many steps as it will take, up to ten thousand: if it fails, or if a rate
+    is negative or not finite, an error is raised before the run starts.
 
     Arguments:
         settings: Its class and arguments.
-        optimizer: Whose rates change.
-        steps: How many it will take.
+        optimizer: The optimizer whose rates change.
+        steps: The number of steps that the schedule will take.
 
     Example:
         >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
@@ -134,14 +134,14 @@ def build_schedule(
     kind = _find(settings.name, "optim.schedule.name", lr_scheduler.LRScheduler, lr_scheduler)
     if kind is lr_scheduler.ReduceLROnPlateau:
         raise RecipeError(
-            "optim.schedule.name: expected one that needs no metric, got " + settings.name
+            "optim.schedule.name: expected a schedule that needs no metric, got " + settings.name
         )
     for name, value in settings.options.items():
         convert(value, ALLOWED.get(name, Any), f"optim.schedule.{name}")
     try:
         schedule = kind(optimizer, **settings.options)
         wrong = _try_out(schedule, optimizer, min(steps, TRIED))
-    # what fails in a formula may be of any kind, such as a division by zero
+    # a formula may fail with any error, such as a division by zero
     except Exception as error:
         raise RecipeError(
             f"optim.schedule: {settings.name} refuses these settings: {error}"
@@ -152,7 +152,7 @@ def build_schedule(
 
 
 def _try_out(schedule: lr_scheduler.LRScheduler, optimizer: Optimizer, steps: int) -> str:
-    """What is wrong with a rate, else empty; the schedule is restored afterwards."""
+    """What is wrong with a learning rate, or empty; the schedule is restored afterwards."""
     state = copy.deepcopy(schedule.state_dict())
     groups = [
         {key: value for key, value in group.items() if key != "params"}
@@ -160,7 +160,7 @@ def _try_out(schedule: lr_scheduler.LRScheduler, optimizer: Optimizer, steps: in
     ]
     wrong = ""
     with warnings.catch_warnings():
-        # without letting the optimizer take a step
+        # torch warns if a schedule takes a step before its optimizer
         warnings.simplefilter("ignore")
         for step in range(1, steps + 1):
             schedule.step()
@@ -186,7 +186,7 @@ def build_bnp(settings: dict[str, Any], model: nn.Module) -> BNP | None:
 
 
 def _find(name: str, key: str, kind: type, *places: Any) -> Any:
-    """A class of a kind by its name in one of several modules."""
+    """A subclass of a class, by its name in one of several modules."""
     found = {
         each: value
         for place in reversed(places)

@@ -1,4 +1,4 @@
-"""The progress of a run: counters, means and clocks, all of which are in a checkpoint."""
+"""The progress of a run: counters, means and stopwatches, all saved in a checkpoint."""
 
 import time
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ __all__ = ["Mean", "Progress", "Stopwatch"]
 
 @dataclass
 class Mean:
-    """A mean of numbers that are added one by one, exact for any grouping."""
+    """A running mean, which does not depend on how its numbers are grouped."""
 
     total: float = 0.0
     count: int = 0
@@ -22,7 +22,7 @@ class Mean:
         self.count += 1
 
     def take(self) -> float | None:
-        """The mean, or None if there are no numbers; then start again."""
+        """Return the mean, or None if there are no numbers, and start again."""
         value = self.total / self.count if self.count else None
         self.total, self.count = 0.0, 0
         return value
@@ -30,22 +30,22 @@ class Mean:
 
 @dataclass
 class Stopwatch:
-    """Seconds that pass while it runs."""
+    """Counts the seconds while it is running."""
 
     passed: float = 0.0
     since: float | None = None
 
     @property
     def seconds(self) -> float:
-        """Those so far."""
+        """The seconds so far."""
         return self.passed + (0.0 if self.since is None else time.perf_counter() - self.since)
 
     def start(self) -> None:
-        """Run."""
+        """Start counting."""
         self.since = time.perf_counter()
 
     def stop(self) -> None:
-        """Stand still."""
+        """Stop counting."""
         self.passed, self.since = self.seconds, None
 
 
@@ -55,14 +55,14 @@ class Progress:
 
     Attributes:
         step: The number of completed steps.
-        position: In the batches of the task.
+        position: The position in the batches of the task.
         evaluated: The step of the last evaluation; −1 if there was none.
-        logged: The mean loss since the last record of it.
+        logged: The mean loss since it was last recorded.
         trained: The mean loss since the last evaluation.
-        best_train_loss: The smallest of these; None if there was none.
+        best_train_loss: The smallest mean loss between two evaluations; None if there was none.
         watch: The time that training took, over all sessions.
         evaluation_seconds: The time that evaluation took.
-        epoch_began: The time on the watch when the epoch began.
+        epoch_began: What the watch showed when the epoch began.
         epoch_seconds: The time that each epoch took.
     """
 
@@ -78,7 +78,7 @@ class Progress:
     epoch_seconds: list[float] = field(default_factory=list)
 
     def end_epoch(self) -> None:
-        """Note how long it took."""
+        """Record how long the epoch took."""
         now = self.watch.seconds
         self.epoch_seconds.append(now - self.epoch_began)
         self.epoch_began = now
@@ -92,7 +92,7 @@ class Progress:
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as numbers."""
+        """Everything, as plain numbers."""
         return {
             "step": self.step,
             "position": (self.position.epoch, self.position.batch),

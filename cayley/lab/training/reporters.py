@@ -1,4 +1,4 @@
-"""What shows the progress of a run: a bar at a terminal, lines in a log, JSON, or nothing."""
+"""Reporters show the progress of a run: as a bar, as lines, as JSON, or not at all."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ class Reporter(ABC):
 
     @abstractmethod
     def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
-        """A run of a model begins, or goes on after a step; ``run.json`` has the description."""
+        """A run starts, or continues after a step; the description is that in ``run.json``."""
 
     @abstractmethod
     def step(self, step: int, epoch: float) -> None:
@@ -42,7 +42,7 @@ class Reporter(ABC):
 
     @abstractmethod
     def evaluate(self, split: str, batch: int, batches: int) -> None:
-        """A batch of an evaluation begins, after so many of those of a split."""
+        """An evaluation starts a batch, after ``batch`` of the ``batches`` of a split."""
 
     @abstractmethod
     def record(self, record: Record) -> None:
@@ -50,7 +50,7 @@ class Reporter(ABC):
 
     @abstractmethod
     def end(self, result: RunResult | None) -> None:
-        """The run is finished; None if it was left before."""
+        """The run is finished; None if it stopped before its end."""
 
 
 class Quiet(Reporter):
@@ -73,10 +73,10 @@ class Quiet(Reporter):
 
 
 class JSON(Reporter):
-    """Prints a JSON object a line: the description, every record of the metrics, the result.
+    """Prints JSON objects, one a line: the description, every record of the metrics, the result.
 
     Arguments:
-        **tag: What every line says, to tell the lines of several runs apart.
+        **tag: Added to every line, to tell the lines of several runs apart.
     """
 
     def __init__(self, **tag: Any) -> None:
@@ -93,7 +93,7 @@ class JSON(Reporter):
         """Nothing."""
 
     def record(self, record: Record) -> None:
-        """Print it."""
+        """Print the record."""
         self._print(record)
 
     def end(self, result: RunResult | None) -> None:
@@ -106,17 +106,17 @@ class JSON(Reporter):
 
 
 class Plain(Reporter):
-    """Prints a line for each evaluation, and one a minute in between, to the standard error.
+    """Prints a line for each evaluation, and one a minute in between, to standard error.
 
     Arguments:
-        seconds: Between two lines of training.
+        seconds: The time between two lines during training.
     """
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds = seconds
 
     def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
-        """Say what it is about."""
+        """Print what the run is about."""
         self.title = title(description)
         self.metric = description.metric.name
         self.clock = Clock(step, description.steps)
@@ -125,10 +125,10 @@ class Plain(Reporter):
             self._print(line)
 
     def step(self, step: int, epoch: float) -> None:
-        """Nothing: records show enough."""
+        """Nothing, since records show enough."""
 
     def evaluate(self, split: str, batch: int, batches: int) -> None:
-        """Say now and then how far it is."""
+        """Print now and then how far the evaluation is."""
         self.clock.pause()
         now = time.monotonic()
         if now - self.shown >= self.seconds:
@@ -147,14 +147,14 @@ class Plain(Reporter):
         self._print(f"{sentence(record, self.metric)}{left and f'  ({left})'}")
 
     def end(self, result: RunResult | None) -> None:
-        """Nothing: the command prints the result."""
+        """Nothing, since the command prints the result."""
 
     def _print(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
 class Live(Reporter):
-    """Shows a bar with step rate, time left, loss, metric and baseline; evaluations above it."""
+    """Shows a bar with rate, time left, loss, metric and baseline, and evaluations above it."""
 
     def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
         """Show the bar."""
@@ -182,14 +182,14 @@ class Live(Reporter):
         self.progress.start()
 
     def step(self, step: int, epoch: float) -> None:
-        """Move the bar, ten times a second."""
+        """Move the bar, at most ten times a second."""
         if self._is_time():
             parts = (self.clock.words(step), self.loss, self.score, self.baseline)
             words = "  ".join(part for part in parts if part)
             self.progress.update(self.bar, completed=step, words=words)
 
     def evaluate(self, split: str, batch: int, batches: int) -> None:
-        """Show beside the bar how far it is."""
+        """Show beside the bar how far the evaluation is."""
         self.clock.pause()
         if self._is_time():
             self.progress.update(self.bar, words=evaluation_words(split, batch, batches))
@@ -208,11 +208,11 @@ class Live(Reporter):
         self.progress.console.print(sentence(record, self.metric), soft_wrap=True)
 
     def end(self, result: RunResult | None) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.progress.stop()
 
     def _is_time(self) -> bool:
-        """Whether the last look is a tenth of a second ago."""
+        """Whether the last update is a tenth of a second ago."""
         now = time.monotonic()
         due = now - self.shown >= 0.1
         self.shown = now if due else self.shown
@@ -220,7 +220,7 @@ class Live(Reporter):
 
 
 def choose_reporter(quiet: bool, as_json: bool) -> Reporter:
-    """The reporter that suits: a bar at a terminal, lines elsewhere."""
+    """The reporter for the options; by default a bar at a terminal, and lines elsewhere."""
     if as_json:
         return JSON()
     if quiet:
@@ -229,7 +229,7 @@ def choose_reporter(quiet: bool, as_json: bool) -> Reporter:
 
 
 def choose_reporters(quiet: bool, as_json: bool, folders: Sequence[Path]) -> list[Reporter]:
-    """Those of runs that go on together: JSON of all, or else one stands for the others."""
+    """Reporters of runs that train together: JSON for all, or else only one run is shown."""
     if as_json:
         return [JSON(run=str(folder)) for folder in folders]
     reporters: list[Reporter] = [Quiet() for _ in folders]
@@ -245,12 +245,12 @@ def title(description: RunDescription) -> str:
 
 
 def headlines(description: RunDescription, step: int) -> list[str]:
-    """What a run is about, in two lines."""
+    """A summary of a run, in two lines."""
     machine = description.machine
     threads = f"{machine.threads} thread{'' if machine.threads == 1 else 's'}"
     where = f"{machine.accelerator}, {machine.precision}, {threads}"
     where += ", steps as CUDA graphs" if machine.graph else ""
-    where += f", steps not as CUDA graphs: {machine.no_graph}" if machine.no_graph else ""
+    where += f", no CUDA graphs: {machine.no_graph}" if machine.no_graph else ""
     where += f", {machine.processes} processes" if machine.processes > 1 else ""
     begin = f", from step {step}" if step else ""
     return [
@@ -261,7 +261,7 @@ def headlines(description: RunDescription, step: int) -> list[str]:
 
 
 def baseline(description: RunDescription) -> str:
-    """What the naive predictor gets."""
+    """The score of the naive predictor."""
     scores = description.baseline
     split = "valid" if "valid" in scores else next(iter(scores))
     return f"baseline {short_number(scores[split][description.metric.name])}"

@@ -1,4 +1,4 @@
-"""A run with its weights, to be looked at again."""
+"""A run that is loaded with its weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,14 @@ __all__ = ["RestoredRun", "check_trusted", "load_model", "restore_run"]
 
 @dataclass(frozen=True)
 class RestoredRun:
-    """What a run has learnt.
+    """A run with its trained model.
 
     Attributes:
-        folder: Of the run.
-        description, recipe: What it was started with.
+        folder: The run folder.
+        description, recipe: The description and the recipe of the run.
         settings: Machine and data.
-        task: What it was trained on.
-        model: With its weights, on the CPU.
+        task: The task that it was trained on.
+        model: The model with its weights, on the CPU.
     """
 
     folder: Path
@@ -43,13 +43,13 @@ def restore_run(
     data: Path | None = None,
     trust: bool = False,
 ) -> RestoredRun:
-    """Read a run, which may still be going on, with its weights.
+    """Load a run, which need not be finished, with its weights.
 
     Arguments:
-        folder: Of the run.
-        weights: Which, see :func:`~cayley.lab.runs.weights.read_weights`.
-        split: What they are to be scored on.
-        device: Another one than that of the run; empty for the same.
+        folder: The run folder.
+        weights: Which weights, see :func:`~cayley.lab.runs.weights.read_weights`.
+        split: The split that they are to be scored on.
+        device: A different device than that of the run; empty for the same.
         data: Where the data are now; None for the same place.
         trust: Whether the recipe may name a module outside cayley, whose code then runs.
     """
@@ -68,7 +68,7 @@ def load_model(folder: Path | str, *, trust: bool = False) -> nn.Module:
     """The trained network of a run, or of an archive with weights, on the CPU, for evaluation.
 
     Arguments:
-        folder: Of the run.
+        folder: The run folder.
         trust: Whether the recipe may name a module outside cayley, whose code then runs.
     """
     return restore_run(Path(folder), device="cpu", trust=trust).model.eval()
@@ -78,15 +78,15 @@ def check_trusted(folder: Path, recipe: Recipe, trust: bool = False) -> None:
     """Raise if a run's recipe names a module outside cayley, unless it is trusted.
 
     Arguments:
-        folder: Of the run.
-        recipe: Of the run.
-        trust: Whether it may.
+        folder: The run folder.
+        recipe: The recipe of the run.
+        trust: Whether the recipe may name such a module.
     """
     for key, name in (("task.name", recipe.task.name), ("model.name", recipe.model.name)):
         module, colon, _ = name.partition(":")
         if colon and module.partition(".")[0] != "cayley" and not trust:
             raise RunError(
                 f"expected a recipe in {folder} that names classes of cayley, got {key} = "
-                f"{name!r}, and to go on runs the code of the module {module}: if you trust it, "
+                f"{name!r}, which would run the code of the module {module}: if you trust it, "
                 "add --trust"
             )

@@ -1,4 +1,4 @@
-"""Samples of a network: the continuation of a text, the sound of its predictions."""
+"""Samples of a network: a text that it continues, or the sound of its predictions."""
 
 import io
 import wave
@@ -20,7 +20,7 @@ SECONDS = 4
 
 
 def has_samples(task: str) -> bool:
-    """Whether there are samples of networks for a task, given by its name.
+    """Whether networks for a task, given by its name, can produce samples.
 
     Example:
         >>> has_samples("characters"), has_samples("adding")
@@ -32,11 +32,11 @@ def has_samples(task: str) -> bool:
 def write_samples(
     folder: Path, *, device: str = "", data: Path | None = None, trust: bool = False
 ) -> list[str]:
-    """Write samples of the network of a run, with its selected weights, to its folder.
+    """Write samples of a run's network, with its selected weights, to the run folder.
 
     Arguments:
-        folder: Of the run; it is finished.
-        device: Another one than that of the run; empty for the same.
+        folder: The folder of a finished run.
+        device: A different device than that of the run; empty for the same.
         data: Where the data are now; None for the same place.
         trust: Whether the recipe may name a module outside cayley, whose code then runs.
 
@@ -52,9 +52,9 @@ def write_samples(
 
 @torch.no_grad()
 def make_samples(run: RestoredRun) -> dict[str, bytes]:
-    """The samples for a task that has any, as the contents of files by name.
+    """Samples for a task that has any, as the contents of files by name.
 
-    For a text it is the network's continuation of the beginning of the test set; for speech, a
+    For a text, the network continues the beginning of the test set; for speech, the samples are a
     recording of the test set and the same recording made from the predictions.
     """
     fabric = run.settings.machine.fabric()
@@ -75,13 +75,13 @@ def make_samples(run: RestoredRun) -> dict[str, bytes]:
 def go_on(model: torch.nn.Module, start: Tensor, task: Text) -> list[int]:
     """Tokens drawn one after the other from the predictions of a network.
 
-    Segments are run again from their first token, so that a normalisation over time sees the same
-    as in training.
+    Every token is predicted from the first token of its segment on, so that a normalisation over
+    time sees the same as in training.
 
     Arguments:
-        model: In evaluation mode.
+        model: The network, in evaluation mode.
         start: The tokens to continue, (N).
-        task: Of the network.
+        task: The task of the network.
     """
     draws = torch.Generator().manual_seed(0)
     state, segment, said = None, start, []
@@ -100,7 +100,7 @@ def go_on(model: torch.nn.Module, start: Tensor, task: Text) -> list[int]:
 
 
 def _wave(x: Tensor, rate: int) -> bytes:
-    """The first seconds as a file of 16-bit samples."""
+    """The first seconds as a WAV file with 16-bit samples."""
     x = x[: SECONDS * rate].cpu()
     whole = (x * 32767 / x.abs().max().clamp_min(1.0)).round().to(torch.int16)
     file = io.BytesIO()

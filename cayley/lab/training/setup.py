@@ -40,17 +40,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How to run a recipe, apart from what the recipe says.
+    """Settings of a run that are not in its recipe.
 
     Arguments:
         machine: Device, precision and threads.
         data: The user's folder or file of data.
         download: Whether missing files may be fetched.
         check: Whether files must have the published checksums.
-        tiny: Whether a few made-up examples stand for the data.
-        overrides: What was changed in the recipe, for the record.
-        checkpoint_seconds: Between two checkpoints.
-        trial: Of a sweep, for the record.
+        tiny: Whether a few made-up examples replace the data.
+        overrides: The changes to the recipe, for the record.
+        checkpoint_seconds: The time between two checkpoints.
+        trial: The trial of a sweep, for the record.
     """
 
     machine: Machine = field(default_factory=Machine)
@@ -64,7 +64,7 @@ class RunSettings:
 
 
 def reads_files(task: TaskSettings) -> bool:
-    """Whether a task takes the user's data."""
+    """Whether a task reads data files."""
     try:
         return "source" in signature(task_class(task.name)).parameters
     except (TypeError, ValueError) as error:
@@ -79,7 +79,7 @@ def build_task(task: TaskSettings, settings: RunSettings) -> Task:
     try:
         made = make_task(task.name, **task.settings, **place)
     except RecipeError:
-        # it names the setting
+        # the error already names the setting
         raise
     except (TypeError, ValueError) as error:
         raise RecipeError(f"task: {error}") from error
@@ -87,7 +87,7 @@ def build_task(task: TaskSettings, settings: RunSettings) -> Task:
 
 
 def initial_model(recipe: Recipe, task: Task, seed: int, machine: Machine) -> nn.Module:
-    """The model of a recipe, drawn by a seed; as large as the paper says, if that is known."""
+    """The model of a recipe, initialised with a seed; raise if its size is not the paper's."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(machine.dtype)
     try:
@@ -107,7 +107,7 @@ def initial_model(recipe: Recipe, task: Task, seed: int, machine: Machine) -> nn
 
 
 def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescription:
-    """What ``run.json`` says of a run that begins."""
+    """The content of ``run.json`` for a new run."""
     task, learner = loop.task, loop.learner
     splits = [split for split in SPLITS if task.size(split)]
     place = None if settings.data is None else str(settings.data.resolve())
@@ -148,19 +148,19 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
 def restore_settings(
     description: RunDescription, device: str = "", data: Path | None = None
 ) -> RunSettings:
-    """The settings of a run that was begun before.
+    """The settings of an existing run.
 
     Arguments:
-        description: Of the run.
-        device: Another one; empty for the same.
+        description: The description of the run.
+        device: A different device; empty for the same.
         data: Where the data are now; None for the same place.
     """
     machine, place = description.machine, description.data
     accelerator, graph = machine.accelerator, machine.graph
     if find_processes().several:
-        # each has a device of its own, and steps that are no graphs
+        # each process has its own device, and steps are not graphs
         accelerator, graph = accelerator.partition(":")[0], False
-    # the same numbers, unless the device is another
+    # graphs are kept for the sake of the same numbers, and there are none on a CPU
     graph = graph and device != "cpu"
     if data is None and place.folder is not None:
         data = Path(place.folder)

@@ -2,8 +2,9 @@
 
 The gradient of a batch is a sum over its examples, and ``DistributedDataParallel`` adds up what the
 processes contribute to it. So every process makes the whole batch, which is a function of its
-position, goes forward and backward with some of the examples, and divides by what the loss of the
-whole batch divides by: a mean of the means would weigh examples by the process that has them.
+position, runs the forward and backward pass on some of the examples, and divides by the same number
+as the loss of the whole batch: in a mean of means, the weight of an example would depend on its
+process.
 """
 
 from dataclasses import replace
@@ -49,10 +50,10 @@ def check_shares(recipe: Recipe, task: Task, model: nn.Module, processes: int) -
     """Raise unless processes can train a model together.
 
     Arguments:
-        recipe: Says how many examples a batch has.
-        task: What the batches are of.
-        model: Whose statistics over the batch must be known.
-        processes: How many there are.
+        recipe: Determines the size of a batch.
+        task: The task of the recipe.
+        model: The model, whose statistics over the batch the processes must be able to share.
+        processes: The number of processes.
     """
     if processes == 1:
         return
@@ -75,10 +76,11 @@ def take_rows(batch: Batch, task: Task, rank: int, count: int) -> Batch:
     """The examples of a batch that a process learns from.
 
     Arguments:
-        batch: The whole of it.
-        task: Says which axis is that of the examples.
-        rank: The number of the process.
-        count: How many processes there are. The first ones have one more where it does not fit.
+        batch: The whole batch.
+        task: Determines which axis is that of the examples.
+        rank: The rank of the process.
+        count: The number of processes. If it does not divide the batch, the first processes get one
+            example more.
 
     Example:
         >>> from cayley.lab.tasks import Position, make_task
@@ -102,17 +104,18 @@ def take_rows(batch: Batch, task: Task, rank: int, count: int) -> Batch:
 
 
 class Share:
-    """What one of several processes does of every step.
+    """The part of one of several processes in every step.
 
-    A batch of fewer examples than processes, such as the last of an epoch may be, is learnt from by
-    all of them, each with all of it.
+    If a batch has fewer examples than there are processes, as the last of an epoch may have, every
+    process learns from the whole batch.
 
     Arguments:
-        task: What the batches are of.
-        model: Whose statistics over the batch are those of all processes.
+        task: The task of the batches.
+        model: The model, whose statistics over the batch are computed over all processes.
         bnp: Its preconditioner, if it has one.
-        processes: Which process this is.
-        seed: Of the run: dropout draws by it, the position of the batch and the process.
+        processes: The processes, and which of them this is.
+        seed: The seed of the run; what dropout draws depends on it, on the position of the batch
+            and on the rank of the process.
     """
 
     def __init__(
@@ -125,7 +128,7 @@ class Share:
         self.whole: bool | None = None
 
     def part(self, batch: Batch) -> Batch:
-        """What this process learns from."""
+        """The examples that this process learns from."""
         rank, count = self.processes.rank, self.processes.count
         self._synchronize(batch.target.shape[self.axis] < count)
         place = batch.position
@@ -144,16 +147,16 @@ class Share:
             self.bnp.sync = not whole
 
     def loss(self, output: Tensor, part: Batch, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What to go backward from, and what this process adds to the loss of a batch.
+        """The loss to call backward on, and this process's part of the loss of a batch.
 
         Arguments:
-            output: Of the examples of this process.
-            part: These examples.
-            batch: All of them.
+            output: The output for the examples of this process.
+            part: The examples of this process.
+            batch: The whole batch.
 
         Returns:
-            A scalar whose gradients have the gradient of the batch's loss as their mean over the
-            processes, and one whose sum over the processes is this loss.
+            A scalar whose gradient, averaged over the processes, is that of the batch's loss; and
+            a scalar whose sum over the processes is this loss.
         """
         count = self.processes.count
         if self.whole:
@@ -164,12 +167,12 @@ class Share:
             return loss * count, loss.detach() / count
         mine, all_ = self.task.weight(part), self.task.weight(batch)
         loss = self.task.loss(output, part)
-        # the mean of no answers is not a number, and what it weighs is 0
+        # the mean over no answers is NaN, and its weight is 0
         loss = torch.where(mine > 0, loss, 0) * (mine / all_).to(loss)
         return loss * count, loss.detach()
 
     def _outputs(self, output: Tensor, batch: Batch) -> Tensor:
-        """Those of all processes; only those of this one have a gradient."""
+        """The outputs of all processes; only those of this one have a gradient."""
         B, count = batch.target.shape[self.axis], self.processes.count
         most = -(-B // count)
         shape = [*output.shape]
@@ -185,14 +188,14 @@ class Share:
         return torch.cat(parts, self.axis)
 
     def total(self, losses: Tensor) -> Tensor:
-        """The losses of batches, from what each process added to them."""
+        """The losses of batches, summed over the parts of all processes."""
         losses = losses.clone()
         if losses.numel():
             dist.all_reduce(losses)
         return losses
 
     def whole_state(self, state: Any) -> Any:
-        """The recurrent state of all examples, from that of each process's."""
+        """The recurrent state of all examples, gathered from all processes."""
         if state is None or self.whole:
             return state
         found: list[Any] = [None] * self.processes.count
@@ -200,7 +203,7 @@ class Share:
         return _joined(found)
 
     def own_state(self, state: Any) -> Any:
-        """The recurrent state of this process's examples, of that of all."""
+        """The recurrent state of this process's examples, taken from that of all examples."""
         if isinstance(state, Tensor):
             parts = state.tensor_split(self.processes.count, 1)
             return parts[self.processes.rank].contiguous()
@@ -210,7 +213,7 @@ class Share:
 
 
 def _weighs(task: Task) -> bool:
-    """Whether a task says what its loss divides by; a loss of its own needs a weight of its own."""
+    """Whether a task has the weight that belongs to its loss: one class must define both."""
     owners = [
         next(kind for kind in type(task).__mro__ if name in vars(kind))
         for name in ("loss", "weight")

@@ -1,4 +1,4 @@
-"""Scalars, histograms and pictures of a run for TensorBoard, with torch's own writer."""
+"""Scalars, histograms and figures of a run for TensorBoard, with torch's own writer."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["FOLDER", "TensorBoard", "check_tensorboard"]
 
-# in that of the run
+# inside the run folder
 FOLDER = "tensorboard"
 
 
 class TensorBoard(Reporter):
-    """Writes the course of a run for TensorBoard, and passes it on to another reporter.
+    """Writes the progress of a run for TensorBoard, and passes it on to another reporter.
 
     At every record it writes scalars; at every evaluation also histograms of the weights and, for
     networks with recurrent layers of this package, the distance of W from the orthogonal matrices,
-    its spectrum and the angles of D. Training does not change.
+    its spectrum and the angles of D. This does not affect training.
 
     Arguments:
         inner: The other reporter, which shows the progress.
-        folder: Of the run; ``tensorboard --logdir`` takes it, or one above it.
+        folder: The run folder; give it, or a folder above it, to ``tensorboard --logdir``.
     """
 
     def __init__(self, inner: Reporter, folder: Path) -> None:
@@ -38,22 +38,22 @@ class TensorBoard(Reporter):
         self.writer: SummaryWriter | None = None
 
     def begin(self, description: RunDescription, step: int, model: nn.Module) -> None:
-        """Open the files; what they contain after the step of the checkpoint is dropped."""
+        """Open the files; their content after the step of the checkpoint is dropped."""
         self.inner.begin(description, step, model)
         self.model = model
         self.measures = [measure for name, measure in MEASURES.items() if _serves(model, name)]
         self.writer = _open(self.folder / FOLDER, step)
 
     def step(self, step: int, epoch: float) -> None:
-        """Only the other reporter."""
+        """Only pass it on."""
         self.inner.step(step, epoch)
 
     def evaluate(self, split: str, batch: int, batches: int) -> None:
-        """Only the other reporter."""
+        """Only pass it on."""
         self.inner.evaluate(split, batch, batches)
 
     def record(self, record: Record) -> None:
-        """Write it down."""
+        """Write the numbers of a record and, after an evaluation, the diagnostics."""
         self.inner.record(record)
         assert self.writer is not None
         step = record["step"]

@@ -13,10 +13,10 @@ LONGEST_LOG = 10_000
 
 
 def schedule_steps(recipe: Recipe, epoch: int) -> int:
-    """How many steps the schedule of learning rates takes in a run.
+    """How many steps the learning-rate schedule takes in a run.
 
     Arguments:
-        recipe: The recipe, which defines when it takes one.
+        recipe: The recipe, which says whether the schedule takes a step every step or epoch.
         epoch: The number of training steps of an epoch.
 
     Example:

@@ -30,14 +30,15 @@ __all__ = ["Member", "train_together"]
 
 @dataclass(frozen=True)
 class Member:
-    """A run among others.
+    """One of several runs that are trained together.
 
     Arguments:
-        recipe: What to do.
-        folder: Of the run. One that was begun there goes on, one that is finished stays as it is.
-        seed: Of the run.
-        settings: Machine and data; the machine is that of all members.
-        reporter: What shows its progress.
+        recipe: The recipe of the run.
+        folder: The run folder. An unfinished run in it is continued; a finished one is left as it
+            is.
+        seed: The seed of the run.
+        settings: Machine and data; the machine is the same for all members.
+        reporter: Shows the progress of the run.
     """
 
     recipe: Recipe
@@ -52,22 +53,22 @@ def train_together(
 ) -> list[RunResult | LabError]:
     """Train several runs at once, each as if it were alone, up to rounding.
 
-    Every run has its own data, folder, metrics and checkpoints, and can be gone on with alone. In a
-    step, networks that are built alike and whose batches have the same shape go through one forward
-    and one backward pass. A run that ends, or fails because a number is not finite, leaves the
-    others to go on. The seconds of a run are those in which it learnt, together with the others.
+    Every run has its own data, folder, metrics and checkpoints, and can be resumed alone. In a
+    step, networks of the same architecture whose batches have the same shape share one forward and
+    one backward pass. When a run ends, or fails because a number is not finite, the others
+    continue. The training time of a run is the time of its steps, which it shares with the others.
 
     Arguments:
         members: The runs.
         interrupts: Signals that ask to stop.
 
     Returns:
-        For each run its result, or why it failed.
+        For each run, its result or the error that ended it.
     """
     tasks: dict[str, Task] = {}
     learners: dict[int, Learner] = {}
     results: dict[int, RunResult | LabError] = {}
-    # before there is a folder: what cannot work leaves nothing behind
+    # checked before any folder is made, so that a mistake leaves nothing behind
     for k, member in enumerate(members):
         if (member.folder / "result.json").exists():
             description, _ = read_run(member.folder)
@@ -94,7 +95,7 @@ def train_together(
 
 
 def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interrupts | None) -> Loop:
-    """The loop of a run that begins, or goes on from its checkpoint."""
+    """The loop of a run, which starts, or continues from its checkpoint."""
     recipe, settings = member.recipe, member.settings
     loop = Loop(
         recipe,
@@ -113,7 +114,7 @@ def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interru
         if run.has("checkpoint.pt"):
             loop.restore()
         else:
-            # without it the run starts over, and what was recorded before does not count
+            # without a checkpoint the run starts over, and earlier records do not count
             run.rewind(Mark())
     else:
         description = describe(recipe, loop, settings)
@@ -125,12 +126,12 @@ def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interru
 
 
 class _Company:
-    """The loops of runs that go on together.
+    """The loops of runs that are trained together.
 
     Arguments:
         members: All runs.
-        going: The loops of those that go on, by their number; they leave as they end.
-        results: Of those that have ended, by their number.
+        going: The loops of unfinished runs, by index; a run is removed when it ends.
+        results: The results of runs that have ended, by index.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class _Company:
         self.ensembles: dict[tuple[str, str], Ensemble] = {}
 
     def train(self) -> None:
-        """Go on until all have ended; raise if a signal asks to stop, after all checkpoints."""
+        """Train until all runs have ended; raise if a signal asks to stop, after saving all."""
         while self.going:
             interrupted: list[Interrupted] = []
             for k, loop in [*self.going.items()]:
@@ -154,18 +155,18 @@ class _Company:
                     self._fail(k, error)
                 except Interrupted as error:
                     interrupted.append(error)
-                # evaluations and checkpoints of others are not this one's time
+                # evaluations and checkpoints of other runs do not count as this one's time
                 loop.progress.watch.stop()
             if interrupted:
                 count = len(self.going)
                 raise Interrupted(
-                    f"stopped {count} runs after a checkpoint of each; go on with the same command",
+                    f"stopped {count} runs, each with a checkpoint; continue with the same command",
                     interrupted[0].code - 128,
                 )
             self._step()
 
     def _step(self) -> None:
-        """One batch of each."""
+        """Take one step of each run."""
         groups: dict[tuple[Any, ...], list[tuple[int, Batch]]] = {}
         for k, loop in self.going.items():
             loop.progress.watch.start()

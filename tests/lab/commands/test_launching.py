@@ -50,7 +50,7 @@ def test_under_torchrun_the_number_is_known(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "mine")
     monkeypatch.setattr("cayley.lab.processes.Processes.claim_report", lambda self: True)
     assert main(["train", "quickstart", "--devices", "3"]) == 2
-    assert "expected --devices 2, as torchrun has started as many" in capsys.readouterr().err
+    assert "expected --devices 2, as torchrun has started so many" in capsys.readouterr().err
     assert main(["status"]) == 2
     assert "expected train or resume in 2 processes" in capsys.readouterr().err
     assert "TORCH_CPP_LOG_LEVEL" in os.environ

@@ -35,7 +35,7 @@ def test_a_plan_of_many_rows_measures_for_some_time_only(
     assert cli.main([*table, "-o", str(tmp_path), "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert err.splitlines()[0] == "reading the rows of 1 view"
-    assert " rows: steps are measured for about 0 seconds" in err.splitlines()[1]
+    assert " rows: measuring steps for about 0 seconds" in err.splitlines()[1]
     *rows, total = out.splitlines()
     assert sum(row.endswith(", as measured here)") for row in rows) == 1
     (measured,) = [row.partition(":")[0] for row in rows if "measured here" in row]
@@ -86,7 +86,7 @@ def test_what_needs_no_data_runs_without_them(
     runs = tmp_path / "runs"
     assert cli.main(["reproduce", "both", "-o", str(runs), "-q", "--seeds", "2"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith("2 runs left out, without mnist: expected a folder with the file")
+    assert err.startswith("2 runs left out, for lack of mnist: expected a folder with the file")
     assert len(err.splitlines()) == 1
     assert {folder.parent.name for folder in find_runs(runs)} == {"numbers"}
 

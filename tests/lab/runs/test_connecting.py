@@ -48,5 +48,5 @@ def test_a_process_that_nobody_meets_says_so() -> None:
     with ThreadPoolExecutor(2) as threads:
         assert [*threads.map(lambda rank: meet(store, rank, 2, 20.0), range(2))]
     for rank in range(2):
-        with pytest.raises(MachineError, match="expected 2 processes of a run to meet"):
+        with pytest.raises(MachineError, match="expected 2 processes of a run to connect"):
             meet(store, rank, 2, 0.05)

@@ -38,7 +38,7 @@ def read(text: str) -> list[str]:
         (
             HEAD + "[parameters]\na = { values = [1], when = { b = 1 } }\n"
             "b = { values = [1], when = { a = 1 } }",
-            "expected conditions without a circle, got one of a, b",
+            "expected conditions without a cycle, got one of a, b",
         ),
         (HEAD + 'sampler.name = "tp"\n[parameters]\na = [1]', "sampler.name: expected 'tpe' or"),
         (HEAD + 'pruner.name = "mean"\n[parameters]\na = [1]', "pruner.name: expected 'none' or"),
@@ -53,7 +53,7 @@ def read(text: str) -> list[str]:
         (HEAD.replace("trials = 4", "") + "[parameters]\na = [1]", "missing key trials"),
         (HEAD.replace("4", "-1") + "[parameters]\na = [1]", "trials: expected an integer from 0"),
         (HEAD + 'direction = "up"\n[parameters]\na = [1]', "direction: expected"),
-        (HEAD + 'name = "other"\n[parameters]\na = [1]', "name: expected none"),
+        (HEAD + 'name = "other"\n[parameters]\na = [1]', "name: expected no such key"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(text: str, words: str) -> None:

@@ -52,7 +52,7 @@ def test_there_are_as_many_trials_as_were_asked_for(kind: str, tmp_path: Path) -
 )
 def test_another_space_is_refused(old: str, new: str, words: str, tmp_path: Path) -> None:
     begin(tmp_path)
-    with pytest.raises(RecipeError, match="was begun with") as caught:
+    with pytest.raises(RecipeError, match="was started with") as caught:
         begin(tmp_path, space(**{old: new}))
     assert all(word in str(caught.value) for word in words.split(", "))
     # but for its length and its words
@@ -62,7 +62,7 @@ def test_another_space_is_refused(old: str, new: str, words: str, tmp_path: Path
 def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
     storage = open_storage(f"journal://{tmp_path / 'sweeps.journal'}")
     optuna.create_study(storage=storage.optuna, study_name="mine").ask()
-    with pytest.raises(RunError, match="which is of another program"):
+    with pytest.raises(RunError, match="which is from another program"):
         begin(tmp_path)
 
 

@@ -150,7 +150,7 @@ def test_evaluate_gives_the_numbers_of_the_run(recipe: Recipe, tmp_path: Path) -
     assert evaluate(tmp_path / "run", "test", weights="last") == result.last["test"]
     best = evaluate(tmp_path / "run", "test", weights="test")
     assert best["mse"] == result.best["test"].value
-    with pytest.raises(RecipeError, match="expected a task of speech"):
+    with pytest.raises(RecipeError, match="expected a speech task"):
         evaluate(tmp_path / "run", "test", audio=True)
 
 
@@ -182,7 +182,7 @@ def test_a_run_is_not_overwritten_and_a_finished_one_not_repeated(
     recipe: Recipe, tmp_path: Path
 ) -> None:
     result = train(recipe, tmp_path / "run", settings=TINY)
-    with pytest.raises(RunError, match="go on with cayley resume"):
+    with pytest.raises(RunError, match="continue with cayley resume"):
         train(recipe, tmp_path / "run", settings=TINY)
     assert resume(tmp_path / "run") == result
 
@@ -425,7 +425,7 @@ def test_sound_that_cannot_be_scored_is_refused_before_there_is_a_folder(
 ) -> None:
     monkeypatch.setattr("cayley.lab.training.evaluation.find_spec", lambda name: True)
     for changes, message in (
-        ({"task": {"name": "adding"}}, "expected a task of speech, got Adding"),
+        ({"task": {"name": "adding"}}, "expected a speech task, got Adding"),
         ({"evaluation": {"audio": True, "splits": ["valid"]}}, "expected the split test"),
         ({"task": {"name": "speech", "rate": 10_000}}, "expected a rate of 8000 or 16000 Hz"),
     ):

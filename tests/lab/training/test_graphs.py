@@ -125,7 +125,7 @@ def test_steps_that_are_undone_leave_no_trace() -> None:
 def test_a_graph_without_a_gpu_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
     recipe = find_recipe("quickstart").recipe()
     settings = RunSettings(Machine("cpu", graph=True), tiny=True)
-    with pytest.raises(RecipeError, match=r"--graph: expected steps .* the device is no GPU"):
+    with pytest.raises(RecipeError, match=r"--graph: expected steps .* the device is not a GPU"):
         train(recipe, tmp_path / "run", settings=settings)
     assert not (tmp_path / "run").exists()
 
@@ -148,7 +148,7 @@ def test_graphs_are_taken_where_they_can_be(tmp_path: Path) -> None:
         description, _ = read_run(tmp_path / recipe.model.name)
         assert description.machine.graph is not bool(reason)
         assert reason in description.machine.no_graph
-        assert ("not as CUDA graphs" in headlines(description, 0)[0]) is bool(reason)
+        assert ("no CUDA graphs" in headlines(description, 0)[0]) is bool(reason)
 
 
 def learner(name: str, graph: bool, *changes: str) -> tuple[Learner, Any]:

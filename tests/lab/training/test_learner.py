@@ -178,7 +178,7 @@ def test_rates_follow_the_length_of_a_segment() -> None:
 
 def test_rates_by_length_need_a_text() -> None:
     optim = {"name": "SGD", "lr": 0.1, "lr_by_length": True}
-    with pytest.raises(RecipeError, match="lr_by_length: expected false, as the task is no text"):
+    with pytest.raises(RecipeError, match="lr_by_length: expected false, as the task is not text"):
         learner(recipe(optim=optim), make_task("adding").tiny())
 
 

@@ -105,7 +105,7 @@ def test_a_schedule_moves_all_rates() -> None:
     [
         ({"name": "StepLr"}, "did you mean StepLR?"),
         ({"name": "StepLR"}, "StepLR refuses these settings"),
-        ({"name": "ReduceLROnPlateau"}, "expected one that needs no metric"),
+        ({"name": "ReduceLROnPlateau"}, "expected a schedule that needs no metric"),
         (
             {"name": "StepLR", "step_size": 0},
             "optim.schedule.step_size: expected an integer from 1 to",

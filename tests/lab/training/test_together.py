@@ -202,7 +202,7 @@ def test_interrupted_they_go_on_together_and_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model": {"name": "torch.LSTM", "hidden": 4}}, "no recurrent network of cayley"),
+        ({"model": {"name": "torch.LSTM", "hidden": 4}}, "not a recurrent network of cayley"),
         ({"model": {"name": "ScoRNN", "hidden": 4, "output_dropout": 0.5}}, "dropout"),
         ({"model": {"name": "LSTM", "hidden": 4, "layers": 2, "dropout": 0.5}}, "dropout"),
         ({"bnp": {"eps": 0.1}, "model": {"name": "LSTM", "hidden": 4}}, "BNP"),

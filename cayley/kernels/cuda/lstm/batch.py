@@ -1,8 +1,9 @@
-"""The LSTM whose statistics are those of each unit over the batch, or given, as CUDA kernels.
+"""CUDA kernels of the LSTM with statistics of each unit over the batch, or given statistics.
 
-A block computes some units for all rows, so that statistics, windows and their gradients stay in
-it; what the blocks tell each other at every step is the states, and on the way back the gradients
-of the gates. All steps and all three normalisations are one kernel, and their gradient another.
+A block computes some units for all rows, so that statistics, windows and their gradients stay
+inside it. At every step, the blocks only exchange the states and, in the backward pass, the
+gradients of the gates. All steps and all three normalisations are one kernel, and their gradient is
+another.
 """
 
 import functools
@@ -29,7 +30,7 @@ NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
 
 
 def joins_rows(call: LstmCall) -> bool:
-    """Whether a call is one for these kernels: over the batch, or with given statistics."""
+    """Whether a call is for these kernels: over the batch, or with given statistics."""
     sites = [site for site in call.sites() if site is not None]
     return bool(sites) and (call.over_batch or any(site.given is not None for site in sites))
 
@@ -40,11 +41,11 @@ def refusal(call: LstmCall) -> str | None:
     given = [site.given is not None for site in sites]
     (B, H), K = call.h0.shape, _window_steps(call)
     if any(given) and not all(given):
-        return "the CUDA kernels take given statistics of all normalisations, or of none"
+        return "the CUDA kernels take given statistics for all normalisations, or for none"
     if not all(given) and any(site.past is not None for site in sites):
-        return "the CUDA kernels have no past of statistics over the batch"
+        return "the CUDA kernels do not support a past of statistics over the batch"
     if B == 0:
-        return "the CUDA kernels have no statistics of an empty batch"
+        return "the CUDA kernels cannot compute statistics of an empty batch"
     if best_batch_layout(H, B, window_room(K), chip(call.h0.device.index)) is None:
         also = f" and windows of {K} steps" if K > 1 else ""
         return no_room(f"{4 * H} × {H} weights, {B} rows{also}", call.h0.device)
@@ -56,7 +57,7 @@ def batch_lstm(call: LstmCall, contribution: Tensor) -> LstmStates:
 
     Arguments:
         call: The call, whose x and U are not read.
-        contribution: What the input contributes, (T, B, 4H) or (N, 4H).
+        contribution: The contribution of the input, (T, B, 4H) or (N, 4H).
     """
     x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
     B, H = call.h0.shape
@@ -83,15 +84,15 @@ def batch_lstm_backward(
     needed: Collection[str],
     contribution: Tensor,
 ) -> dict[str, Tensor | None]:
-    """Gradients of a call; of x, W and U those that are needed.
+    """Gradients of a call; for x, W and U only those that are needed.
 
     Arguments:
-        gradients: Those of the states.
-        states: What the call gave.
+        gradients: The gradients of the states.
+        states: The results of the call.
         call: The call.
-        needed: The names of what needs a gradient.
-        contribution: What the input contributed, which is not read where nothing is normalised but
-            the cell.
+        needed: The names of arguments that need a gradient.
+        contribution: The contribution of the input, which is not read if only the cell is
+            normalised.
     """
     x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
     grad_h, grad_c, *external = (
@@ -115,7 +116,7 @@ def batch_lstm_backward(
     found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 5)), strict=True))
     grad_W = None
     if "W" in needed:
-        # rows in the order of the kernel, which has the gates of a unit side by side
+        # the rows are in the order of the kernel, with the gates of a unit side by side
         grad_W = outer_products(da, h, h0, call.batch_sizes, False)
         grad_W = grad_W.view(H, 4, H).transpose(0, 1).reshape(4 * H, H)
     return {
@@ -126,19 +127,19 @@ def batch_lstm_backward(
 
 
 def _window_steps(call: LstmCall) -> int:
-    """The number of steps that a window can have; 1 where statistics are given."""
+    """The number of steps that a window can have; 1 if statistics are given."""
     if any(site is not None and site.given is not None for site in call.sites()):
         return 1
     return max(1, min(call.window, len(call.x if call.batch_sizes is None else call.batch_sizes)))
 
 
 def _expect(array: Tensor) -> None:
-    """Write what stands for a number that is missing, machine::MISSING, everywhere."""
+    """Fill an array with machine::MISSING, which marks a number that is not yet written."""
     array.view(torch.int32).fill_(-1)
 
 
 def _read(call: LstmCall) -> tuple[list[Tensor | None], list[int]]:
-    """γ, β, reference and given statistics of each normalisation, and the rows of the last."""
+    """γ, β, reference and given statistics of each normalisation; the rows of given ones."""
     tensors: list[Tensor | None] = []
     rows = []
     for site in call.sites():
@@ -152,7 +153,7 @@ def _kernel(call: LstmCall, source: str) -> Kernel:
     (B, H), K, device = call.h0.shape, window_room(_window_steps(call)), call.h0.device.index
     layout = best_batch_layout(H, B, K, chip(device))
     if layout is None:
-        raise NotImplementedError(f"expected a size that refusal() lets pass, for {source}")
+        raise NotImplementedError(f"expected a size that refusal() accepts, for {source}")
     flags = {
         **{
             f"NORM_{name}": site is not None for name, site in zip("XHC", call.sites(), strict=True)

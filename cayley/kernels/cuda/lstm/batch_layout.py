@@ -12,20 +12,20 @@ from cayley.kernels.cuda.runtime.nvrtc import constants
 __all__ = ["BatchLayout", "Share", "best_batch_layout"]
 
 LANES, GATES = 32, 4
-FEATURES = 2 * GATES + 1  # of a unit that are normalised
+FEATURES = 2 * GATES + 1  # normalised features of a unit
 THREADS = 512
-KEPT = 32  # weights that a lane has in registers, at most
-MOST_SUMS = 32  # of a lane
-MOST_PARTS = 4  # warps of a unit: each reads the sums of all
-MOST_ITEMS = 8  # rows of a lane
+KEPT = 32  # the most weights that a lane has in registers
+MOST_SUMS = 32  # the most sums of a lane
+MOST_PARTS = 4  # the most warps of a unit, since each reads the sums of all
+MOST_ITEMS = 8  # the most rows of a lane
 
 
 class Share(NamedTuple):
     """How the threads of a block share a product.
 
     Attributes:
-        splits: The lanes of a row.
-        rows: Of the batch, for which a lane multiplies at a time. Both are powers of 2.
+        splits: The number of lanes that share a row; a power of 2.
+        rows: The number of rows of the batch that a lane multiplies at a time; a power of 2.
     """
 
     splits: int
@@ -34,16 +34,18 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """That of H units over blocks that have all rows of theirs; see ``src/lstm_batch.cuh``.
+    """The layout of H units over blocks, each with all rows of its units.
+
+    See ``src/lstm_batch.cuh``.
 
     Attributes:
         H: The number of units.
-        units: Of a block: a power of 2.
-        threads: Of a block.
-        parts: The warps of a unit.
-        items: The rows of a lane of them.
-        forward: How the product with the states is shared.
-        backward: How that with the gradients of the gates is.
+        units: The number of units of a block, a power of 2.
+        threads: The number of threads of a block.
+        parts: The number of warps of a unit.
+        items: The number of rows of a lane in these warps.
+        forward: How threads share the product with the states.
+        backward: How threads share the product with the gradients of the gates.
     """
 
     H: int
@@ -56,12 +58,12 @@ class BatchLayout:
 
     @property
     def blocks(self) -> int:
-        """All of them."""
+        """The number of blocks."""
         return -(-self.H // self.units)
 
     @property
     def vector(self) -> int:
-        """The states that a lane reads at a time: rows of states lie one after another."""
+        """The number of states that a lane reads at a time; rows of states are contiguous."""
         return math.gcd(self.H, 4)
 
     def memory(self, K: int) -> int:
@@ -74,7 +76,7 @@ class BatchLayout:
         return 4 * (max(forward, backward) + sums + parameters + windows)
 
     def _product(self, inputs: int, outputs: int, step: int) -> int:
-        """Floats of a product: its weights, and what it gives for all rows."""
+        """The number of floats of a product: its weights, and its results for all rows."""
         return outputs * (-(-inputs // step) * step + LANES * self.parts * self.items + 4)
 
     def sizes(self, options: Options) -> str:
@@ -91,7 +93,7 @@ class BatchLayout:
 
 @functools.cache
 def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
-    """The layout with the fewest units a block, None where there is no room.
+    """The layout with the fewest units per block; None if there is no room.
 
     Arguments:
         H: The number of units.
@@ -118,7 +120,7 @@ def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
 
 
 def _forward_share(H: int, B: int, units: int) -> Share:
-    """With as few lanes a row as have registers for their weights: sums over lanes take time."""
+    """The fewest lanes per row whose registers hold the weights, since sums over lanes are slow."""
     outputs, vector = GATES * units, math.gcd(H, 4)
     splits = 8
     while splits < LANES and -(-H // (splits * vector)) * vector * outputs > KEPT:
@@ -127,7 +129,7 @@ def _forward_share(H: int, B: int, units: int) -> Share:
 
 
 def _rows(B: int, splits: int, outputs: int) -> int:
-    """Enough for all rows at once, up to four."""
+    """The rows of a lane at a time: enough for the whole batch at once, but at most four."""
     rows = 1
     while rows < 4 and THREADS // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
         rows *= 2

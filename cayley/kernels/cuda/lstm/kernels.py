@@ -1,4 +1,4 @@
-"""The kernels of an LSTM: which there are for a size, and what of an LSTM they compute."""
+"""The kernels of an LSTM of a given size, and the part of the LSTM that each computes."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -21,29 +21,29 @@ from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
 __all__ = ["LstmKernels", "has_room", "lstm_kernels", "team_kind", "window_room"]
 
-ROLES = 2  # the lanes that a unit has, each with two gates
+ROLES = 2  # the lanes of a unit, each with two gates
 THREADS = 256  # of the kernels that take all steps at once
-WARP_UNITS = 200  # up to which a warp has registers for a step of theirs
-STEPS = 64  # that a block of theirs has at least
+WARP_UNITS = 200  # the most units for which a warp of these kernels has registers for a step
+STEPS = 64  # the fewest steps of a block of these kernels
 
 
 def window_room(K: int) -> int:
-    """The steps that there is room for, so that not every length has kernels of its own."""
+    """K rounded up, so that kernels are not compiled again for every length of a window."""
     return 1 if K == 1 else -(-K // STEPS) * STEPS
 
 
 class LstmKernels:
-    """Those of one kind of LSTM on one device, compiled when they are first used."""
+    """The kernels of one kind of LSTM on one device, compiled when they are first used."""
 
     def __init__(
         self, H: int, K: int, normed: tuple[bool, ...], options: Options, device: int
     ) -> None:
         self.H, self.K, self.normed = H, K, normed
         self.options, self.device = options, device
-        self.length = max(STEPS, K)  # steps that a block takes of those that take all at once
+        self.length = max(STEPS, K)  # the steps of a block of kernels that take all steps at once
 
     def forward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
-        """Launch for all rows of h0; the rest are the table of steps and numbers."""
+        """Launch for all rows of h0; the rest are the table of steps and integers."""
         if self._forward is None:
             run_teams("lstm_team_forward", self._team(False), self.options, h0, arrays, *rest)
         else:
@@ -65,7 +65,7 @@ class LstmKernels:
         return self._block("lstm_backward", _backward_layout)
 
     def _block(self, source: str, best: Callable[..., BlockLayout | None]) -> Kernel | None:
-        """One whose blocks have a row each; None where they have no room."""
+        """The kernel whose blocks have one row each; None if a row does not fit."""
         layout = best(self.H, self.K, any(self.normed), self.device)
         return None if layout is None else gate_kernel(self.device, source, layout, self.options)
 
@@ -74,12 +74,12 @@ class LstmKernels:
 
     @functools.cached_property
     def before(self) -> Kernel:
-        """That of the input, before the recurrence."""
+        """The kernel of the input, before the recurrence."""
         return self._input("lstm_input_forward", 3 * (self.length + self.K))
 
     @functools.cached_property
     def after(self) -> Kernel:
-        """That of the input and the parameters, after the gradient of the recurrence."""
+        """The kernel of the input and the parameters, after the gradient of the recurrence."""
         floats = max(3 * (self.length + self.K), THREADS // self._step_threads * 4 * self.H)
         return self._input("lstm_input_backward", floats)
 
@@ -88,7 +88,7 @@ class LstmKernels:
         return 32 if self.H <= WARP_UNITS else THREADS
 
     def _input(self, source: str, floats: int) -> Kernel:
-        """One that takes all steps at once, with so many floats of shared memory."""
+        """A kernel that takes all steps at once, with a number of floats of shared memory."""
         numbers = constants(H=self.H, THREADS=THREADS, STEP_THREADS=self._step_threads)
         sizes = numbers + option_lines(self.options)
         with on(self.device):
@@ -98,7 +98,7 @@ class LstmKernels:
 def lstm_kernels(
     H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
 ) -> LstmKernels:
-    """Those of an LSTM of H units.
+    """The kernels of an LSTM with H units.
 
     Arguments:
         H: The number of units.
@@ -106,7 +106,7 @@ def lstm_kernels(
         normed: Whether the input, the recurrent product and the cell are normalised.
         packed: Whether sequences are packed.
         eps: The ε of the normalisations.
-        device: The number of the device.
+        device: The index of the device.
     """
     return _kernels(H, window_room(K), normed, packed, eps, device)
 
@@ -120,7 +120,7 @@ def _kernels(
 
 @functools.cache
 def has_room(H: int, K: int, normed: bool, device: int) -> bool:
-    """Whether the chip has room for H units, and windows of K steps of what is normed."""
+    """Whether the chip has room for H units and, if normalised, windows of K steps."""
     K = window_room(K)
     return all(
         layout(H, K, normed, device)
@@ -140,13 +140,13 @@ def _backward_layout(H: int, K: int, normed: bool, device: int) -> BlockLayout |
 
 
 def team_kind(K: int, normed: bool, gradient: bool, totals: int = 2) -> Kind:
-    """What a team computes, with four numbers of a window's steps for each of N_h and N_c."""
+    """What a team computes, with four numbers per step of a window for each of N_h and N_c."""
     spare = 100 + normed * (32 if gradient else 8)
     return Kind((GateProduct(4, gradient),), totals, 8 * K * normed, spare)
 
 
 def _extra(K: int) -> int:
-    """Floats for statistics, the sums of up to 16 warps, and four numbers of a window's steps."""
+    """Floats for statistics, sums of up to 16 warps, and four numbers per step of a window."""
     return 8 * DEPTH + 2 * (4 * 16 + 4 * K)
 
 

@@ -1,8 +1,8 @@
-"""The LSTM on CUDA kernels as one node of autograd, the product with the input included.
+"""The LSTM on CUDA kernels as one autograd node, which includes the product with the input.
 
-Up to a few hundred steps a GPU waits for Python, which has little to do here. All else goes through
-the operator: tracers, autocast, statistics over the batch, given ones and those of steps before the
-first, and what the kernels refuse.
+For up to a few hundred steps, a GPU waits for Python, so this does as little as possible in Python.
+Everything else goes through the operator: tracers, autocast, statistics over the batch, given
+statistics and those of a past, and what the kernels refuse.
 """
 
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ def refusal(call: LstmCall, c: Tensor | None) -> str | None:
     """Why :func:`lstm_node` cannot run a call; None if it can.
 
     Arguments:
-        call: The call, whose normalisations may come with U here.
-        c: A bias beside U.
+        call: The call, which here may have both normalisations and U.
+        c: The bias added to U x.
     """
     if not call.x.is_cuda or backend_in_force() not in ("auto", "cuda"):
-        return "the back end is another one"
+        return "another back end is in use"
     if traced(call.x) or autocast_enabled(call.x.device):
-        return "tracers and autocast see the operator"
+        return "tracers and autocast need the operator"
     parameters: list[Tensor | None] = [c]
     for site in call.sites():
         if site is not None:
@@ -51,15 +51,15 @@ def refusal(call: LstmCall, c: Tensor | None) -> str | None:
 def lstm_node(
     call: LstmCall, c: Tensor | None, operator: Operator[LstmCall, LstmStates]
 ) -> tuple[LstmStates, Sequence[Tensor | None]]:
-    """The states of a call, and the references that the normalisations have found.
+    """The states of a call, and the references of its normalisations.
 
     Arguments:
-        call: The call, whose normalisations may come with U here.
-        c: A bias beside U.
-        operator: The LSTM for those who trace a gradient, or differentiate it again.
+        call: The call, which here may have both normalisations and U.
+        c: The bias added to U x.
+        operator: The LSTM as an operator, for gradients that are traced or differentiated again.
 
     Returns:
-        The states, and what the means of each normalisation are measured from, (B, 1).
+        The states, and the reference that each normalisation subtracts from its means, (B, 1).
     """
     pairs = [(None, None) if site is None else (site.gamma, site.beta) for site in call.sites()]
     inputs = _Inputs(
@@ -72,7 +72,7 @@ def lstm_node(
 
 
 class _Inputs(NamedTuple):
-    """What may have a gradient, under the names that gradients have."""
+    """The tensors that may have a gradient, under the names of their gradients."""
 
     x: Tensor
     h0: Tensor
@@ -89,7 +89,7 @@ class _Inputs(NamedTuple):
     cell_beta: Tensor | None
 
     def call(self, like: LstmCall, references: Sequence[Tensor | None]) -> LstmCall:
-        """The call with the options of another one."""
+        """The call with these tensors, and the options of another call."""
         of_x, of_h, of_c = references
         return like._replace(
             x=self.x,
@@ -109,11 +109,11 @@ def _site(gamma: Tensor | None, beta: Tensor | None, reference: Tensor | None) -
 
 
 class _Run:
-    """What a node is given besides tensors."""
+    """The inputs of a node that are not tensors."""
 
     def __init__(self, call: LstmCall, operator: Operator[LstmCall, LstmStates]) -> None:
         self.operator, self.backend = operator, backend_in_force()
-        # the tensors of a call are those of the node
+        # without tensors, which are inputs of the node
         none: Any = None
         self.options = LstmCall(
             *(none, none, none, none),
@@ -124,7 +124,7 @@ class _Run:
 
 
 class _Found:
-    """What a node finds that has no gradient: as a result it would cost as much as one that has."""
+    """Results without a gradient, which as outputs of the node would cost as much as others."""
 
     kept: Tensor
     references: Sequence[Tensor | None] = (None, None, None)
@@ -143,14 +143,14 @@ class _Node(torch.autograd.Function):
             found.references = references
         ctx.run = run
         if call.input is None and call.recurrent is None:
-            contribution = found.kept  # which is not read then, and has its shape
+            contribution = found.kept  # not read in this case, and of the same shape
         ctx.save_for_backward(*inputs, contribution, *found.references, *states)
         ctx.set_materialize_grads(False)
         return h, cells, *statistics
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        # read once: activation checkpointing gives them out once
+        # read only once, as activation checkpointing requires
         saved = iter(ctx.saved_tensors)
         inputs = _Inputs(*islice(saved, len(_Inputs._fields)))
         contribution, *references = islice(saved, 4)
@@ -182,10 +182,10 @@ def _by_operator(
     gradients: LstmGradients,
     needed: Sequence[str],
 ) -> Found:
-    """Gradients for those who trace them, as compiled autograd does: one node for the recurrence.
+    """Gradients that are traced, as by compiled autograd, with one node for the recurrence.
 
-    The operator has no U beside normalisations, and gives the gradient of what the input
-    contributed.
+    The operator cannot have both U and normalisations, so it returns the gradient with respect to
+    the contribution of the input.
     """
     call = call._replace(x=contribution, U=None)
     names = {"x", *needed} - {"U", "c"}
@@ -202,7 +202,7 @@ def _recorded(
     gradients: LstmGradients,
     needed: Sequence[str],
 ) -> Found:
-    """Gradients that can be differentiated again: those of the loop, whose steps are recorded."""
+    """Gradients that can be differentiated again: those of the loop, recorded by autograd."""
     definition = run.operator.definition
     assert definition is not None
 

@@ -1,12 +1,13 @@
 """The LSTM recurrence and its gradient as CUDA kernels; see :mod:`cayley.recurrences.lstm`.
 
-A kernel runs all steps, normalisations over the layer included. A block computes one row of the
-batch, with the weights in its registers and in shared memory, which also holds the windows; where
-that does not suffice, a team of blocks computes some rows. Sizes and what is normalised are
+One kernel runs all steps, including normalisations over the layer. A block computes one row of the
+batch, with the weights in its registers and in shared memory, which also holds the windows; if that
+does not suffice, a team of blocks computes some rows. Sizes, and which products are normalised, are
 constants of the compiled code. Packed sequences are read as they are.
 
-What does not wait for the recurrence has kernels of its own, which take all steps at once: before
-it the statistics of the input, and after the gradient the input's own and those of the parameters.
+What does not depend on the recurrence step by step has separate kernels, which take all steps at
+once: before the recurrence the statistics of the input, and after its gradient the gradients of the
+input and the parameters.
 
 Statistics over the batch, and given ones, are in :mod:`~cayley.kernels.cuda.lstm.batch`.
 """
@@ -32,7 +33,7 @@ from cayley.kernels.steps import outer_products, product_of_rows
 
 __all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
 
-# parts of a sequence up to which each finds what means are measured from by itself
+# up to so many chunks of a sequence, each computes the references by itself
 FEW_CHUNKS = 8
 NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
 
@@ -64,17 +65,17 @@ def lstm(call: LstmCall) -> LstmStates:
 def contributed_lstm(
     call: LstmCall, contribution: Tensor, *, derive: bool = False
 ) -> tuple[LstmStates, tuple[Tensor, ...]]:
-    """The same from what the input contributes.
+    """The states, cells and statistics of a call, from the contribution of the input.
 
     Arguments:
         call: The call, whose x and U are not read.
-        contribution: What the input contributes, (T, B, 4H) or (N, 4H).
-        derive: Whether to derive the references, as :func:`~.references.references` does, in place
-            of those of the call.
+        contribution: The contribution of the input, (T, B, 4H) or (N, 4H).
+        derive: Whether to derive the references, as :func:`~.references.references` does, instead
+            of using those of the call.
 
     Returns:
-        The states, and the references that were derived, each (B, 1), 0 where none is needed: where
-        nothing is normalised, single steps of recurrent products, and cells.
+        The states, and the derived references, each (B, 1). They are 0 where none is needed: for
+        what is not normalised, for recurrent products without a window, and for cells.
     """
     K = _window_steps(call)
     x, h0, c0, W, b, weights = _contiguous(
@@ -90,7 +91,7 @@ def contributed_lstm(
     new = x.new_zeros if packed else x.new_empty
     rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
     of_x, of_h, of_c = (next(rows) if there else x.new_empty(0) for there in normed)
-    # of a single step only x, which may be anything, needs a reference
+    # without a window only x, which may be anything, needs a reference
     bias = b if derive and normed[1] and call.window > 1 else None
     before = B > 0 and (normed[0] or bias is not None)
     N_x, N_h, N_c = sites = _read(call)
@@ -98,7 +99,7 @@ def contributed_lstm(
     found: tuple[Tensor, ...] = ()
     derived = None
     if derive and before and chunks > FEW_CHUNKS:
-        # every chunk of a row would look at all of its steps
+        # otherwise every chunk of a row would read all of its steps
         found = references(x, bias, B, call.batch_sizes, of_input=True)
         N_x, N_h, N_c = _measured_from(sites, found)
     elif derive:
@@ -124,18 +125,18 @@ def lstm_backward(
     needed: Collection[str],
     contribution: Tensor | None = None,
 ) -> dict[str, Tensor | None]:
-    """Gradients of a call; of x, h0, c0, W, b, U and c those that are needed.
+    """Gradients of a call; for x, h0, c0, W, b, U and c only those that are needed.
 
     Arguments:
-        gradients: Those of the states.
-        states: What the call gave.
+        gradients: The gradients of the states.
+        states: The results of the call.
         call: The call.
-        needed: The names of what needs a gradient; ``"c"`` is a bias beside U.
-        contribution: What the input contributed, U x + c; None where it is not read, since there is
-            U and nothing is normalised but the cell.
+        needed: The names of arguments that need a gradient; ``"c"`` is the bias added to U x.
+        contribution: The contribution of the input, U x + c; None if it is not read, since the call
+            has U and only the cell is normalised.
     """
     if contribution is None:
-        # with U, what the input contributed has the shape of what is kept
+        # with U, it is not read, and has the same shape as what is kept
         contribution = call.x if call.U is None else states.kept
     if batch.joins_rows(call):
         return batch.batch_lstm_backward(gradients, states, call, needed, contribution)
@@ -145,7 +146,7 @@ def lstm_backward(
     grad_h, grad_c, external_x, external_h, external_c = _contiguous(
         gradients.h, gradients.c, *gradients.statistics()
     )
-    # what the kernels have made needs no look
+    # the kernels have made these tensors, so contiguous() is enough
     h, c, kept, statistics_x, statistics_h, statistics_c = (v.contiguous() for v in states)
     (B, H), packed = h0.shape, call.batch_sizes is not None
     table, T = step_table(call.batch_sizes, x, B)
@@ -153,10 +154,10 @@ def lstm_backward(
     normed = of_x, of_h, _ = _normed(call)
     N_x, N_h, N_c = _read(call)
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
-    # of each block the gradients of γ and β of the cell, and those of the other parameters
+    # per block: the gradients of γ and β of the cell, and those of the other parameters
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
     blocks = B * -(-T // kernels.length) if of_x or of_h else B
-    # windows read d of steps whose dx is already written
+    # windows read d at steps whose dx is already written, so both need their own memory
     apart = of_x and of_h and K > 1
     dx, da, d, partial, room_h0, room_c0 = parts(
         x,
@@ -193,7 +194,7 @@ def lstm_backward(
     grad_W = x.new_empty(4 * H, H) if "W" in needed else None
     grad_U = x.new_empty(U.shape) if U is not None and "U" in needed else None
     delta = da if of_x or of_h else dx  # the gradient of W h + b
-    # in an order that does not vary; one sum for all
+    # one sum for all, in a fixed order
     summed, shape = (partial, (blocks, sum(kinds))) if any(normed) else (dx, (N, 4 * H))
     if not packed and 0 < N * 4 * H * (H + input.shape[-1]) <= LITTLE:
         products = []
@@ -234,7 +235,7 @@ def lstm_backward(
 
 
 def _window_steps(call: LstmCall) -> int:
-    """The number of steps that a window can have; 1 where nothing is normalised."""
+    """The number of steps that a window can have; 1 if nothing is normalised."""
     if call.window == 1 or call.sites() == (None, None, None):
         return 1
     if any(site is not None and site.past is not None for site in call.sites()):
@@ -247,12 +248,12 @@ def _contiguous(*tensors: Tensor | None) -> list[Any]:
 
 
 def _normed(call: LstmCall) -> tuple[bool, ...]:
-    """Which of the normalisations there are."""
+    """Whether the input, the recurrent product and the cell are normalised."""
     return tuple(site is not None for site in call.sites())
 
 
 def _read(call: LstmCall) -> list[Site]:
-    """The normalisations as kernels read them; null pointers for what there is not."""
+    """The normalisations as kernels read them; null pointers for what is missing."""
     return [NOTHING if site is None else Site(*_contiguous(*site)) for site in call.sites()]
 
 
@@ -264,7 +265,7 @@ def _measured_from(sites: Sequence[Site], references: Sequence[Tensor]) -> list[
 
 
 def _as_read(N_x: Site, N_h: Site, N_c: Site) -> list[Tensor | None]:
-    """γ, β and reference of each normalisation, and where the recurrence needs it the past."""
+    """γ, β and reference of each normalisation, and the past of N_h and N_c."""
     read: list[Tensor | None] = [N_x.gamma, N_x.beta, N_x.reference]
     for site in (N_h, N_c):
         read += [site.gamma, site.beta, site.reference, site.past]

@@ -1,4 +1,4 @@
-"""What the means of a normalised LSTM are measured from, in one kernel."""
+"""The references that a normalised LSTM subtracts from its means, in one kernel."""
 
 import functools
 
@@ -16,7 +16,7 @@ THREADS = 256
 
 
 def refusal(call: LstmCall) -> str | None:
-    """Why the kernel cannot find the references of a call; None if it can."""
+    """Why the kernel cannot compute the references of a call; None if it can."""
     return tensor_refusal(call.x, call.h0, call.b)
 
 
@@ -25,15 +25,15 @@ def references(
 ) -> tuple[Tensor, ...]:
     """The references of :mod:`cayley.recurrences.lstm`, (B, 1).
 
-    Those of the input, near its value of least magnitude; of the recurrent products, near the mean
-    of their bias; and of the cells, 0.
+    Those of the input are near its value of least magnitude, those of the recurrent products near
+    the mean of their bias, and those of the cells are 0.
 
     Arguments:
-        x: What the input contributes, (T, B, 4H), or (N, 4H) with ``batch_sizes``.
-        b: A bias beside the recurrent products, (4H); None for 0.
+        x: The contribution of the input, (T, B, 4H), or (N, 4H) with ``batch_sizes``.
+        b: The bias of the recurrent products, (4H); None for 0.
         B: The number of sequences.
-        batch_sizes: Of packed sequences, (T), on the CPU.
-        of_input: Whether to look at x; otherwise its reference is 0.
+        batch_sizes: The sizes of packed sequences, (T), on the CPU.
+        of_input: Whether to compute the reference of x; otherwise it is 0.
     """
     result = x.new_empty(3, B, 1)
     if B > 0:

@@ -299,9 +299,9 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     given = call._replace(over_batch=False, recurrent=site._replace(given=torch.zeros(2, 3, 1, 20)))
     assert batch.joins_rows(given)
     assert batch.refusal(given) is None
-    assert "or of none" in (batch.refusal(given._replace(input=site)) or "")
+    assert "or for none" in (batch.refusal(given._replace(input=site)) or "")
     going_on = call._replace(recurrent=site._replace(past=torch.zeros(2, 1, 1, 20)), window=2)
-    assert "no past" in (batch.refusal(going_on) or "")
+    assert "a past" in (batch.refusal(going_on) or "")
     assert "empty batch" in (batch.refusal(call._replace(h0=h0[:0])) or "")
     many = call._replace(h0=torch.zeros(2000, 5))
     assert batch.refusal(many) == "20 × 5 weights, 2000 rows do not fit"

@@ -486,10 +486,10 @@ def test_refusals() -> None:
     over_batch = call._replace(input=site, over_batch=True)
     assert cuda.refusal(over_batch) is None
     past = site._replace(past=h0.new_zeros(2, 1, 1, 20))
-    assert "no past" in (cuda.refusal(over_batch._replace(recurrent=past, window=2)) or "")
+    assert "a past" in (cuda.refusal(over_batch._replace(recurrent=past, window=2)) or "")
     given = call._replace(input=site._replace(given=h0.new_zeros(2, 3, 1, 20)))
     assert cuda.refusal(given) is None
-    assert "or of none" in (cuda.refusal(given._replace(recurrent=site)) or "")
+    assert "or for none" in (cuda.refusal(given._replace(recurrent=site)) or "")
     empty = over_batch._replace(x=x[:, :0], h0=h0[:0], c0=h0[:0])
     assert "empty batch" in (cuda.refusal(empty) or "")
     many = over_batch._replace(x=x[:, :1].expand(3, 2000, 20), h0=h0[:1].expand(2000, 5))
