@@ -1,4 +1,4 @@
-"""Runs as tasks of a Ray cluster, each with its share of a GPU: what dies goes on elsewhere."""
+"""Runs as tasks of a Ray cluster, each with its share of a GPU: what dies resumes elsewhere."""
 
 import logging
 import os
@@ -176,7 +176,7 @@ def task_starter(share: Share, *, fetch: bool = False) -> "Callable[[Work], Task
 
     The command is that of the run in a process of its own, as
     :func:`~cayley.lab.commands.side_by_side.child_command` says it. Ray starts it again, on another
-    node, when its node or process dies, and it goes on from its checkpoint.
+    node, when its node or process dies, and it resumes from its checkpoint.
 
     Arguments:
         share: What a run has of a node.

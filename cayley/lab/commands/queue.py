@@ -21,7 +21,7 @@ class Work:
         name: Recipe and seed, for people.
         recipe: Its recipe: runs of one take equally long.
         folder: Where the run goes; None for a process that makes several.
-        command: What makes it, or goes on with it.
+        command: The command line that starts or resumes it.
         code: The exit code; None while there is none.
         tries: How often it was started.
         seconds: How long it has been running.

@@ -1,4 +1,4 @@
-"""Several runs side by side, in processes of their own: what dies goes on from a checkpoint."""
+"""Several runs side by side, each in its own process; what dies resumes from its checkpoint."""
 
 import signal
 import subprocess
@@ -90,9 +90,9 @@ def run_side_by_side(
 ) -> int:
     """Do everything in a queue, several at a time.
 
-    A run that a signal has killed, or a fault of its device, is started again and goes on from its
-    checkpoint, twice at most. When the time is over, or a signal asks to stop, the runs write their
-    checkpoints and end.
+    A run killed by a signal, or by a fault of its device, is restarted from its checkpoint, twice
+    at most. When the time is over, or a signal asks to stop, the runs write their checkpoints and
+    end.
 
     Arguments:
         queue: What to do.
@@ -131,10 +131,10 @@ def run_side_by_side(
     to_do = counted(left, "run")
     if interrupts.signal:
         raise Interrupted(
-            f"stopped with {to_do} to do; the same command goes on", interrupts.signal
+            f"stopped with {to_do} to do; continue with the same command", interrupts.signal
         )
     if left:
-        tell(f"the time is over with {to_do} to do; the same command goes on")
+        tell(f"the time is over with {to_do} to do; continue with the same command")
     return next((work.code for work in queue.works if work.code), 0)
 
 
@@ -154,7 +154,7 @@ def _collect(queue: Queue, tell: Callable[[str], None]) -> None:
         words = _end(queue, work)
         began = work.folder is not None and (work.folder / "run.json").exists()
         if (code < 0 or (code == CRASH and began)) and work.tries < MOST_TRIES:
-            tell(f"{work.name}: died ({_death(code)}), goes on from its checkpoint. {words}")
+            tell(f"{work.name}: died ({_death(code)}), resumes from its checkpoint. {words}")
             queue.waiting.appendleft(work)
             continue
         work.code = code if code >= 0 else 128 - code
@@ -181,7 +181,7 @@ def _stop(queue: Queue, tell: Callable[[str], None]) -> None:
             continue
         if not running.wait(max(0.1, deadline - time.monotonic())):
             running.kill()
-            tell(f"{work.name}: killed, as it did not stop; it goes on from its last checkpoint")
+            tell(f"{work.name}: killed, as it did not stop; it resumes from its last checkpoint")
         # it may have ended by itself just then
         work.code = 0 if running.poll() == 0 else None
         _end(queue, work)

@@ -1,4 +1,4 @@
-"""The script of a Slurm array: a run at each index, which goes on when it is submitted again."""
+"""The script of a Slurm array: a run at each index; submitted again, it resumes them."""
 
 import shlex
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def array_script(
         #SBATCH --output=/logs/slurm-%a.log
         #SBATCH --open-mode=append
         #SBATCH --signal=B:TERM@120
-        # Submit it again to go on: what is done is skipped, what was stopped goes on from its
+        # Submit it again to continue: finished runs are skipped, stopped ones resume from their
         # checkpoint. sbatch takes more options before its name: sbatch --time=4:00:00 FILE.
         set -euo pipefail
         case "$SLURM_ARRAY_TASK_ID" in
@@ -63,7 +63,7 @@ def array_script(
         f"#SBATCH --output={logs}/slurm-%a.log",
         "#SBATCH --open-mode=append",
         f"#SBATCH --signal=B:TERM@{STOP_SECONDS}",
-        "# Submit it again to go on: what is done is skipped, what was stopped goes on from its",
+        "# Submit it again to continue: finished runs are skipped, stopped ones resume from their",
         "# checkpoint. sbatch takes more options before its name: sbatch --time=4:00:00 FILE.",
         "set -euo pipefail",
         'case "$SLURM_ARRAY_TASK_ID" in',

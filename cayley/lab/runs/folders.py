@@ -225,5 +225,5 @@ def _unusable(folder: Path, error: OSError) -> RunError:
 def _unwritable(path: Path, error: OSError) -> RunError:
     return RunError(
         f"could not write {path}: {error.strerror}. What was written before is intact: make room "
-        "or get the permission, then go on with cayley resume, or choose another --output"
+        "or get the permission, then continue with cayley resume, or choose another --output"
     )

@@ -56,7 +56,7 @@ def test_what_was_killed_goes_on(tmp_path: Path) -> None:
     said: list[str] = []
     assert run_side_by_side(queue, 1, Interrupts(), tell=said.append) == 0
     assert queue.works[0].tries == 2
-    assert said[0].startswith("a: died (SIGKILL), goes on from its checkpoint")
+    assert said[0].startswith("a: died (SIGKILL), resumes from its checkpoint")
 
 
 def test_what_is_killed_again_and_again_is_given_up(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ class WhenReady(Interrupts):
 def test_a_signal_stops_all_with_their_checkpoints(tmp_path: Path) -> None:
     works = [work(tmp_path, "a", PATIENT), work(tmp_path, "b", "")]
     queue = Queue(works, tmp_path / "queue.json")
-    with pytest.raises(Interrupted, match="stopped with 2 runs to do; the same command goes on"):
+    with pytest.raises(Interrupted, match="stopped with 2 runs to do; continue with"):
         run_side_by_side(queue, 1, WhenReady(tmp_path), tell=lambda words: None)
     assert (tmp_path / "saved").exists()
     assert states(queue) == {"a": "to do", "b": "to do"}
@@ -131,7 +131,7 @@ def test_the_time_is_over(tmp_path: Path) -> None:
     assert run_side_by_side(queue, 1, Interrupts(), seconds=0.0, tell=said.append) == 0
     assert time.monotonic() - began < 60
     assert states(queue) == {"a": "to do"}
-    assert said == ["the time is over with 1 run to do; the same command goes on"]
+    assert said == ["the time is over with 1 run to do; continue with the same command"]
 
 
 @pytest.mark.slow
