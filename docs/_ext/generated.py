@@ -185,6 +185,8 @@ def speed(name: str) -> str:
     )
     if "run" in rows[0]:
         table = _steps(rows)
+    elif "processes" in rows[0]:
+        table = _processes(rows)
     elif "networks" in rows[0]:
         table = _ensembles(rows)
     elif "network" in rows[0] and "B" in rows[0]:
@@ -286,6 +288,22 @@ def _steps(rows: list[dict[str, Any]]) -> str:
     sizes = [*dict.fromkeys(row["n"] for row in rows)]
     lines = [(run, *(cells.get(n, "–") for n in sizes)) for run, cells in found.items()]
     return _table(("µs a step (over nn.RNNCell)", *(f"n = {n}" for n in sizes)), lines)
+
+
+def _processes(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        (
+            row["network"],
+            f"B{row['B']} T{row['T']}",
+            str(row["processes"]),
+            f"{row['steps a second']:.2f}",
+            f"{row['speedup']:.2f}",
+            f"{100 * row['communication']:.0f} %",
+        )
+        for row in sorted(rows, key=lambda row: (row["network"], row["processes"]))
+    ]
+    head = ("network", "shape", "processes", "steps a second", "speedup", "communication")
+    return _table(head, lines)
 
 
 def _ensembles(rows: list[dict[str, Any]]) -> str:
