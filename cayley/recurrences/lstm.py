@@ -59,6 +59,7 @@ def lstm_loop(
     over: Literal["layer", "batch"] = "layer",
     eps: float = 1e-5,
     batch_sizes: Tensor | None = None,
+    pool: Pool | None = None,
 ) -> States:
     r"""The recurrence as the loop that defines it; :func:`lstm` computes the same.
 
@@ -98,6 +99,7 @@ def lstm_loop(
         over: ``"layer"`` or ``"batch"``.
         eps: The ε of the normalisations.
         batch_sizes: The number of sequences that have step t, never increasing, (T), on the CPU.
+        pool: Computes statistics over the batch over all processes; None for this one alone.
 
     Returns:
         The states and cells of all steps, and the statistics.
@@ -110,11 +112,11 @@ def lstm_loop(
         tensor([0.5000, 1.0000, 1.5000])
     """
     arguments = LstmArguments(
-        *(x, h0, c0, W, b, U, c, input, recurrent, cell, window, over, eps, batch_sizes)
+        *(x, h0, c0, W, b, U, c, input, recurrent, cell, window, over, eps, batch_sizes, pool)
     )
     arguments.check()
     call = lstm_call(arguments)
-    return _states(lstm_forward(call, by_definition=True), _references(call))
+    return _states(lstm_forward(call, by_definition=True, pool=pool), _references(call))
 
 
 def lstm(
@@ -145,9 +147,8 @@ def lstm(
     of the loop. To ``torch.compile`` and ``torch.export`` it is a single node, and under ``vmap``
     and ``grad`` of :mod:`torch.func` one node for each network with its own W.
 
-    Arguments and results are those of :func:`lstm_loop`, except for ``pool``: with it, statistics
-    over the batch are computed over all processes, and the recurrence runs as a loop of torch
-    operations.
+    Arguments and results are those of :func:`lstm_loop`. With a ``pool`` the recurrence runs as a
+    loop of torch operations.
 
     Example:
         >>> import torch
