@@ -122,7 +122,7 @@ class ModReLU(nn.Module):
     Arguments:
         features: The number n of units.
         nonpositive_bias: Whether :func:`nonpositive` keeps the bias at 0 or below.
-        device, dtype: Of b; dtype is real even for complex input.
+        device, dtype: The device and dtype of b; dtype is real even for complex input.
 
     Shapes:
         (..., n) ↦ (..., n).

@@ -33,8 +33,8 @@ def formation_seconds(
         sizes: The n.
         backward: Whether the gradient of the free tensors is computed too.
         repeat: The number of runs of which the median is taken, after one that does not count.
-        device: Of the free tensors.
-        dtype: Of the free tensors, real even if W is complex.
+        device: The device of the free tensors.
+        dtype: The dtype of the free tensors, real even if W is complex.
 
     Returns:
         Float64, (maps, sizes).
@@ -105,8 +105,8 @@ class NeumannStudy(NamedTuple):
         defects: :math:`\|W_t^\top W_t - I\|_F` of :math:`W_t = \tilde A_t (I - A_t)`, same shape.
         contractions: :math:`\|\tilde A_{t-1} \delta A_t\|_2` with the exact inverse; the series
             converges if it is below 1, (steps).
-        seconds: Of one update, (orders).
-        exact_seconds: Of one inverse, ().
+        seconds: The seconds of one update, (orders).
+        exact_seconds: The seconds of one exact inverse, ().
     """
 
     errors: Tensor

@@ -149,7 +149,7 @@ def condition_numbers(
         steps: Of Lanczos; None for as many as there are parameters, which finds every eigenvalue.
             With fewer, the smallest eigenvalue, and so the condition number, is a rough estimate.
         floor: See :func:`~cayley.diagnostics.condition_number`; None for the rounding error.
-        seed: Of the first direction.
+        seed: The seed of the first direction.
 
     Example:
         >>> layer, x = nn.Linear(2, 1), 100 + torch.randn(50, 2)

@@ -38,7 +38,7 @@ class StateGradients(NamedTuple):
         c: The derivatives with respect to the cells of an LSTM, shaped as h; None for other
             recurrences.
         c0: The derivative with respect to the initial cell.
-        batch_sizes: Of packed sequences, (T).
+        batch_sizes: The batch sizes of packed sequences, (T).
         reverse: Whether the recurrence reads the sequence from its end.
     """
 

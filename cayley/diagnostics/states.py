@@ -39,7 +39,7 @@ def moments(values: Tensor, batch_sizes: Tensor | None = None) -> Moments:
 
     Arguments:
         values: (T, B, F); with ``batch_sizes``, packed steps, (N, F).
-        batch_sizes: Of packed sequences, (T), on the CPU.
+        batch_sizes: The batch sizes of packed sequences, (T), on the CPU.
 
     Example:
         >>> moments(torch.tensor([[[3.0, 5.0]]]))

@@ -136,7 +136,7 @@ class NormalizedElmanCall(NamedTuple):
         recurrent: The normalisation of W h.
         b: The threshold of modReLU, (H).
         weights: The number of values of each past step, (K − 1, B, 1).
-        batch_sizes: Of a packed sequence, (T), on the CPU.
+        batch_sizes: The batch sizes of a packed sequence, (T), on the CPU.
         window: The number K of steps.
         eps: The ε of the normalisations.
         nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
@@ -199,7 +199,7 @@ class LstmCall(NamedTuple):
         cell: The normalisation of the cell.
         weights: The number of values of each past step, (K − 1, G, 1).
         U: The input matrix, (4H, I).
-        batch_sizes: Of a packed sequence, (T), on the CPU.
+        batch_sizes: The batch sizes of a packed sequence, (T), on the CPU.
         window: The number K of steps.
         over_batch: Whether statistics are taken over the batch.
         eps: The ε of the normalisations.

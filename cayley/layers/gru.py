@@ -91,13 +91,13 @@ class NCGRU(Recurrent):
         refine: Whether the matrices from Neumann series are moved to the nearest orthogonal ones,
             which the paper does not do.
         rebase: See :class:`~cayley.ScoRNN`.
-        nonlinearity: Of the candidate: ``"modrelu"`` or ``"tanh"``.
+        nonlinearity: The nonlinearity of the candidate: ``"modrelu"`` or ``"tanh"``.
         trainable_h0: Whether the state that is used when no ``hx`` is given is a parameter,
             ``h0_l0``; otherwise it is 0.
         initializers: Functions that fill a tensor in place, or their names, under some of
             ``"weight_ih"``, ``"bias"``, ``"h0"`` and, where no matrix is orthogonal,
             ``"weight_hh"``; see :class:`~cayley.RNN`.
-        device, dtype: Of the parameters.
+        device, dtype: The device and dtype of the parameters.
 
     Shapes:
         As ``nn.GRU``: input (T, B, m), ``hx`` (layers · directions, B, n) ↦ output

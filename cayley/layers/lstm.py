@@ -104,7 +104,7 @@ class LSTM(Recurrent):
             empty. Traced code keeps nothing.
         initializers: Functions that fill a tensor in place, or their names, under some of
             ``"weight_ih"``, ``"weight_hh"`` and ``"bias"``; see :class:`~cayley.RNN`.
-        device, dtype: Of the parameters.
+        device, dtype: The device and dtype of the parameters.
 
     Shapes:
         As ``nn.LSTM``: input (T, B, I), ``hx`` two tensors (layers · directions, B, H) ↦ output

@@ -131,7 +131,7 @@ class Recurrent(nn.Module, ABC):
             suffix: The end of its parameters' names, such as ``"l0"`` or ``"l1_reverse"``.
             x: The input, (T, B, I), or (N, I) with ``batch_sizes``.
             state: Each tensor of the initial state, (B, ·); None for the layer's own.
-            batch_sizes: Of a packed sequence, (T).
+            batch_sizes: The batch sizes of a packed sequence, (T).
             reverse: Whether time runs backwards.
 
         Returns:

@@ -38,7 +38,7 @@ class StreamState:
         over: ``"layer"`` or ``"batch"``.
         state: The tensor, (B, S); None at the start.
         x: The input, (T, B, ·), or (N, ·) with ``batch_sizes``.
-        batch_sizes: Of a packed sequence, (T).
+        batch_sizes: The batch sizes of a packed sequence, (T).
         pool: What makes statistics over the batch those of all processes; None for this one's.
     """
 

@@ -209,7 +209,7 @@ class AssortedTimeNorm(nn.Module):
         affine: Whether there are γ and β, which start at 1 and 0.
         max_steps: Over the batch, the number of time steps that have population statistics of their
             own; all later steps share those of the last.
-        device, dtype: Of γ and β.
+        device, dtype: The device and dtype of γ and β.
 
     Shapes:
         (T, B, F) ↦ (T, B, F), or a packed sequence ↦ a packed sequence.

@@ -45,7 +45,7 @@ class PopulationStatistics(nn.Module):
         features: The number F of units.
         max_steps: The number of slots.
         momentum: The α above.
-        device, dtype: Of the statistics.
+        device, dtype: The device and dtype of the statistics.
 
     Attributes:
         synchronized: Whether training takes the statistics of all processes.
@@ -125,7 +125,7 @@ class PopulationStatistics(nn.Module):
         """Add the statistics of one batch.
 
         Arguments:
-            mean: Of each step, (T, F).
+            mean: The mean of each step, (T, F).
             var: The unbiased variance of each step, (T, F).
             sequences: The number of sequences that reach each step, one for all steps or (T), on
                 the CPU.

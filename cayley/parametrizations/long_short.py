@@ -63,7 +63,7 @@ class LongShort(Parametrization):
         eps: The ε above.
         coupling: How :math:`W_C` is drawn: ``"uniform"`` (Glorot) or ``"orthogonal"``, rows or
             columns of a random orthogonal matrix.
-        rebase: Of :math:`W_L`, see :class:`~cayley.parametrizations.ScaledCayley`.
+        rebase: The rebase of :math:`W_L`, see :class:`~cayley.parametrizations.ScaledCayley`.
 
     Note:
         In the reference only A has a learning rate of its own. So ``parameter_groups`` puts A into

@@ -46,7 +46,7 @@ def make_map(
         map: The parametrisation itself, a function that makes it from n, or its name, a key of
             :data:`MAPS`.
         n: The size of the matrix.
-        device: Of the new map's buffers; None for torch's default.
+        device: The device of the new map's buffers; None for torch's default.
 
     Example:
         >>> from functools import partial

@@ -122,8 +122,8 @@ def initial_entries(
         init: ``"blocks"``, ``"circle"``, ``"uniform"`` or ``"zero"``.
         n: The size of A.
         bandwidth: How many diagonals above the main one may be non-zero; None for all.
-        device: Of the entries.
-        dtype: Of the entries.
+        device: The device of the entries.
+        dtype: The dtype of the entries.
 
     Example:
         >>> float(initial_entries("uniform", 4).abs().max()) <= 0.5

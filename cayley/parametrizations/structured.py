@@ -51,7 +51,7 @@ class StructuredMatrix(nn.Module):
 
     Arguments:
         map: The parametrisation. It is copied: two matrices never share one.
-        device, dtype: Of the free tensors; dtype is real even if W is complex.
+        device, dtype: The device and dtype of the free tensors; dtype is real even if W is complex.
 
     Example:
         >>> from cayley.parametrizations import ScaledCayley

@@ -86,7 +86,7 @@ class Weight(NamedTuple):
     """A weight that multiplies rows.
 
     Attributes:
-        name: Of the parameter, (O, n), or (O, n / groups, ...) for a convolution.
+        name: The name of the parameter, (O, n), or (O, n / groups, ...) for a convolution.
         site: The name of the place where its rows are observed.
         rows: The rows of the parameter that belong to the block.
         groups: The number of groups, as in a grouped convolution.
@@ -102,7 +102,7 @@ class Bias(NamedTuple):
     """A bias that is added to a sum.
 
     Attributes:
-        name: Of the parameter, (O).
+        name: The name of the parameter, (O).
         rows: The entries that belong to the block.
     """
 
@@ -165,7 +165,7 @@ def precondition(
     Arguments:
         blocks: How the module's parameters are grouped.
         gradients: By the parameter's name.
-        statistics: Of the rows, by site.
+        statistics: The statistics of the rows, by site.
         damping: σ̃² and q².
 
     Returns:

@@ -60,9 +60,9 @@ def observe_recurrences(
 
     Arguments:
         module: The layer, a single one in one or two directions.
-        args: Of its forward pass.
-        kwargs: Of its forward pass.
-        output: Of its forward pass.
+        args: The args of its forward pass.
+        kwargs: The kwargs of its forward pass.
+        output: The output of its forward pass.
         initial: A function of a suffix and B that returns the state before the first step if no
             ``hx`` is given, (B, H); None for 0.
         rows: The rows of the sites of one direction.

@@ -169,7 +169,7 @@ class RunningStatistics:
         features: The number F of features.
         momentum: ρ.
         start: ``"batch"`` or ``"identity"``.
-        device, dtype: Of the averages.
+        device, dtype: The device and dtype of the averages.
 
     Attributes:
         n: The number of rows of the last batch, ().

@@ -21,7 +21,7 @@ class Unit:
     """A module, or several with the same parameters, that one rule preconditions.
 
     Arguments:
-        name: Of the module in the model.
+        name: The name of the module in the model.
         modules: The module, and others that share all its parameters.
         rule: The rule for them.
         blocks: How the parameters are grouped.

@@ -115,10 +115,10 @@ def _reference_gradient(
     """The gradient with respect to a reference.
 
     Arguments:
-        statistics: Of every step, (4, T, G, ·).
+        statistics: The statistics of every step, (4, T, G, ·).
         external: The gradient with respect to them.
         grad_past: The gradient with respect to the past, (2, K − 1, G, ·).
-        batch_sizes: Of a packed sequence, (T).
+        batch_sizes: The batch sizes of a packed sequence, (T).
     """
     result = statistics.new_zeros(statistics.shape[2:])
     if external is not None:

@@ -67,7 +67,7 @@ def _wanted(
     """Whether something matches the words, --paper, --task and --model.
 
     Arguments:
-        options: Of the command.
+        options: The options of the command.
         one: What is listed.
         texts: Texts to search for the words, besides the place and the task.
         networks: Names that contain that of the network, those of recipes if there are any.

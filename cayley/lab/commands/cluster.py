@@ -214,7 +214,7 @@ class Task:
     """A run that a cluster has been handed.
 
     Arguments:
-        promise: Of an :class:`Outcome`, by Ray.
+        promise: The promise of an :class:`Outcome`, by Ray.
         folder: Where its files go; None if they are not fetched.
     """
 

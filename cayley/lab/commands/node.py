@@ -33,7 +33,7 @@ class Outcome:
         code: The exit code of its command.
         words: The last line that it wrote to the standard error.
         seconds: How long it took.
-        files: Of the folder, if that is fetched back.
+        files: The files of the folder, if that is fetched back.
     """
 
     code: int
@@ -92,7 +92,7 @@ def run_elsewhere(
     Arguments:
         arguments: The words after ``cayley``.
         environment: Variables to set.
-        name: Of the folder, below that of all runs.
+        name: The name of the folder, below that of all runs.
         files: What is in it, by :func:`~cayley.lab.commands.parcels.pack`.
     """
     with tempfile.TemporaryDirectory(prefix="cayley-") as output:

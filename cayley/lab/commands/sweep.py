@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cayley.lab.commands.planning import check_cluster, is_watched, missing_data
+from cayley.lab.commands.work_options import run_settings, shared_arguments
 from cayley.lab.errors import DataError, RecipeError, RunError
 from cayley.lab.wording import counted, duration, short_number
 
 if TYPE_CHECKING:
     from cayley.lab.sweeps import Space, Storage, Sweep
     from cayley.lab.sweeps.worker import FinishedTrial
-    from cayley.lab.training import Reporter, RunSettings
+    from cayley.lab.training import Reporter
 
 __all__ = ["sweep"]
 
@@ -112,7 +113,7 @@ def _search(options: Namespace) -> int:
     with Interrupts() as interrupts:
         work(
             found,
-            _settings(options),
+            run_settings(options),
             interrupts=interrupts,
             tell=tell,
             reporter=lambda folder: _reporter(options, folder),
@@ -158,7 +159,7 @@ def _search_side_by_side(options: Namespace, space: "Space") -> int:
             options.space = str(Path(options.space).resolve())
     # checked before any process starts, so that an error is printed only once
     found = _join(options, space)
-    arguments = ("sweep", *_shared_arguments(options))
+    arguments = _worker_arguments(options)
     works = [
         Work(f"worker {number}", space.name, None, child_command(arguments))
         for number in range(1, options.jobs + 1)
@@ -191,35 +192,13 @@ def _search_side_by_side(options: Namespace, space: "Space") -> int:
     return code
 
 
-def _shared_arguments(options: Namespace) -> list[str]:
-    """The options of this command that each of its workers gets too."""
-    arguments = [options.space, "--quiet", "--output", str(options.output)]
-    arguments += ["--device", options.device, "--precision", options.precision]
-    arguments += ["--threads", str(options.threads)]
-    arguments += ["--checkpoint-every", str(options.checkpoint_every)]
-    for name in ("data", "storage", "study", "trials"):
+def _worker_arguments(options: Namespace) -> list[str]:
+    """The command line of a worker."""
+    arguments = ["sweep", options.space, *shared_arguments(options)]
+    for name in ("storage", "study", "trials"):
         if getattr(options, name) is not None:
             arguments += [f"--{name}", str(getattr(options, name))]
-    if options.set:
-        arguments += ["--set", *options.set]
-    if options.graph is not None:
-        arguments.append("--graph" if options.graph else "--no-graph")
-    switches = ("download", "unchecked", "tiny", "tensorboard")
-    return arguments + [f"--{name}" for name in switches if getattr(options, name)]
-
-
-def _settings(options: Namespace) -> "RunSettings":
-    from cayley.lab.runs import Machine
-    from cayley.lab.training import RunSettings
-
-    return RunSettings(
-        Machine(options.device, options.precision, options.threads, options.graph),
-        data=options.data,
-        download=options.download,
-        check=not options.unchecked,
-        tiny=options.tiny,
-        checkpoint_seconds=options.checkpoint_every,
-    )
+    return arguments + (["--set", *options.set] if options.set else [])
 
 
 def _reporter(options: Namespace, folder: Path) -> "Reporter | None":

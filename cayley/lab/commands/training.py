@@ -19,6 +19,7 @@ from cayley.lab.commands.planning import (
     show_plan,
 )
 from cayley.lab.commands.sizing import fit_sizes
+from cayley.lab.commands.work_options import run_settings, shared_arguments
 from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
 from cayley.lab.processes import find_processes
 from cayley.lab.recipes import Recipe, Seed, data_set, differences, find_recipe
@@ -280,7 +281,7 @@ def _plan(jobs: list[_Job], options: Namespace) -> int:
         own = [text for text in job.overrides if text not in options.set]
         name = " ".join((job.recipe.name, *own))
         rows.setdefault(name, Row(name, job.recipe, [])).folders.append(_folder(job, options))
-    return show_plan(list(rows.values()), _settings(options), options)
+    return show_plan(list(rows.values()), run_settings(options), options)
 
 
 def _folder(job: _Job, options: Namespace) -> Path:
@@ -293,21 +294,6 @@ def _folder(job: _Job, options: Namespace) -> Path:
         job.base,
         tiny=options.tiny,
         precision=options.precision,
-    )
-
-
-def _settings(options: Namespace, overrides: tuple[str, ...] = ()) -> "RunSettings":
-    from cayley.lab import training
-    from cayley.lab.runs import Machine
-
-    return training.RunSettings(
-        Machine(options.device, options.precision, options.threads, options.graph),
-        data=options.data,
-        download=options.download,
-        check=not options.unchecked,
-        tiny=options.tiny,
-        overrides=overrides,
-        checkpoint_seconds=options.checkpoint_every,
     )
 
 
@@ -350,7 +336,7 @@ def _work(jobs: list[_Job], options: Namespace, *, again: bool, extend: int = 0)
         for job in left:
             folder = _folder(job, options)
             reporter = _reporter(options, folder)
-            settings = _settings(options, job.overrides)
+            settings = run_settings(options, job.overrides)
             try:
                 if extend or (again and (folder / "run.json").exists()):
                     check_same_run(folder, job.recipe, settings, job.seed, any_length=bool(extend))
@@ -434,7 +420,7 @@ def _own_settings(job: _Job, folder: Path, options: Namespace) -> "RunSettings":
     from cayley.lab import training
     from cayley.lab.runs import read_run
 
-    settings = _settings(options, job.overrides)
+    settings = run_settings(options, job.overrides)
     if not (folder / "run.json").exists():
         return settings
     check_same_run(folder, job.recipe, settings, job.seed)
@@ -539,22 +525,9 @@ def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":
         folder = _folder(job, options)
         name = str(folder.relative_to(options.output))
         arguments = ("train", *job.source, "--seed", str(job.seed), "--seeds", "1")
-        command = child_command((*arguments, *_shared_arguments(options)))
+        command = child_command((*arguments, *shared_arguments(options)))
         works[name] = Work(name, job.recipe.name, folder, command)
     return list(works.values())
-
-
-def _shared_arguments(options: Namespace) -> list[str]:
-    """The options of this command that each of its runs gets too."""
-    arguments = ["--quiet", "--output", str(options.output), "--device", options.device]
-    arguments += ["--precision", options.precision, "--threads", str(options.threads)]
-    arguments += ["--checkpoint-every", str(options.checkpoint_every)]
-    if options.data is not None:
-        arguments += ["--data", str(options.data)]
-    if options.graph is not None:
-        arguments.append("--graph" if options.graph else "--no-graph")
-    switches = ("download", "unchecked", "tiny", "tensorboard")
-    return arguments + [f"--{name}" for name in switches if getattr(options, name)]
 
 
 def _reporter(options: Namespace, folder: Path) -> "Reporter":

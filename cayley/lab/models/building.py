@@ -63,7 +63,7 @@ def build_model(settings: ModelSettings, task: Task) -> nn.Module:
     for ENRNN the two sizes [long, short]; for MLP it is the list of hidden layers.
 
     Arguments:
-        settings: Of the model.
+        settings: The settings of the model.
         task: The task, for the sizes of inputs and outputs; none of its files is read.
 
     Returns:

@@ -33,7 +33,7 @@ class SequenceModel(nn.Module):
         vocabulary: The number of different tokens, 0 if the input is features.
         outputs: The number p of outputs.
         last: Whether there is an output for the last step only.
-        settings: Of the embedding, the dropouts and the output.
+        settings: The settings of the embedding, the dropouts and the output.
 
     References:
         Regularizing and Optimizing LSTM Language Models, Merity, Keskar, Socher, 2018, for word

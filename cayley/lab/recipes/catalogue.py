@@ -28,7 +28,7 @@ class Entry:
     """A row of a table.
 
     Attributes:
-        name: Of the recipe.
+        name: The name of the recipe.
         table: The name of its file, without the ending.
         layers: The tables of settings that each variant is merged from, the weakest first.
     """

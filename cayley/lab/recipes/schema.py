@@ -56,7 +56,7 @@ class ModelSettings:
         embedding: The size of a learned embedding of tokens; 0 for one-hot vectors.
         embedding_init: Glorot uniform, a number b for U(−b, b), or torch's own N(0, 1).
         embedding_dropout: On the embedded tokens.
-        word_dropout: Of whole tokens of the vocabulary, wherever they occur in a batch.
+        word_dropout: Dropout of whole tokens of the vocabulary, wherever they occur in a batch.
         weight_dropout: Of entries of free recurrent matrices, one mask per batch (DropConnect).
         output_dropout: On the input of the output layer.
         tied: Whether embedding and output layer share their weights, initialised as the latter's.
@@ -98,7 +98,7 @@ class OptimSettings:
     Attributes:
         name: A class of :mod:`torch.optim` or :mod:`cayley.optim`, for the rest.
         lr: Its learning rate.
-        weight_decay: Of the rest.
+        weight_decay: Weight decay of the rest.
         options: Further keyword arguments of that class.
         recurrent: A class for the free tensors; empty for the same.
         recurrent_lr: None for ``lr``.
@@ -194,7 +194,7 @@ class Recipe:
         unstated: Settings that the paper does not give.
         note: What a reader should know.
         parameters: The number of parameters by the paper's formula; 0 if not known.
-        seed: Of the first run.
+        seed: The seed of the first run.
         seeds: How many runs the paper averaged.
         bnp: Keyword arguments of :class:`cayley.BNP`; empty for none.
     """

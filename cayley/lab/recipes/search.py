@@ -27,7 +27,7 @@ def matches(recipe: Recipe, words: Sequence[str], title: str = "", *, claims: bo
     Arguments:
         recipe: The recipe.
         words: Such as ``["nc-gru", "ptb"]``.
-        title: Of the recipe's table.
+        title: The title of the recipe's table.
         claims: Whether to search in statements about the recipe too, which also name others.
     """
     if not words:

@@ -53,7 +53,7 @@ class Curve:
         recipe: Its name.
         label: Its label in the legend; empty for the name.
         set: Settings that differ from the recipe, such as ``model.hidden=64``.
-        variant: Of the recipe.
+        variant: The variant of the recipe.
     """
 
     recipe: str

@@ -88,7 +88,7 @@ class Curves:
     """The content of a chart.
 
     Attributes:
-        label: Of the values.
+        label: The label of the values.
         time: The horizontal axis: a key of :data:`TIMES`.
         lines: A line for each row and part.
         baselines: Values of the naive predictor.

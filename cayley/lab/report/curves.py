@@ -22,7 +22,7 @@ class SeedCurves:
     """A quantity of runs over time.
 
     Attributes:
-        seeds: Of the runs.
+        seeds: The seeds of the runs.
         finished: Whether the runs are finished; unfinished runs have what is there so far.
         step, epoch, time: The positions of the values; the time in minutes, averaged over runs.
         values: A curve for each seed.

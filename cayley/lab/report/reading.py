@@ -28,7 +28,7 @@ class MeasuredRun:
     """A run as read from its folder.
 
     Attributes:
-        folder: Of the run.
+        folder: The folder of the run.
         recipe: With all settings.
         description: What was started, and on which machine.
         evaluations: The records of evaluations, in order.

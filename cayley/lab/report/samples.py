@@ -15,7 +15,7 @@ class Sample:
     """A text, or a sound.
 
     Attributes:
-        name: Of the file, without its ending.
+        name: The name of the file, without its ending.
         text: The text; empty for a sound.
         sound: The file; empty for a text.
     """
@@ -34,7 +34,7 @@ def read_samples(folder: Path) -> tuple[Sample, ...]:
     """The samples of a run, ``sample*.txt`` and ``sample*.wav``, in order.
 
     Arguments:
-        folder: Of the run.
+        folder: The folder of the run.
     """
     texts = (
         Sample(path.stem, text=path.read_text(encoding="utf-8", errors="replace")[:MOST_CHARACTERS])

@@ -38,9 +38,9 @@ class Trial:
     Attributes:
         number: From 0.
         state: ``"unfinished"`` may still be running.
-        value: Of the finished run; None for others.
+        value: The value of the finished run; None for others.
         params: Its settings.
-        folder: Of its run.
+        folder: The folder of its run.
     """
 
     number: int

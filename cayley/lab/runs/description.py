@@ -37,7 +37,7 @@ class TrialInfo:
 
     Attributes:
         study: The name of the sweep.
-        number: Of the trial, from 0.
+        number: The number of the trial, from 0.
         params: What the sweep chose, by key of the recipe.
     """
 
@@ -73,10 +73,10 @@ class RunDescription:
     """What a run was started with; keys and attributes have the same names.
 
     Attributes:
-        format: Of the run folder; in format 1, files have no checksums.
-        id: Of the run, which all of its files name; empty in format 1.
+        format: The format of the run folder; in format 1, files have no checksums.
+        id: The id of the run, which all of its files name; empty in format 1.
         recipe, table, variant: Which recipe.
-        seed: Of the run.
+        seed: The seed of the run.
         overrides: What was changed in the recipe, as ``key=value``.
         tiny: Whether a few made-up examples replace the data.
         parameters: The number of parameters, as the papers count them.
@@ -92,12 +92,12 @@ class RunDescription:
         started: When.
         command: The words of the command line.
         machine: The machine that it runs on.
-        versions: Of Python and of packages.
-        git: Of the source; None outside a repository.
+        versions: The versions of Python and of packages.
+        git: The revision of the source; None outside a repository.
         settings: The recipe as ``recipe.toml`` has it, with which that file is compared; empty in
             format 1.
-        changes: Of the recipe after the start.
-        trial: Of a sweep; None for a run of its own.
+        changes: The changes of the recipe after the start.
+        trial: The trial of a sweep; None for a run of its own.
     """
 
     format: int

@@ -51,7 +51,7 @@ class RunFolder:
         folder: Made if it does not exist.
 
     Attributes:
-        description: Of the run that the files belong to; None if there is none yet.
+        description: The description of the run that the files belong to; None if there is none yet.
 
     Example:
         >>> from tempfile import TemporaryDirectory

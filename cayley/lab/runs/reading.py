@@ -47,7 +47,7 @@ def read_run(folder: Path) -> tuple[RunDescription, Recipe]:
     """The description and the recipe of a run; raise if the recipe was changed after the start.
 
     Arguments:
-        folder: Of the run.
+        folder: The folder of the run.
     """
     description, recipe, found = read_edited_run(folder)
     if write_recipe(found) != write_recipe(recipe):
@@ -64,7 +64,7 @@ def read_edited_run(folder: Path) -> tuple[RunDescription, Recipe, Recipe]:
     """The description of a run, its recipe, and what ``recipe.toml`` says now.
 
     Arguments:
-        folder: Of the run.
+        folder: The folder of the run.
     """
     try:
         content = parse_json((folder / "run.json").read_bytes())
@@ -94,8 +94,8 @@ def read_result(folder: Path, description: RunDescription | None = None) -> RunR
     """The numbers of a finished run.
 
     Arguments:
-        folder: Of the run.
-        description: Of the run; None to take a result of any run.
+        folder: The folder of the run.
+        description: The description of the run; None to take a result of any run.
     """
     path = folder / "result.json"
     with explain_damage(folder, path.name):
@@ -115,9 +115,9 @@ def load_tensors(
     """What :meth:`RunFolder.save` wrote, on the CPU.
 
     Arguments:
-        folder: Of the run.
-        name: Of the file.
-        description: Of the run; None to take a file of any run.
+        folder: The folder of the run.
+        name: The name of the file.
+        description: The description of the run; None to take a file of any run.
     """
     import torch
 
@@ -140,7 +140,7 @@ def check_format(path: Path, description: RunDescription) -> None:
 
     Arguments:
         path: The file that it would continue from.
-        description: Of the run.
+        description: The description of the run.
     """
     if description.format < FORMAT:
         version = description.versions.get("cayley", "of then")
@@ -184,8 +184,8 @@ def explain_damage(folder: Path, name: str) -> Iterator[None]:
     """Turn errors about a file's content into errors that name the file.
 
     Arguments:
-        folder: Of the run.
-        name: Of the file.
+        folder: The folder of the run.
+        name: The name of the file.
     """
     try:
         yield
@@ -209,8 +209,8 @@ def check_metrics(folder: Path, result: RunResult) -> None:
     """Raise unless the metrics are those that a finished run wrote.
 
     Arguments:
-        folder: Of the run.
-        result: Of the run.
+        folder: The folder of the run.
+        result: The result of the run.
     """
     path = folder / "metrics.jsonl"
     if result.metrics and path.exists() and digest(path.read_bytes()) != result.metrics:

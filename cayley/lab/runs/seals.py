@@ -43,7 +43,7 @@ def make_trailer(content: bytes | memoryview, seal: Seal) -> bytes:
 
     Arguments:
         content: The file without them.
-        seal: Of the run.
+        seal: The seal of the run.
     """
     words = json.dumps(asdict(seal))
     checked = json.dumps(asdict(seal) | {"sha256": digest(content, words)})

@@ -21,7 +21,7 @@ class RunState:
     """The state of a run.
 
     Attributes:
-        folder: Of the run.
+        folder: The folder of the run.
         state: A ``"stopped"`` run can be resumed; a ``"failed"`` one would fail again; a
             ``"damaged"`` one cannot be read.
         step: The last recorded step.

@@ -48,7 +48,7 @@ class StudyRecord:
     """The content of ``study.json``; keys and attributes have the same names.
 
     Attributes:
-        format: Of the file.
+        format: The format of the file.
         study: The name.
         title: In a few words.
         claims: The claims that it decides.
@@ -77,7 +77,7 @@ def read_study(folder: Path) -> StudyRecord:
     """The record in a folder.
 
     Arguments:
-        folder: Of the study.
+        folder: The folder of the study.
     """
     path = folder / STUDY_FILE
     try:

@@ -69,7 +69,7 @@ class Diagnosis:
     """The result of one diagnostic.
 
     Attributes:
-        name: Of the diagnostic.
+        name: The name of the diagnostic.
         numbers: Its main numbers, by name.
         draw: Its picture.
         refusal: Why it is not possible for the network, and for which layers it is; else empty.

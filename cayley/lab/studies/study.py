@@ -35,7 +35,7 @@ class Study:
     """A question, and how its answer is computed.
 
     Attributes:
-        name: Of the study, and of its folder.
+        name: The name of the study, and of its folder.
         title: In a few words.
         settings: The settings of the paper, or ours if it gives none.
         tiny: Changes of the settings with which the study takes a second.

@@ -21,7 +21,7 @@ class Subject:
     Arguments:
         recipe: The name of a recipe.
         changes: Changes of the recipe, each as ``key=value``.
-        seed: Of the network and of the examples.
+        seed: The seed of the network and of the examples.
         settings: Machine and data.
         model: Another network instead of the recipe's.
     """

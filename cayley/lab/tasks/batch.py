@@ -39,7 +39,7 @@ class Batch:
         input: (T, B, I) features, (T, B) tokens, (B, I) rows, or a :class:`Graph`.
         target: Class numbers, −100 where none is scored, or numbers.
         split: The part of the data.
-        position: Of this batch.
+        position: The position of this batch.
         next: The position after it; ``next.batch`` is 0 exactly at the end of an epoch.
         fresh: Whether the recurrent state starts at zero; otherwise it is carried over, detached,
             from the previous batch.

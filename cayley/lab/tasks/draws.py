@@ -18,7 +18,7 @@ class Draws:
     Arguments:
         stream: What distinguishes these numbers from others, such as a seed and a split.
         index: The numbers of the examples, int64, (B).
-        dtype: Of floating numbers.
+        dtype: The dtype of floating numbers.
 
     Example:
         >>> few, more = Draws(("mine", 1), torch.arange(3)), Draws(("mine", 1), torch.arange(5))

@@ -31,9 +31,9 @@ def example_numbers(
     Arguments:
         size: The number of examples of an epoch.
         B: The number of examples of a batch; the last of an epoch may have fewer.
-        position: Of the first batch.
+        position: The position of the first batch.
         count: The number of batches; fewer at the end of the epoch.
-        seed: Of the order.
+        seed: The seed of the order.
         shuffle: Whether each epoch has an order of its own; otherwise the numbers increase.
         fresh: Whether each epoch has examples of its own.
 
@@ -106,8 +106,8 @@ class ExampleTask(Task):
         Arguments:
             split: Which part of the data.
             index: The numbers of the examples, on the device of the result, (B).
-            seed: Of the random parts of the examples.
-            dtype: Of floating numbers.
+            seed: The seed of the random parts of the examples.
+            dtype: The dtype of floating numbers.
         """
 
     def steps(self, split: Split, B: int, *, seed: int = 0, epoch: int = 0) -> int:

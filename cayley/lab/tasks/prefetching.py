@@ -31,9 +31,9 @@ class Prefetcher:
         task: The task.
         split: Which part of the data.
         B: The number of examples per batch.
-        seed: Of the random parts of the examples and of their order.
+        seed: The seed of the random parts of the examples and of their order.
         device: Where the batches are.
-        dtype: Of floating numbers.
+        dtype: The dtype of floating numbers.
 
     Example:
         >>> from cayley.lab.tasks import make_task

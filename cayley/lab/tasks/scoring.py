@@ -40,9 +40,9 @@ def score_split(
             fresh) that returns the output and the state.
         split: Which part of the data.
         B: The number of examples per batch.
-        seed: Of the examples; the default makes all runs share them.
-        device: Of the batches.
-        dtype: Of floating numbers.
+        seed: The seed of the examples; the default makes all runs share them.
+        device: The device of the batches.
+        dtype: The dtype of floating numbers.
         metrics: Which; None for those of the task.
         rank: The number of this process among those that score the split together.
         processes: How many these are; all must call this.

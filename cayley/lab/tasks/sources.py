@@ -30,7 +30,7 @@ def explain_damage(name: str) -> Iterator[None]:
     """Name the file in errors about its content; errors that name a remedy stay as they are.
 
     Arguments:
-        name: Of the file.
+        name: The name of the file.
 
     Example:
         >>> with explain_damage("train.bin"):
@@ -59,7 +59,7 @@ class Resource:
     Attributes:
         name: The name of the uncompressed file.
         url: Where it is published, possibly compressed; empty if it cannot be downloaded.
-        sha256: Of the uncompressed content; empty if not known.
+        sha256: The sha256 of the uncompressed content; empty if not known.
         hint: How to get it if it cannot be downloaded, such as the licence that it needs.
     """
 

@@ -154,11 +154,11 @@ class Task(ABC):
         Arguments:
             split: Which part of the data.
             B: The number of examples per batch; of streams in a text, of nodes in a sampled graph.
-            seed: Of the random parts of the examples and of their order.
+            seed: The seed of the random parts of the examples and of their order.
             start: Where to begin; None for the beginning.
             epochs: Stop after this many epochs; None never to stop.
             device: Where the batches are.
-            dtype: Of floating numbers.
+            dtype: The dtype of floating numbers.
         """
         if self.size(split) == 0:
             return

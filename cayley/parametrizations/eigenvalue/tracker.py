@@ -57,7 +57,7 @@ class Work(NamedTuple):
 
     Attributes:
         products: With all columns, before anything else.
-        terms: Of the series that corrects the eigenvectors.
+        terms: The terms of the series that corrects the eigenvectors.
     """
 
     products: int

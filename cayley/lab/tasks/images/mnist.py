@@ -87,7 +87,7 @@ class MNIST(Images):
         Hinton, 2015, section 4.2.
 
     Arguments:
-        order: Of the pixels: ``"rows"`` from the top, or ``"permuted"`` by
+        order: The order of the pixels: ``"rows"`` from the top, or ``"permuted"`` by
             :func:`published_permutation`.
         noise: The variance of normal noise, which is part of an image and the same in each epoch.
         validation: How many images, from the beginning of the training file, are for validation.

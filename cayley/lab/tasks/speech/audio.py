@@ -84,7 +84,7 @@ def resample(x: Tensor, rate: int, wanted: int) -> Tensor:
 
     Arguments:
         x: Samples, (N).
-        rate: Of x, in Hz.
+        rate: The rate of x, in Hz.
         wanted: The other rate, in Hz.
 
     Returns:

@@ -43,7 +43,7 @@ def adding(
         stream: What distinguishes these examples from others, such as a seed and a split.
         markers: ``"halves"``: the second half begins at ⌊T/2⌋; ``"code"``: at ⌊(T − 1)/2⌋, as in
             the published code of scoRNN.
-        dtype: Of the numbers.
+        dtype: The dtype of the numbers.
 
     Returns:
         Input (T, B, 2) and target (B, 1).

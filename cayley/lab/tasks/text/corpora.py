@@ -115,7 +115,7 @@ def encode(
     """Number the tokens, the most frequent ones of the training split first.
 
     Arguments:
-        tokens: Of each split.
+        tokens: The tokens of each split.
         limit: The largest size of the vocabulary; other tokens become ``<unk>``.
 
     Returns:

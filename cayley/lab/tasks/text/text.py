@@ -75,7 +75,7 @@ def segments(length: int, K: int, *, stream: int | None = None) -> list[int]:
     """Where streams are cut for truncated backpropagation through time.
 
     Arguments:
-        length: Of the streams.
+        length: The length of the streams.
         K: The number of steps of a segment; the last may have fewer.
         stream: None to cut evenly. Otherwise the key of a stream of random numbers: each length is
             drawn from a normal distribution with mean K, or K/2 with probability 1/20, and
