@@ -112,7 +112,7 @@ class RNN(Recurrent):
             ``"weight_hh"``, ``"bias"`` and ``"h0"``, to replace the network's own; or their names,
             keys of :data:`cayley.initializers.INITIALIZERS`, such as ``"zeros_"``. The layer keeps
             them, so a layer can be pickled only if they can.
-        device, dtype: Of the parameters; dtype is real even with a complex matrix.
+        device, dtype: Those of the parameters; dtype is real even with a complex matrix.
 
     Shapes:
         As ``nn.RNN``: input (T, B, I), ``hx`` (layers · directions, B, H) ↦ output

@@ -57,11 +57,11 @@ class ModelSettings:
         embedding_init: Glorot uniform, a number b for U(−b, b), or torch's own N(0, 1).
         embedding_dropout: On the embedded tokens.
         word_dropout: Dropout of whole tokens of the vocabulary, wherever they occur in a batch.
-        weight_dropout: Of entries of free recurrent matrices, one mask per batch (DropConnect).
+        weight_dropout: Dropout of free recurrent matrices, one mask per batch (DropConnect).
         output_dropout: On the input of the output layer.
         tied: Whether embedding and output layer share their weights, initialised as the latter's.
         input_matrix: ``"identity"`` to fix the first input matrix to the identity.
-        output_init: Of the output layer: Glorot uniform, a number b for U(−b, b), or torch's own.
+        output_init: How the output layer starts: Glorot uniform, a number b for U(−b, b), or torch's own.
         options: Further keyword arguments.
     """
 
