@@ -14,7 +14,7 @@ def list_views(options: Namespace) -> int:
     """List the figures and tables of the papers, and how many recipes each shows.
 
     Arguments:
-        options: Those of ``cayley list``; a view is listed if one of its recipes matches the filters.
+        options: Those of ``cayley list``; a view is listed if a recipe of it matches the filters.
     """
     from rich.console import Console
     from rich.padding import Padding

@@ -61,7 +61,8 @@ class ModelSettings:
         output_dropout: On the input of the output layer.
         tied: Whether embedding and output layer share their weights, initialised as the latter's.
         input_matrix: ``"identity"`` to fix the first input matrix to the identity.
-        output_init: How the output layer starts: Glorot uniform, a number b for U(−b, b), or torch's own.
+        output_init: How the output layer starts: Glorot uniform, a number b for U(−b, b), or as
+            torch's own.
         options: Further keyword arguments.
     """
 

@@ -82,7 +82,8 @@ class Nodes(Task):
 
     Arguments:
         dataset: Which graph.
-        division: How a citation graph is divided, see :func:`~cayley.lab.tasks.graph.planetoid.read_planetoid`.
+        division: How a citation graph is divided, see
+            :func:`~cayley.lab.tasks.graph.planetoid.read_planetoid`.
         fold: Which split of photo or tolokers.
         neighbours: The largest number of neighbours of a node in each hop; empty for the whole
             graph.
