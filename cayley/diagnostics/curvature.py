@@ -147,7 +147,8 @@ def condition_numbers(
         relative_eps: As in :class:`cayley.BNP`.
         q: As in :class:`cayley.BNP`.
         steps: How many Lanczos takes; None for as many as there are parameters, which finds every
-            eigenvalue. With fewer, the smallest eigenvalue, and so the condition number, is a rough estimate.
+            eigenvalue. With fewer, the smallest eigenvalue, and so the condition number, is a
+            rough estimate.
         floor: See :func:`~cayley.diagnostics.condition_number`; None for the rounding error.
         seed: The seed of the first direction.
 
