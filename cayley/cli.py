@@ -51,11 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # before torch is imported, of which every process would print irrelevant warnings
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        return _run(arguments, processes)
+        code = _run(arguments, processes)
     except Exception:
         if processes.claim_report():
             raise
         return _wait_for_end()
+    if code != 1:
+        # not if another process was lost, or memory ended, in the middle of an exchange
+        from cayley.lab.runs.connecting import disconnect
+
+        disconnect()
+    return code
 
 
 def _run(arguments: Sequence[str] | None, processes: Processes) -> int:

@@ -1,5 +1,6 @@
 """The connection of the processes of a run, which torchrun may have restarted."""
 
+import gc
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from cayley.lab.processes import MEETING, Processes
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-__all__ = ["connect", "meet"]
+__all__ = ["connect", "disconnect", "meet"]
 
 # one process may be busy with data for long; torchrun notices a dead one much earlier
 PATIENCE = timedelta(days=1)
@@ -67,6 +68,21 @@ def _connect(processes: Processes, on_gpus: bool) -> None:
         world_size=processes.count,
         **options,
     )
+
+
+def disconnect() -> None:
+    """End the connection of :func:`connect`, and the threads that exchange tensors.
+
+    Such a thread may still release the tensors of the last exchange. If Python ends meanwhile, the
+    thread cannot take Python's lock any more, and C++ aborts the process, after a run that went
+    well. The threads end with the last model that uses them, so none may be alive here; and no
+    process may be in the middle of an exchange.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+        gc.collect()
 
 
 @contextmanager

@@ -289,6 +289,20 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
         assert_same(curve(run), curve(tmp_path / "whole" / name), 1e-7, name)
 
 
+def run_command(rank: int, count: int, port: str, folder: str) -> None:
+    """Run a command, and look for threads that exchange tensors."""
+    together(rank, count, port)
+    words = ["train", "quickstart", "--tiny", "--quiet", "--device", "cpu"]
+    assert main([*words, "-o", folder, "--set", "training.steps=20"]) == 0
+    threads = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+    assert threads and not any("gloo" in name for name in threads), threads
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have names in /proc on Linux alone")
+def test_a_command_leaves_no_thread_that_could_abort_the_process(tmp_path: Path) -> None:
+    in_processes(2, "run_command", tmp_path)
+
+
 def killed(folder: str, kills: int, seed: float) -> None:
     """Train, and die at a random step for the first few times."""
     quicken()
