@@ -2,15 +2,20 @@
 
 from typing import overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from cayley.tracing import is_wrapper
 
 __all__ = ["memory_refusal", "readable", "readable_gradient"]
 
+# no wrappers: comparing all types at once takes less time than a look at each tensor
+PLAIN = {Tensor, nn.Parameter, type(None)}
+
 
 def memory_refusal(*tensors: Tensor | None) -> str | None:
     """Why no kernel can read these tensors; None if all of them have memory of their own."""
+    if PLAIN.issuperset(map(type, tensors)):
+        return None
     for tensor in tensors:
         if tensor is not None and is_wrapper(tensor):
             return f"kernels read memory, and a {type(tensor).__name__} has none of its own"

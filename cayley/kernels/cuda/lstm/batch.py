@@ -31,8 +31,10 @@ NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
 
 def joins_rows(call: LstmCall) -> bool:
     """Whether a call is for these kernels: over the batch, or with given statistics."""
-    sites = [site for site in call.sites() if site is not None]
-    return bool(sites) and (call.over_batch or any(site.given is not None for site in sites))
+    for site in call.sites():
+        if site is not None and (call.over_batch or site.given is not None):
+            return True
+    return False
 
 
 def refusal(call: LstmCall) -> str | None:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
-from cayley.kernels.cuda.lstm.recurrence import contributed_lstm, lstm_backward
+from cayley.kernels.cuda.lstm.recurrence import NO_SITES, contributed_lstm, lstm_backward
 from cayley.kernels.cuda.lstm.recurrence import refusal as recurrence_refusal
-from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Operator, recorded_gradients
@@ -39,13 +38,13 @@ def refusal(call: LstmCall, c: Tensor | None) -> str | None:
     parameters: list[Tensor | None] = [c]
     for site in call.sites():
         if site is not None:
-            gamma, beta, *others = site
-            if call.over_batch or any(v is not None for v in others):
+            gamma, beta, reference, past, given = site
+            if call.over_batch or not (reference is past is given is None):
                 return "statistics are not those of each sequence alone"
             parameters += (gamma, beta)
     if needs_loop(call.x, call.h0, call.c0, call.W, call.b, call.U, *parameters):
         return "derivatives in forward mode go through the loop"
-    return recurrence_refusal(call) or (None if c is None else tensor_refusal(call.x, c))
+    return recurrence_refusal(call, c=c)
 
 
 def lstm_node(
@@ -61,11 +60,9 @@ def lstm_node(
     Returns:
         The states, and the reference that each normalisation subtracts from its means, (B, 1).
     """
-    pairs = [(None, None) if site is None else (site.gamma, site.beta) for site in call.sites()]
-    inputs = _Inputs(
-        *(call.x, call.h0, call.c0, call.W, call.b, call.U, c),
-        *(tensor for pair in pairs for tensor in pair),
-    )
+    inputs = [call.x, call.h0, call.c0, call.W, call.b, call.U, c]
+    for site in call.sites():
+        inputs += (None, None) if site is None else (site.gamma, site.beta)
     found = _Found()
     h, cells, *statistics = _Node.apply(_Run(call, operator), found, *inputs)
     return LstmStates(h, cells, found.kept, *statistics), found.references
@@ -91,16 +88,15 @@ class _Inputs(NamedTuple):
     def call(self, like: LstmCall, references: Sequence[Tensor | None]) -> LstmCall:
         """The call with these tensors, and the options of another call."""
         of_x, of_h, of_c = references
-        return like._replace(
-            x=self.x,
-            h0=self.h0,
-            c0=self.c0,
-            W=self.W,
-            b=self.b,
-            U=self.U,
+        return LstmCall(
+            *(self.x, self.h0, self.c0, self.W, self.b),
             input=_site(self.input_gamma, self.input_beta, of_x),
             recurrent=_site(self.recurrent_gamma, self.recurrent_beta, of_h),
             cell=_site(self.cell_gamma, self.cell_beta, of_c),
+            U=self.U,
+            batch_sizes=like.batch_sizes,
+            window=like.window,
+            eps=like.eps,
         )
 
 
@@ -136,7 +132,7 @@ class _Node(torch.autograd.Function):
         inputs = _Inputs(*tensors)
         contribution = project_on_cuda(inputs.x, inputs.U, inputs.c)
         call = inputs.call(run.options, found.references)
-        normalises = any(site is not None for site in call.sites())
+        normalises = call.sites() != NO_SITES
         states, references = contributed_lstm(call, contribution, derive=normalises)
         h, cells, found.kept, *statistics = states
         if normalises:
@@ -166,11 +162,8 @@ class _Node(torch.autograd.Function):
                 found = _by_operator(ctx.run, inputs, call, contribution, states, of_states, needed)
             else:
                 found = lstm_backward(of_states, states, call, needed, contribution)
-        return (
-            None,
-            None,
-            *(found.get(name) if name in needed else None for name in _Inputs._fields),
-        )
+        of_inputs = zip(_Inputs._fields, needs, strict=True)
+        return None, None, *[found.get(name) if need else None for name, need in of_inputs]
 
 
 def _by_operator(

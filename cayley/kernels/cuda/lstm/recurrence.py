@@ -36,19 +36,29 @@ __all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
 # up to so many chunks of a sequence, each computes the references by itself
 FEW_CHUNKS = 8
 NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
+NO_SITES = (None, None, None)
 
 
-def refusal(call: LstmCall, gradients: LstmGradients | None = None) -> str | None:
-    """Why the kernels cannot compute a call, or its gradient; None if they can."""
-    sites = [site for site in call.sites() if site is not None]
-    tensors = (call.x, call.c0, call.W, call.b, call.weights, call.U)
-    of_sites = (tensor for site in sites for tensor in site)
-    if reason := tensor_refusal(call.h0, *tensors, *of_sites, *(gradients or ())):
+def refusal(
+    call: LstmCall, gradients: LstmGradients | None = None, *, c: Tensor | None = None
+) -> str | None:
+    """Why the kernels cannot compute a call, or its gradient; None if they can.
+
+    Arguments:
+        call: The call.
+        gradients: The gradients of its results; None for the call itself.
+        c: A bias that is added to U x.
+    """
+    tensors = [call.x, call.c0, call.W, call.b, call.weights, call.U, c, *(gradients or ())]
+    for site in call.sites():
+        if site is not None:
+            tensors += site
+    if reason := tensor_refusal(call.h0, *tensors):
         return reason
     if batch.joins_rows(call):
         return batch.refusal(call)
     H, K = call.h0.shape[-1], _window_steps(call)
-    if not has_room(H, K, bool(sites), call.h0.device.index):
+    if not has_room(H, K, call.sites() != NO_SITES, call.h0.device.index):
         also = f" and windows of {K} steps" if K > 1 else ""
         return no_room(f"{4 * H} × {H} weights{also}", call.h0.device)
     return None
@@ -94,26 +104,25 @@ def contributed_lstm(
     # without a window only x, which may be anything, needs a reference
     bias = b if derive and normed[1] and call.window > 1 else None
     before = B > 0 and (normed[0] or bias is not None)
-    N_x, N_h, N_c = sites = _read(call)
+    sites = N_x, _, _ = _read(call)
     chunks = -(-T // kernels.length) if normed[0] else 0
     found: tuple[Tensor, ...] = ()
     derived = None
     if derive and before and chunks > FEW_CHUNKS:
         # otherwise every chunk of a row would read all of its steps
         found = references(x, bias, B, call.batch_sizes, of_input=True)
-        N_x, N_h, N_c = _measured_from(sites, found)
     elif derive:
         derived = (x.new_empty if before else x.new_zeros)(3, B, 1)
     if before:
+        reference = found[0] if found else N_x.reference
         kernels.before(
-            *(B * (chunks + (derived is not None)), x, bias, N_x.reference, N_x.past),
+            *(B * (chunks + (derived is not None)), x, bias, reference, N_x.past),
             *(weights, of_x, derived, table, T, B, K, kernels.length),
         )
     if derived is not None:
         found = derived.unbind()
-        N_x, N_h, N_c = _measured_from(sites, found)
     if B > 0:
-        given = (x, h0, c0, W, b, *_as_read(N_x, N_h, N_c), weights, of_x)
+        given = (x, h0, c0, W, b, *_as_read(sites, found), weights, of_x)
         kernels.forward(h0, (*given, h, c, kept, of_h, of_c), table, T, B, K)
     return LstmStates(h, c, kept, of_x, of_h, of_c), found
 
@@ -152,7 +161,7 @@ def lstm_backward(
     table, T = step_table(call.batch_sizes, x, B)
     N = h.numel() // H  # rows of all steps
     normed = of_x, of_h, _ = _normed(call)
-    N_x, N_h, N_c = _read(call)
+    sites = N_x, N_h, N_c = _read(call)
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
     # per block: the gradients of γ and β of the cell, and those of the other parameters
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
@@ -181,7 +190,7 @@ def lstm_backward(
     if B > 0:
         given = (
             *(x, grad_h, grad_c, external_h, external_c, c, kept),
-            *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(N_x, N_h, N_c)),
+            *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(sites)),
         )
         made = (d, da, grad_h0, grad_c0, partial, past_h, past_c)
         kernels.backward(h0, (*given, weights, *made), table, T, B, K, sum(kinds))
@@ -236,7 +245,7 @@ def lstm_backward(
 
 def _window_steps(call: LstmCall) -> int:
     """The number of steps that a window can have; 1 if nothing is normalised."""
-    if call.window == 1 or call.sites() == (None, None, None):
+    if call.window == 1 or call.sites() == NO_SITES:
         return 1
     if any(site is not None and site.past is not None for site in call.sites()):
         return call.window
@@ -249,7 +258,7 @@ def _contiguous(*tensors: Tensor | None) -> list[Any]:
 
 def _normed(call: LstmCall) -> tuple[bool, ...]:
     """Whether the input, the recurrent product and the cell are normalised."""
-    return tuple(site is not None for site in call.sites())
+    return call.input is not None, call.recurrent is not None, call.cell is not None
 
 
 def _read(call: LstmCall) -> list[Site]:
@@ -257,16 +266,17 @@ def _read(call: LstmCall) -> list[Site]:
     return [NOTHING if site is None else Site(*_contiguous(*site)) for site in call.sites()]
 
 
-def _measured_from(sites: Sequence[Site], references: Sequence[Tensor]) -> list[Site]:
+def _as_read(sites: Sequence[Site], references: Sequence[Tensor] = ()) -> list[Tensor | None]:
+    """γ, β and reference of each normalisation, and the past of N_h and N_c.
+
+    Arguments:
+        sites: The normalisations.
+        references: The references to use instead of theirs, if there are any.
+    """
+    N_x, N_h, N_c = sites
+    of_x, of_h, of_c = references or (N_x.reference, N_h.reference, N_c.reference)
     return [
-        Site(gamma, beta, reference, past, given)
-        for (gamma, beta, _, past, given), reference in zip(sites, references, strict=True)
+        *(N_x.gamma, N_x.beta, of_x),
+        *(N_h.gamma, N_h.beta, of_h, N_h.past),
+        *(N_c.gamma, N_c.beta, of_c, N_c.past),
     ]
-
-
-def _as_read(N_x: Site, N_h: Site, N_c: Site) -> list[Tensor | None]:
-    """γ, β and reference of each normalisation, and the past of N_h and N_c."""
-    read: list[Tensor | None] = [N_x.gamma, N_x.beta, N_x.reference]
-    for site in (N_h, N_c):
-        read += [site.gamma, site.beta, site.reference, site.past]
-    return read
