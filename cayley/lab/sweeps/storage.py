@@ -204,7 +204,9 @@ def explain_storage(url: str) -> Iterator[None]:
     try:
         yield
     except (StorageInternalError, DBAPIError, OSError) as error:
-        reason = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())
+        # Optuna hides the error of SQLAlchemy, which hides that of the driver behind a statement
+        found = error.__cause__ or error
+        reason = " ".join(str(getattr(found, "orig", None) or found).split())
         raise RunError(
             f"could not use the storage {url}: {reason}. The same command continues trials from "
             "their checkpoints"

@@ -5,7 +5,7 @@ from lab.sweeps.made_up import begin, finish
 
 from cayley.lab.errors import RecipeError, RunError
 from cayley.lab.sweeps import open_storage
-from cayley.lab.sweeps.storage import _ServerLock
+from cayley.lab.sweeps.storage import _ServerLock, explain_storage
 
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 
@@ -57,3 +57,16 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="could not use the storage") as caught:
         open_storage(url)
     assert "secret" not in str(caught.value)
+
+
+def test_an_error_names_the_reason_alone() -> None:
+    """Not the statement, as SQLAlchemy does, which Optuna hides behind an error of its own."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import OperationalError
+
+    reason = OperationalError("SELECT a FROM trials", None, Exception("connection lost"))
+    words = "storage mysql://me@host/db: connection lost. The same"
+    with pytest.raises(RunError, match=words), explain_storage("mysql://me@host/db"):
+        raise StorageInternalError("raised during the commit") from reason
+    with pytest.raises(RunError, match=words), explain_storage("mysql://me@host/db"):
+        raise reason
