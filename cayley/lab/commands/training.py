@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -508,10 +509,8 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
     # Slurm does not create the folder for the output of jobs
     options.output.mkdir(parents=True, exist_ok=True)
     write_file(options.slurm, script.encode())
-    _say(
-        [f"{options.slurm}: {counted(len(works), 'run')}; start them: sbatch {options.slurm}"],
-        options,
-    )
+    start = shlex.join(("sbatch", str(options.slurm)))
+    _say([f"{options.slurm}: {counted(len(works), 'run')}; start them: {start}"], options)
     return 0 if len(left) == len(jobs) else DataError.code
 
 

@@ -95,6 +95,7 @@ class _ServerLock(_Lock):
     def __init__(self, url: str, name: str) -> None:
         import sqlalchemy
 
+        self.name = name
         self.take, self.leave = (sqlalchemy.text(words[name]) for words in (self.TAKE, self.LEAVE))
         # a separate connection that is closed after use
         self.engine = sqlalchemy.create_engine(
@@ -104,7 +105,13 @@ class _ServerLock(_Lock):
     @contextmanager
     def hold(self) -> Iterator[None]:
         with self.engine.connect() as connection:
-            connection.execute(self.take)
+            got = connection.execute(self.take).scalar()
+            # PostgreSQL waits until it has the lock, and returns nothing
+            if self.name == "mysql" and got != 1:
+                raise RunError(
+                    f"expected a lock of the database server, got {got}: another worker holds it, "
+                    "or the server ended the wait; try again"
+                )
             try:
                 yield
             finally:
@@ -197,7 +204,9 @@ def explain_storage(url: str) -> Iterator[None]:
     try:
         yield
     except (StorageInternalError, DBAPIError, OSError) as error:
-        reason = " ".join(str(getattr(error, "orig", None) or error.__cause__ or error).split())
+        # Optuna hides the error of SQLAlchemy, which hides that of the driver behind a statement
+        found = error.__cause__ or error
+        reason = " ".join(str(getattr(found, "orig", None) or found).split())
         raise RunError(
             f"could not use the storage {url}: {reason}. The same command continues trials from "
             "their checkpoints"
@@ -207,21 +216,22 @@ def explain_storage(url: str) -> Iterator[None]:
 def _parse(url: str) -> tuple[str, str, str]:
     """The kind of a database, its name, and its address without a password."""
     from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     try:
         parsed = make_url(url)
+        shown = parsed.render_as_string()
     except ArgumentError:
-        parsed = None
+        parsed, shown = None, url
     if parsed is None or parsed.get_backend_name() not in ("sqlite", "postgresql", "mysql"):
         raise RecipeError(
             "--storage: expected journal:///path, sqlite:///path, "
             "postgresql+psycopg://user@host/database or mysql+driver://user@host/database, got "
-            f"{url!r}"
+            f"{shown!r}"
         )
     try:
         parsed.get_dialect().import_dbapi()
-    except ImportError as error:
+    except (ImportError, NoSuchModuleError) as error:
         if parsed.get_backend_name() == "postgresql":
             hint = "write postgresql+psycopg://…, whose driver pip install 'cayley[sweep]' has"
         else:
@@ -229,7 +239,7 @@ def _parse(url: str) -> tuple[str, str, str]:
         raise LabError(
             f"--storage: expected a driver for the database ({error}): {hint}"
         ) from error
-    return parsed.get_backend_name(), parsed.database or "", parsed.render_as_string()
+    return parsed.get_backend_name(), parsed.database or "", shown
 
 
 def _database(url: str, name: str) -> "BaseStorage":

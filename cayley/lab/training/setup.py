@@ -1,5 +1,6 @@
 """What a run is made of: its task, its model and its description."""
 
+import re
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -131,7 +132,7 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
         steps=loop.times.steps,
         data=DataPlace(place, settings.download, settings.check),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=tuple(sys.argv),
+        command=tuple(map(_hide_password, sys.argv)),
         machine=describe_machine(
             settings.machine,
             loop.device,
@@ -143,6 +144,11 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
         settings=write_recipe(recipe),
         trial=settings.trial,
     )
+
+
+def _hide_password(word: str) -> str:
+    """A word of a command line without the password of an address: others read ``run.json``."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", word)
 
 
 def restore_settings(

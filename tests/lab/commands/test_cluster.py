@@ -143,6 +143,7 @@ def test_without_ray_the_extra_is_named(
     ("options", "code", "words"),
     [
         (["--ray", "ray://nowhere"], 1, "expected a Ray cluster at ray://nowhere, got none"),
+        (["--ray", "ray://nowhere"], 1, "RAY_AUTH_MODE=token if it asks for one. nobody there"),
         (["--ray", f"127.0.0.1:{free_port()}"], 1, "Connection refused"),
         (["--ray", "local", "--gpus-per-run", "0.5"], 1, "0.5 GPU for a run, got at most 2 and 0"),
         (["--gpus-per-run", "1"], 2, "expected --gpus-per-run with a cluster, got none"),

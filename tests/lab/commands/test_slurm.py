@@ -1,6 +1,7 @@
 """The script of an array, as bash reads it: there is no Slurm here."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,20 @@ def test_every_index_is_a_run(
     assert len(results) == 2
     assert run_index(script, 0).returncode == 0
     assert results == {path: path.read_bytes() for path in tmp_path.rglob("result.json")}
+
+
+@pytest.mark.parametrize("name", ["my runs", "it's", "a #b", "50%a"])
+def test_a_folder_may_have_any_name(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm splits these lines as shlex does, tried with 22.05, and replaces %a and %%."""
+    script = tmp_path / f"{name}.sbatch"
+    assert write("--slurm", str(script), "-o", str(tmp_path / name)) == 0
+    (line,) = (line for line in script.read_text().splitlines() if "--output=/" in line)
+    pattern = f"{str(tmp_path / name).replace('%', '%%')}/slurm-%a.log"
+    assert shlex.split(line) == ["#SBATCH", f"--output={pattern}"]
+    _, _, command = capsys.readouterr().err.partition("start them: ")
+    assert shlex.split(command) == ["sbatch", str(script)]
 
 
 def test_what_a_run_asks_for(tmp_path: Path) -> None:

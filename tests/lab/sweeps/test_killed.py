@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import mariadb_server
 import postgres
 import pytest
 
@@ -17,7 +19,8 @@ SCRIPT = Path(__file__).parent / "killed.py"
 
 
 def kill_workers(folder: Path, url: str) -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     done = subprocess.run(
         [sys.executable, SCRIPT, folder, url],
         capture_output=True,
@@ -54,7 +57,7 @@ def test_in_a_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_in_postgresql(tmp_path: Path) -> None:
-    pytest.importorskip("psycopg", reason="PostgreSQL needs the extra sweep")
-    with postgres.serve() as url:
+@pytest.mark.parametrize("server", [postgres, mariadb_server], ids=["postgresql", "mariadb"])
+def test_in_a_database(server: ModuleType, tmp_path: Path) -> None:
+    with server.serve() as url:
         check(kill_workers(tmp_path, url))

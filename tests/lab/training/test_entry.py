@@ -443,3 +443,14 @@ def test_checkpoints_hold_tensors_and_numbers_only(recipe: Recipe, tmp_path: Pat
         torch.load(tmp_path / "run" / name, weights_only=True)
     state = load_tensors(tmp_path / "run", "best-test.pt")
     assert "structured.weight_hh_l0.A" in str(state["model"].keys())
+
+
+def test_a_password_of_the_command_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["cayley", "--data", "/a:b@c", "--storage=mysql+pymysql://me:a/b:c@host:3306/db"]
+    monkeypatch.setattr(sys, "argv", words)
+    recipe = read_recipe(ADDING | {"training": {"batch": 16, "steps": 1}})
+    train(recipe, tmp_path / "run", settings=TINY)
+    hidden = "--storage=mysql+pymysql://me:***@host:3306/db"
+    assert read_run(tmp_path / "run")[0].command == (*words[:3], hidden)
