@@ -82,7 +82,7 @@ def _status(options: Namespace) -> int:
             value, settings = short_number(one["best"]), _settings_words(one["best_settings"])
             print(f"  best {one['metric']} {value}, trial {one['best_trial']}: {settings}")
         for running in one["running"]:
-            place = running["worker"] or "nobody"
+            place = running["worker"] or "stopped, to be continued by the next worker"
             step = "" if running["step"] is None else f", step {running['step']}"
             of = "" if running["steps"] is None else f" of {running['steps']}"
             print(f"  trial {running['trial']}: {place}{step}{of}")

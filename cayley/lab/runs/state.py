@@ -11,7 +11,7 @@ from typing import Literal
 from cayley.lab.errors import RunError
 from cayley.lab.runs.reading import NOT_FINITE, read_metrics, read_result, read_run
 
-__all__ = ["RunState", "State", "find_state", "is_running"]
+__all__ = ["RunState", "State", "find_state", "is_alive", "is_running"]
 
 State = Literal["done", "running", "stopped", "failed", "damaged"]
 
@@ -69,7 +69,7 @@ def is_running(folder: Path) -> bool:
         return False
     try:
         owner = re.fullmatch(r"process (\d+) on (.*)", os.read(file, 200).decode(errors="replace"))
-        if owner is None or (owner[2] == socket.gethostname() and not _is_alive(int(owner[1]))):
+        if owner is None or (owner[2] == socket.gethostname() and not is_alive(int(owner[1]))):
             return False
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -79,7 +79,13 @@ def is_running(folder: Path) -> bool:
     return False
 
 
-def _is_alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """Whether there is a process of that id on this machine.
+
+    Example:
+        >>> is_alive(os.getpid())
+        True
+    """
     try:
         os.kill(process, 0)
     except ProcessLookupError:

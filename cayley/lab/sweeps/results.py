@@ -1,5 +1,6 @@
 """Results of the studies in a storage: the states of their trials, and the best one."""
 
+import socket
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import Recipe
 from cayley.lab.runs import find_state
+from cayley.lab.runs.state import is_alive
 from cayley.lab.sweeps.choices import make_recipe
 from cayley.lab.sweeps.claims import OWNER
 from cayley.lab.sweeps.identity import SPACE, Direction, read_choice
@@ -95,11 +97,14 @@ def find_best(trials: "Sequence[FrozenTrial]", direction: Direction) -> "FrozenT
 
 
 def _describe_running(trial: "FrozenTrial") -> dict[str, Any]:
+    """The worker of a trial, empty if it is known to have ended, and the step that it is at."""
     owner = trial.user_attrs.get(OWNER)
     known: dict[str, Any] = {"trial": trial.number, "worker": "", "step": None, "steps": None}
     if owner is None:
         return known
-    known["worker"] = f"process {owner['process']} on {owner['host']}"
+    # of workers on other machines only their heartbeats are known
+    if owner["host"] != socket.gethostname() or is_alive(owner["process"]):
+        known["worker"] = f"process {owner['process']} on {owner['host']}"
     folder = Path(owner["folder"])
     if (folder / "run.json").exists():
         state = find_state(folder)
