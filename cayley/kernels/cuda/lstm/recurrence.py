@@ -31,7 +31,7 @@ from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_pro
 from cayley.kernels.memory import readable
 from cayley.kernels.steps import outer_products, product_of_rows
 
-__all__ = ["contributed_lstm", "lstm", "lstm_backward", "refusal"]
+__all__ = ["NO_SITES", "contributed_lstm", "lstm", "lstm_backward", "refusal"]
 
 # up to so many chunks of a sequence, each computes the references by itself
 FEW_CHUNKS = 8
