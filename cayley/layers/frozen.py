@@ -1,12 +1,14 @@
 """One step of a frozen Elman layer: few launches, and little Python around them."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
-from cayley.kernels.cuda.elman_step import MOST_PRODUCTS, elman_step, step_refusal
+from cayley.kernels.cpu import elman_step as cpu
+from cayley.kernels.cuda import elman_step as cuda
 from cayley.kernels.dispatch import backend_in_force
 from cayley.parametrizations import StructuredMatrix
 from cayley.tracing import traced, transforms_active
@@ -17,8 +19,8 @@ __all__ = ["FrozenStep"]
 class FrozenStep(NamedTuple):
     r"""The step :math:`h' = \phi(U x + W h; b)` of a constant W, without gradients.
 
-    The products are so small that Python and the launches take most of the time: on a GPU the step
-    is one kernel, elsewhere two products and the activation.
+    The products are so small that Python and the launches take most of the time: the step of a few
+    rows is one call of a kernel, others are two products and the activation.
 
     Attributes:
         nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
@@ -28,7 +30,8 @@ class FrozenStep(NamedTuple):
         Ut: U transposed, a view.
         Wt: W transposed, contiguous.
         sizes: I and H.
-        has_kernel: Whether a CUDA kernel can make the step.
+        kernel: A function that makes a step of few rows; None if there is none for these weights.
+        most: The number of multiplications up to which it is the best.
     """
 
     nonlinearity: str
@@ -38,16 +41,19 @@ class FrozenStep(NamedTuple):
     Ut: Tensor
     Wt: Tensor
     sizes: tuple[int, int]
-    has_kernel: bool
+    kernel: Callable[..., tuple[Tensor, Tensor]] | None
+    most: int
 
     @classmethod
     def of(cls, nonlinearity: str, U: Tensor, matrix: StructuredMatrix, b: Tensor) -> Self:
         """The step with these weights; U and b are read at every step."""
         W = matrix.acting
         Wt = W.mT.contiguous()
-        has_kernel = step_refusal(nonlinearity, U, Wt, b) is None
+        device = cuda if U.is_cuda else cpu
+        refusal = device.step_refusal(nonlinearity, U, Wt, b)
+        kernel = device.elman_step if refusal is None else None
         H, I = U.shape  # noqa: E741
-        return cls(nonlinearity, matrix, W, U, U.t(), Wt, (I, H), has_kernel)
+        return cls(nonlinearity, matrix, W, U, U.t(), Wt, (I, H), kernel, device.MOST_PRODUCTS)
 
     def is_current(self, U: Tensor) -> bool:
         """Whether U and W are those that this was made from."""
@@ -61,24 +67,25 @@ class FrozenStep(NamedTuple):
             state: h, (B, H), or (1, B, H) for a state that shares no memory with the output.
             b: The bias, or the threshold of the activation.
         """
-        nonlinearity, _, _, U, Ut, Wt, (I, H), has_kernel = self  # noqa: E741
+        nonlinearity, _, _, U, Ut, Wt, (I, H), kernel, most = self  # noqa: E741
         B, alone = len(x), state.dim() == 2
         if (
             x.shape != (B, I)
             or state.shape != ((B, H) if alone else (1, B, H))
             or not (x.dtype is state.dtype is U.dtype)
-            # vmap has no rule for products in place
-            or transforms_active()
         ):
             return None
         if (
-            has_kernel
-            and x.get_device() == state.get_device() == U.get_device()
-            and 0 < B * H * (H + I) <= MOST_PRODUCTS
+            kernel is not None
+            and 0 < B * H * (H + I) <= most
+            and x.device == state.device == U.device
             and backend_in_force() == "auto"
             and not traced(x, state)
         ):
-            return elman_step(nonlinearity, x, state, U, Wt, b)
+            return kernel(nonlinearity, x, state, U, Wt, b)
+        if transforms_active():
+            # vmap has no rule for products in place
+            return None
         h = state if alone else state[0]
         if nonlinearity == "modrelu":
             z = torch.mm(x, Ut).addmm_(h, Wt)
