@@ -1,7 +1,8 @@
-"""A step of a frozen layer against a sequence of one step, on torch's operations and the kernel."""
+"""A step of a frozen layer against a sequence of one step, by torch and by each kernel."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cayley
+from cayley.kernels.cpu import native
 from cayley.layers import frozen
 
 B, I, N = 3, 5, 37  # noqa: E741
@@ -23,19 +25,22 @@ NETWORKS: dict[str, tuple[Any, dict[str, Any]]] = {
 THRESHOLDS = {"b < 0": -0.3, "b = 0": 0.0, "b > 0": 0.3}
 INPUTS = {"numbers": 1.0, "z = 0": 0.0, "inf": torch.inf, "nan": torch.nan}
 
-with_kernel = pytest.param(
-    "kernel",
-    marks=[pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"), pytest.mark.slow],
-)
+C = pytest.mark.skipif(native._library() is None, reason="no C code")
+CUDA = (pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"), pytest.mark.slow)
+WAYS = ["torch", pytest.param("C", marks=C), pytest.param("CUDA", marks=CUDA)]
 
 
-@pytest.fixture(params=["torch", with_kernel])
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What makes the step: torch's operations, or the CUDA kernel, emulated on the CPU."""
+    """What makes the step: torch, the kernel in C, or the CUDA kernel, emulated on the CPU."""
     with ExitStack() as contexts:
-        if request.param == "kernel":
+        if request.param == "torch":
+            monkeypatch.setattr(frozen.cpu, "MOST_PRODUCTS", 0)
+        if request.param == "CUDA":
             contexts.enter_context(emulated())
-            monkeypatch.setattr(frozen, "step_refusal", lambda *_: None)
+            emulation = SimpleNamespace(**vars(frozen.cuda))
+            emulation.step_refusal = lambda *_: None
+            monkeypatch.setattr(frozen, "cpu", emulation)
         yield request.param
 
 
@@ -65,7 +70,7 @@ def states(layer: Any, kind: str) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("bias", THRESHOLDS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_step_is_a_sequence_of_one_step(name: str, bias: str, kind: str, way: str) -> None:
-    for dtype in (torch.float32, torch.float64) if way == "torch" else (torch.float32,):
+    for dtype in (torch.float32,) if way == "CUDA" else (torch.float32, torch.float64):
         layer = made(name, dtype, THRESHOLDS[bias])
         x, h = states(layer, kind)
         with torch.no_grad():
@@ -116,7 +121,7 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_step_is_few_operations() -> None:
+def test_a_step_of_torch_is_few_operations() -> None:
     layer = made("ScoRNN", torch.float32)
     cell = cell_of(layer)
     x, h = states(layer, "numbers")
@@ -140,8 +145,9 @@ def test_kernels_run_where_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append((*x.shape,))
         return state[0], state
 
-    monkeypatch.setattr(frozen, "step_refusal", lambda *_: None)
-    monkeypatch.setattr(frozen, "elman_step", found)
+    few = SimpleNamespace(step_refusal=lambda *_: None, elman_step=found)
+    few.MOST_PRODUCTS = B * N * (N + I)
+    monkeypatch.setattr(frozen, "cpu", few)
     layer = made("ScoRNN", torch.float32)
     x, h = states(layer, "numbers")
     with torch.no_grad():
@@ -152,8 +158,7 @@ def test_kernels_run_where_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
         with Counted():
             layer.step(x, h)
         layer.step(x[:0], h[:, :0])
-        monkeypatch.setattr(frozen, "MOST_PRODUCTS", B * N * (N + I) - 1)
-        layer.step(x, h)
+        layer.step(torch.cat((x, x)), torch.cat((h, h), 1))
     assert calls == [(B, I)]
 
 
