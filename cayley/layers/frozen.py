@@ -31,7 +31,7 @@ class FrozenStep(NamedTuple):
         Wt: W transposed, contiguous.
         sizes: I and H.
         kernel: A function that makes a step of few rows; None if there is none for these weights.
-        most: The number of multiplications up to which it is the best.
+        most_rows: The number of rows up to which it is the best.
     """
 
     nonlinearity: str
@@ -42,7 +42,7 @@ class FrozenStep(NamedTuple):
     Wt: Tensor
     sizes: tuple[int, int]
     kernel: Callable[..., tuple[Tensor, Tensor]] | None
-    most: int
+    most_rows: int
 
     @classmethod
     def of(cls, nonlinearity: str, U: Tensor, matrix: StructuredMatrix, b: Tensor) -> Self:
@@ -53,7 +53,7 @@ class FrozenStep(NamedTuple):
         refusal = device.step_refusal(nonlinearity, U, Wt, b)
         kernel = device.elman_step if refusal is None else None
         H, I = U.shape  # noqa: E741
-        return cls(nonlinearity, matrix, W, U, U.t(), Wt, (I, H), kernel, device.MOST_PRODUCTS)
+        return cls(nonlinearity, matrix, W, U, U.t(), Wt, (I, H), kernel, device.most_rows(I, H))
 
     def is_current(self, U: Tensor) -> bool:
         """Whether U and W are those that this was made from."""
@@ -67,7 +67,7 @@ class FrozenStep(NamedTuple):
             state: h, (B, H), or (1, B, H) for a state that shares no memory with the output.
             b: The bias, or the threshold of the activation.
         """
-        nonlinearity, _, _, U, Ut, Wt, (I, H), kernel, most = self  # noqa: E741
+        nonlinearity, _, _, U, Ut, Wt, (I, H), kernel, most_rows = self  # noqa: E741
         B, alone = len(x), state.dim() == 2
         if (
             x.shape != (B, I)
@@ -77,7 +77,7 @@ class FrozenStep(NamedTuple):
             return None
         if (
             kernel is not None
-            and 0 < B * H * (H + I) <= most
+            and 0 < B <= most_rows
             and x.device == state.device == U.device
             and backend_in_force() == "auto"
             and not traced(x, state)

@@ -14,10 +14,11 @@ from cayley.kernels.cpu import native
 from cayley.kernels.cpu.elman import ACTIVATIONS
 from cayley.kernels.memory import readable
 
-__all__ = ["MOST_PRODUCTS", "elman_step", "step_refusal"]
+__all__ = ["elman_step", "most_rows", "step_refusal"]
 
-# From about here on the products take longer than the calls, and a library computes them best.
-MOST_PRODUCTS = 2**17
+# From about here on the products take longer than the calls, and a library computes them best. What
+# a unit takes beside its products is that of so many more.
+MOST_PRODUCTS, BESIDE = 170_000, 50
 
 
 class _ElmanStep(ctypes.Structure):
@@ -36,6 +37,16 @@ def step_refusal(nonlinearity: str, U: Tensor, Wt: Tensor, b: Tensor) -> str | N
     if not (U.is_cpu and U.is_contiguous() and Wt.is_contiguous() and b.is_contiguous()):
         return "C reads contiguous weights on a CPU"
     return native.refusal(U, Wt, b)
+
+
+def most_rows(I: int, H: int) -> int:  # noqa: E741
+    """The number of rows up to which C is faster than torch, on a Neoverse-N1.
+
+    Example:
+        >>> most_rows(3, 170), most_rows(3, 512)
+        (4, 0)
+    """
+    return MOST_PRODUCTS // (H * (H + I + BESIDE))
 
 
 def elman_step(

@@ -14,7 +14,7 @@ from cayley.kernels.cuda.elman import ACTIVATIONS
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 from cayley.kernels.memory import readable
 
-__all__ = ["MOST_PRODUCTS", "elman_step", "step_refusal"]
+__all__ = ["elman_step", "most_rows", "step_refusal"]
 
 THREADS = 256
 UNITS = 32  # of a block, as in src/elman_step.cu
@@ -29,6 +29,16 @@ def step_refusal(nonlinearity: str, U: Tensor, Wt: Tensor, b: Tensor) -> str | N
     if not (U.is_cuda and U.is_contiguous() and Wt.is_contiguous() and b.is_contiguous()):
         return "the kernel reads contiguous weights on a GPU"
     return tensor_refusal(U, Wt, b)
+
+
+def most_rows(I: int, H: int) -> int:  # noqa: E741
+    """The number of rows up to which the kernel is taken.
+
+    Example:
+        >>> most_rows(3, 170), most_rows(3, 512)
+        (142, 15)
+    """
+    return MOST_PRODUCTS // (H * (H + I))
 
 
 def elman_step(
