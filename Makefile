@@ -45,6 +45,7 @@ bench-gpu: $(READY)  ## the same on an NVIDIA GPU
 	$(BIN)/python benchmarks/formation.py --device cuda -o out/formation-gpu.json
 	$(BIN)/python benchmarks/training.py --device cuda -o out/training-gpu.json
 	$(BIN)/python benchmarks/ensembles.py --device cuda -o out/ensembles-gpu.json
+	$(BIN)/python benchmarks/throughput.py --device cuda -o out/throughput-gpu.json
 	$(BIN)/python benchmarks/streams.py --device cuda -o out/streams-gpu.json
 	$(BIN)/python benchmarks/batch_norm.py -o out/batch-norm-gpu.json
 

@@ -42,32 +42,56 @@ AGREED = 2  # first steps whose losses are compared: on made-up data rounding gr
 TOLERANCE = 1e-4
 
 
-def made_up(recipe: Recipe, B: int, T: int, G: int, device: str) -> list[Batch]:
-    """A batch of each network."""
+def made_up(recipe: Recipe, B: int, T: int, seed: int, device: str) -> Batch:
+    """The batch of the network of a seed."""
     task = build_task(recipe.task, RunSettings(tiny=True))
-    x = torch.rand(G, T, B, task.input_size, device=device)
-    y = torch.randint(task.output_size, (G, B), device=device)
-    places = Position(0, 1), Position(0, 2)
-    return [Batch(own, target, "train", *places) for own, target in zip(x, y, strict=True)]
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(T, B, task.input_size, generator=generator).to(device)
+    y = torch.randint(task.output_size, (B,), generator=generator).to(device)
+    return Batch(x, y, "train", Position(0, 1), Position(0, 2))
+
+
+def made_up_of(recipe: Recipe, B: int, T: int, G: int, device: str) -> list[Batch]:
+    """A batch of each network."""
+    return [made_up(recipe, B, T, seed, device) for seed in range(1, G + 1)]
+
+
+def make_learner(recipe: Recipe, seed: int, device: str, graph: bool) -> Learner:
+    """A network of a seed with its optimizers."""
+    task = build_task(recipe.task, RunSettings(tiny=True))
+    place = Machine(device, graph=graph)
+    return Learner(recipe, task, initial_model(recipe, task, seed, place), place)
 
 
 def learners(recipe: Recipe, G: int, device: str, graph: bool) -> list[Learner]:
     """One for each of G seeds."""
-    task = build_task(recipe.task, RunSettings(tiny=True))
-    place = Machine(device, graph=graph)
-    models = [initial_model(recipe, task, seed, place) for seed in range(1, G + 1)]
-    return [Learner(recipe, task, model, place) for model in models]
+    return [make_learner(recipe, seed, device, graph) for seed in range(1, G + 1)]
 
 
 def one_by_one(own: Sequence[Learner], batches: Sequence[Batch]) -> list[Tensor]:
     return [learner.learn(batch) for learner, batch in zip(own, batches, strict=True)]
 
 
+def first_losses(step: Callable[[], list[Tensor]]) -> list[list[float]]:
+    """The losses of all networks in each of the first steps."""
+    return [torch.stack(step()).tolist() for _ in range(AGREED)]
+
+
+def check_losses(what: str, found: list[list[float]], expected: list[list[float]]) -> None:
+    """Raise unless the first losses are those of one network at a time."""
+    error = float((torch.tensor(found) - torch.tensor(expected)).abs().max())
+    if not error <= TOLERANCE:
+        raise RuntimeError(
+            f"expected the losses of the first {AGREED} steps within {TOLERANCE} of one at a time, "
+            f"got {error:g} for {what}: no speed is reported"
+        )
+
+
 def measure_steps(name: str, G: int, device: str, repeat: int) -> dict[str, Any]:
     """Milliseconds of a step and network, together and one at a time, and their ratio."""
     recipe_name, changes, B, T = CASES[name]
     recipe = find_recipe(recipe_name).recipe(overrides=changes)
-    batches = made_up(recipe, B, T, G, device)
+    batches = made_up_of(recipe, B, T, G, device)
     runs: dict[str, Callable[[], list[Tensor]]] = {}
     for graph in (False, True) if device == "cuda" else (False,):
         alone, joined = (learners(recipe, G, device, graph) for _ in range(2))
@@ -75,16 +99,9 @@ def measure_steps(name: str, G: int, device: str, repeat: int) -> dict[str, Any]
         runs[f"one at a time{suffix}"] = partial(one_by_one, alone, batches)
         ensemble = Ensemble(joined[0].model)
         runs[f"together{suffix}"] = partial(ensemble.learn, joined, batches)
-    for step in range(1, AGREED + 1):
-        losses = {key: torch.stack(run()).double().cpu() for key, run in runs.items()}
-        expected = losses["one at a time"]
-        for key, found in losses.items():
-            error = float((found - expected).abs().max())
-            if not error <= TOLERANCE:
-                raise RuntimeError(
-                    f"expected losses of {name} within {TOLERANCE} of one at a time, got {error:g} "
-                    f"for {key} in step {step}: no speed is reported"
-                )
+    losses = {key: first_losses(run) for key, run in runs.items()}
+    for key, found in losses.items():
+        check_losses(f"{name}, {key}", found, losses["one at a time"])
     timed: dict[str, Run] = {**runs}
     times = {key: 1e3 * median(own) / G for key, own in rounds(timed, repeat, device).items()}
     row: dict[str, Any] = {"network": name, "B": B, "T": T, "networks": G}
@@ -98,7 +115,7 @@ def measure_gradients(name: str, G: int, device: str, repeat: int) -> dict[str, 
     """Milliseconds a network of all gradients by ``vmap(grad)``, and of each by autograd."""
     recipe_name, changes, B, T = CASES[name]
     recipe = find_recipe(recipe_name).recipe(overrides=changes)
-    batches = made_up(recipe, B, T, G, device)
+    batches = made_up_of(recipe, B, T, G, device)
     own = learners(recipe, G, device, False)
     models = [learner.model for learner in own]
     parameters, buffers = stack_module_state(models)
@@ -163,7 +180,6 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_flush_denormal(True)
-    torch.manual_seed(5544)
     rows = []
     for kind, run in (("whole steps", measure_steps), ("gradients", measure_gradients)):
         print(kind)

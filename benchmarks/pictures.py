@@ -134,6 +134,24 @@ def draw_scaling_out(rows: list[dict], machine: dict[str, object], path: Path) -
     _save(figure, machine, path)
 
 
+def draw_throughput(rows: list[dict], machine: dict[str, object], path: Path) -> None:
+    """Runs per hour over the number of runs at once; one at a time is a level."""
+    figure, panel = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    counts = sorted({row["runs"] for row in rows})
+    for way in dict.fromkeys(row["way"] for row in rows):
+        own = [row for row in rows if row["way"] == way]
+        heights = [row["runs per hour"] for row in own]
+        if way.startswith("one at a time"):
+            style = "--" if way.endswith("graph") else ":"
+            panel.axhline(heights[0], color="black", linewidth=1, linestyle=style, label=way)
+        else:
+            panel.plot([row["runs"] for row in own], heights, marker="o", label=way)
+    panel.set(xlabel="runs at once", ylabel="runs per hour", xticks=counts, ylim=(0, None))
+    panel.grid(alpha=0.3)
+    panel.legend()
+    _save(figure, machine, path)
+
+
 def _save(figure: Figure, machine: dict[str, object], path: Path) -> None:
     figure.suptitle(
         f"{machine['machine']}, {machine['threads']} thread(s), torch {machine['torch']}, "

@@ -113,10 +113,15 @@ class Cell(Recurrent):
                 f"{type(self).__name__}: Expected input to be 1D or 2D, the input of one step, (I) "
                 f"or (B, I), got {got}"
             )
-        if self._is_lean and isinstance(hx, Tensor) and not torch.is_grad_enabled():
-            h = self.lean_step(input, hx)
-            if h is not None:
-                return h
+        if (
+            self._is_lean
+            and isinstance(hx, Tensor)
+            and hx.dim() == 2
+            and not torch.is_grad_enabled()
+        ):
+            found = self.lean_step(input, hx)
+            if found is not None:
+                return found[1]
         unbatched = input.dim() == 1
         x = input.unsqueeze(0) if unbatched else input
         self._check_input(x, rank=2)

@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from cayley.activations import ACTIVATIONS, modrelu_, nonpositive
+from cayley.activations import ACTIVATIONS, nonpositive
 from cayley.cache import Cache
 from cayley.checks import check_integer, check_number
 from cayley.initializers import Initializer
 from cayley.kernels.projection import project, projected_under_autocast
 from cayley.kernels.steps import last_states, transposed
+from cayley.layers.frozen import FrozenStep
 from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.layers.streams import StreamState, stream_size
@@ -28,16 +29,6 @@ __all__ = ["RNN"]
 
 # what is normalised: the products with the input, and those with the state
 SITES = ("ih", "hh")
-
-
-class _Arranged(NamedTuple):
-    """A frozen W and U, transposed for one step, and the tensors that they were made from."""
-
-    matrix: StructuredMatrix
-    kept: Tensor | None
-    Wt: Tensor
-    U: Tensor
-    Ut: Tensor
 
 
 class RNN(Recurrent):
@@ -191,7 +182,7 @@ class RNN(Recurrent):
         self.nonpositive_bias = nonpositive_bias
         self._initializers = named_initializers(initializers or {})
         self._is_structured = template is not None
-        self._arranged: Cache[_Arranged] = Cache()
+        self._frozen: Cache[FrozenStep] = Cache()
         # nn.RNN has two biases, of which only the sum matters; we have one, except as nn.RNN
         self._two_biases = template is None and norm is None and not self._threshold
         bias_names = ("bias_ih", "bias_hh") if self._two_biases else ("bias",)
@@ -278,38 +269,22 @@ class RNN(Recurrent):
         z = torch.addmm(z, h, transposed(self._stacked_matrix(suffix), x.shape[0]))
         return (ACTIVATIONS[self._activation].apply(z, threshold),)
 
-    def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:
-        """One step of a frozen layer; see :meth:`Recurrent.lean_step`."""
-        U, b = self._parameters.get("weight_ih_l0"), self._parameters.get("bias_l0")
-        if (
-            U is None
-            or b is None
-            or not self._is_structured
-            or self.norm is not None
-            or self.nonpositive_bias
-            or x.dim() != 2
-            or x.shape[1] != self.input_size
-            or h.shape != (x.shape[0], self.state_sizes[0])
-            or not (x.dtype == h.dtype == U.dtype)
-            or self._needs_forward()
-        ):
-            return None
-        arranged = self._arranged.value
-        if (
-            arranged is None
-            or arranged.U is not U
-            or arranged.matrix._buffers["kept"] is not arranged.kept
-        ):
-            arranged = self._arranged.value = self._arrange(U)
-        if self._activation == "modrelu":
-            return modrelu_(torch.mm(x, arranged.Ut).addmm_(h, arranged.Wt), b)
-        z = nn.functional.linear(x, U, None if self._threshold else b).addmm_(h, arranged.Wt)
-        return ACTIVATIONS[self._activation].apply(z, b)
+    def _has_lean_step(self) -> bool:
+        """Whether there is a :meth:`lean_step`; see :meth:`Recurrent._has_lean_step`."""
+        plain = self.bias and self.norm is None and not self.nonpositive_bias
+        return self._is_structured and plain
 
-    def _arrange(self, U: Tensor) -> "_Arranged":
-        matrix = cast(StructuredMatrix, self.structured["weight_hh_l0"])
-        W = self._stacked_matrix("l0")
-        return _Arranged(matrix, matrix.kept, W.mT.contiguous(), U, U.t())
+    def lean_step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
+        """One step of a frozen layer; see :meth:`Recurrent.lean_step`."""
+        parameters = self._parameters
+        U, b = parameters.get("weight_ih_l0"), parameters.get("bias_l0")
+        if U is None or b is None or self._needs_forward():
+            return None
+        frozen = self._frozen.value
+        if frozen is None or not frozen.is_current(U):
+            matrix = cast(StructuredMatrix, self.structured["weight_hh_l0"])
+            frozen = self._frozen.value = FrozenStep.of(self._activation, U, matrix, b)
+        return frozen(x, state, b)
 
     def _stacked_matrix(self, suffix: str) -> Tensor:
         """W as it acts on real features, (H, H)."""

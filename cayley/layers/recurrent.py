@@ -242,13 +242,11 @@ class Recurrent(nn.Module, ABC):
             self._is_lean
             and isinstance(state, Tensor)
             and state.dim() == 3
-            and state.shape[0] == 1
             and not torch.is_grad_enabled()
         ):
-            h = self.lean_step(x_t, state[0])
-            if h is not None:
-                # a copy: the caller may write to the output
-                return h, h.unsqueeze(0).clone()
+            found = self.lean_step(x_t, state)
+            if found is not None:
+                return found
         if self.bidirectional:
             raise ValueError(
                 "a bidirectional layer needs the whole sequence: call forward instead of step"
@@ -289,7 +287,11 @@ class Recurrent(nn.Module, ABC):
             or is_observed()
         )
 
-    def lean_step(self, x: Tensor, h: Tensor) -> Tensor | None:
+    def _has_lean_step(self) -> bool:
+        """Whether one layer, once frozen, has a :meth:`lean_step`."""
+        return False
+
+    def lean_step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """One step of one frozen layer with as little Python as possible; None if it cannot be.
 
         The products of a step are so small that Python calls around them take most of the time. A
@@ -297,7 +299,10 @@ class Recurrent(nn.Module, ABC):
 
         Arguments:
             x: The input, (B, I).
-            h: The state, (B, H).
+            state: h, (B, H), or (1, B, H) for a state that shares no memory with the output.
+
+        Returns:
+            The output, (B, H), and the state after the step, shaped as ``state``.
         """
         return None
 
@@ -349,7 +354,7 @@ class Recurrent(nn.Module, ABC):
         self.eval()
         for matrix in self.matrices():
             matrix.freeze()
-        self._is_lean = self.num_layers * self.num_directions == 1
+        self._is_lean = self.num_layers * self.num_directions == 1 and self._has_lean_step()
         return self
 
     def unfreeze(self) -> Self:

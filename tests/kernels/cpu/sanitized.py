@@ -13,12 +13,17 @@ import torch
 from backends import CASES
 
 import cayley
+from cayley.activations import ACTIVATIONS as KNOWN
 from cayley.kernels.cpu import native
+from cayley.kernels.cpu.elman import ACTIVATIONS
+from cayley.kernels.cpu.elman_step import elman_step
 from cayley.parametrizations import ScaledCayley, StructuredMatrix
 
 SHAPES = ((1, (1, 1, 1)), (2, (3, 7, 19)), (3, (2, 2, 33)), (2, (90, 7, 2)))
 # the second with three chunks of rows for the gradients of matrices, which share two buffers
 MANY_THREADS = ((3, (2, 7, 33)), (8, (130, 9, 20)))
+# B, I and H of single steps
+STEPS = ((1, 1, 2), (2, 3, 34), (1, 70, 140))
 MATRICES = ((1, None), (2, None), (9, 3), (16, None), (33, 1), (71, None))
 
 
@@ -42,6 +47,12 @@ def main(path: str, *, threaded: bool) -> None:
                     with cayley.backend("cpu"):
                         loss: Any = sum(output.sum() for output in case.operator(*tensors))
                         loss.backward()
+                    runs += 1
+        for B, I, H in STEPS:  # noqa: E741
+            for name in ACTIVATIONS:
+                for dtype in (torch.float32, torch.float64):
+                    shapes = ((B, I), (1, B, H), (H, I), (H, H), (KNOWN[name].thresholds(H) or H,))
+                    elman_step(name, *(torch.randn(shape, dtype=dtype) for shape in shapes))
                     runs += 1
         for n, bandwidth in MATRICES:
             for dtype in (torch.float32, torch.float64):

@@ -61,6 +61,11 @@ with cayley.backend("cuda"):
         state = tuple(v.detach() for v in state) if isinstance(state, tuple) else state.detach()
         layer(x, state)[0].sum().backward()
         layer(packed)[0].data.sum().backward()
+with torch.no_grad():
+    for network in (cayley.ScoRNN, cayley.ScuRNN):
+        layer = network(2, 45).cuda().freeze()
+        _, state = layer.step(x[0])
+        layer.step(x[1], state)
 layer = cayley.ENRNN(2, 4, 100).cuda()
 optimizer = torch.optim.SGD(layer.parameters(), lr=1e-5)
 for _ in range(12):

@@ -18,6 +18,13 @@ typedef struct {
     int64_t H, activation;
 } Elman;
 
+/* One step; Wt is W transposed, and the state is the output again, in other memory or in the same. */
+typedef struct {
+    const void *x, *h, *U, *c, *Wt, *b; /* (B, I), (B, H), (H, I), (H), (H, H); c, b NULL for none */
+    void *output, *state;
+    int64_t B, I, H, activation;
+} ElmanStep;
+
 typedef struct {
     Input input; /* F = 3H */
     const void *h0, *W, *b;

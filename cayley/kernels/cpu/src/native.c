@@ -106,6 +106,8 @@ int cayley_elman_back(int isa, int bits, const Steps *steps, const Elman *all, i
     CALL(elman_back, steps, all, threads)
 }
 
+int cayley_elman_step(int isa, int bits, const ElmanStep *all) { CALL(elman_step, all) }
+
 int cayley_gru(int isa, int bits, const Steps *steps, const Gru *all, int threads) {
     CALL(gru, steps, all, threads)
 }

@@ -92,6 +92,7 @@ static INLINE int NAME(padded)(int n) { return NAME(vectors)(n) * LANES; }
 #include "outer.h"
 #include "cayley.h"
 #include "elman.h"
+#include "step.h"
 #include "gru.h"
 #include "window.h"
 #include "norm.h"

@@ -1,0 +1,100 @@
+"""One step of a frozen Elman layer: few launches, and little Python around them."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from cayley.activations import ACTIVATIONS
+from cayley.kernels.cpu import elman_step as cpu
+from cayley.kernels.cuda import elman_step as cuda
+from cayley.kernels.dispatch import backend_in_force
+from cayley.parametrizations import StructuredMatrix
+from cayley.tracing import traced, transforms_active
+
+__all__ = ["FrozenStep"]
+
+
+class FrozenStep(NamedTuple):
+    r"""The step :math:`h' = \phi(U x + W h; b)` of a constant W, without gradients.
+
+    The products are so small that Python and the launches take most of the time: the step of a few
+    rows is one call of a kernel, others are two products and the activation.
+
+    Attributes:
+        nonlinearity: A key of :data:`cayley.activations.ACTIVATIONS`.
+        matrix: The frozen matrix.
+        kept: The W that it kept when this was made, (H, H).
+        U: The input matrix, (H, I).
+        Ut: U transposed, a view.
+        Wt: W transposed, contiguous.
+        sizes: I and H.
+        kernel: A function that makes a step of few rows; None if there is none for these weights.
+        most_rows: The number of rows up to which it is the best.
+    """
+
+    nonlinearity: str
+    matrix: StructuredMatrix
+    kept: Tensor
+    U: Tensor
+    Ut: Tensor
+    Wt: Tensor
+    sizes: tuple[int, int]
+    kernel: Callable[..., tuple[Tensor, Tensor]] | None
+    most_rows: int
+
+    @classmethod
+    def of(cls, nonlinearity: str, U: Tensor, matrix: StructuredMatrix, b: Tensor) -> Self:
+        """The step with these weights; U and b are read at every step."""
+        W = matrix.acting
+        Wt = W.mT.contiguous()
+        device = cuda if U.is_cuda else cpu
+        refusal = device.step_refusal(nonlinearity, U, Wt, b)
+        kernel = device.elman_step if refusal is None else None
+        H, I = U.shape  # noqa: E741
+        return cls(nonlinearity, matrix, W, U, U.t(), Wt, (I, H), kernel, device.most_rows(I, H))
+
+    def is_current(self, U: Tensor) -> bool:
+        """Whether U and W are those that this was made from."""
+        return self.U is U and self.matrix._buffers["kept"] is self.kept
+
+    def __call__(self, x: Tensor, state: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The output and the state after a step; None if the general path has to look at it.
+
+        Arguments:
+            x: The input, (B, I).
+            state: h, (B, H), or (1, B, H) for a state that shares no memory with the output.
+            b: The bias, or the threshold of the activation.
+        """
+        nonlinearity, _, _, U, Ut, Wt, (I, H), kernel, most_rows = self  # noqa: E741
+        B, alone = len(x), state.dim() == 2
+        if (
+            x.shape != (B, I)
+            or state.shape != ((B, H) if alone else (1, B, H))
+            or not (x.dtype is state.dtype is U.dtype)
+        ):
+            return None
+        if (
+            kernel is not None
+            and 0 < B <= most_rows
+            and x.device == state.device == U.device
+            and backend_in_force() == "auto"
+            and not traced(x, state)
+        ):
+            return kernel(nonlinearity, x, state, U, Wt, b)
+        if transforms_active():
+            # vmap has no rule for products in place
+            return None
+        h = state if alone else state[0]
+        if nonlinearity == "modrelu":
+            z = torch.mm(x, Ut).addmm_(h, Wt)
+            # modrelu with a launch less: |z| + b in one operation, and the rest in place
+            sign = z.sign()
+            y = torch.addcmul(b, z, sign).relu_().mul_(sign)
+        else:
+            activation = ACTIVATIONS[nonlinearity]
+            z = torch.mm(x, Ut) if activation.threshold else torch.addmm(b, x, Ut)
+            y = activation.apply(z.addmm_(h, Wt), b)
+        # a copy: the caller may write to the output
+        return y, y if alone else torch.stack((y,))
