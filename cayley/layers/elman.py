@@ -281,10 +281,10 @@ class RNN(Recurrent):
         if U is None or b is None or self._needs_forward():
             return None
         frozen = self._frozen.value
-        if frozen is None or not frozen.is_current(U):
+        if frozen is None or not frozen.is_current(U, b):
             matrix = cast(StructuredMatrix, self.structured["weight_hh_l0"])
             frozen = self._frozen.value = FrozenStep.of(self._activation, U, matrix, b)
-        return frozen(x, state, b)
+        return frozen(x, state)
 
     def _stacked_matrix(self, suffix: str) -> Tensor:
         """W as it acts on real features, (H, H)."""

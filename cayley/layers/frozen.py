@@ -29,6 +29,7 @@ class FrozenStep(NamedTuple):
         U: The input matrix, (H, I).
         Ut: U transposed, a view.
         Wt: W transposed, contiguous.
+        b: The bias, or the threshold of the activation, (H), or (H/2) if it is complex.
         sizes: I and H.
         kernel: A function that makes a step of few rows; None if there is none for these weights.
         most_rows: The number of rows up to which it is the best.
@@ -40,6 +41,7 @@ class FrozenStep(NamedTuple):
     U: Tensor
     Ut: Tensor
     Wt: Tensor
+    b: Tensor
     sizes: tuple[int, int]
     kernel: Callable[..., tuple[Tensor, Tensor]] | None
     most_rows: int
@@ -53,21 +55,21 @@ class FrozenStep(NamedTuple):
         refusal = device.step_refusal(nonlinearity, U, Wt, b)
         kernel = device.elman_step if refusal is None else None
         H, I = U.shape  # noqa: E741
-        return cls(nonlinearity, matrix, W, U, U.t(), Wt, (I, H), kernel, device.most_rows(I, H))
+        most_rows = device.most_rows(I, H)
+        return cls(nonlinearity, matrix, W, U, U.t(), Wt, b, (I, H), kernel, most_rows)
 
-    def is_current(self, U: Tensor) -> bool:
-        """Whether U and W are those that this was made from."""
-        return self.U is U and self.matrix._buffers["kept"] is self.kept
+    def is_current(self, U: Tensor, b: Tensor) -> bool:
+        """Whether U, W and b are those that this was made from."""
+        return self.U is U and self.b is b and self.matrix._buffers["kept"] is self.kept
 
-    def __call__(self, x: Tensor, state: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+    def __call__(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """The output and the state after a step; None if the general path has to look at it.
 
         Arguments:
             x: The input, (B, I).
             state: h, (B, H), or (1, B, H) for a state that shares no memory with the output.
-            b: The bias, or the threshold of the activation.
         """
-        nonlinearity, _, _, U, Ut, Wt, (I, H), kernel, most_rows = self  # noqa: E741
+        nonlinearity, _, _, U, Ut, Wt, b, (I, H), kernel, most_rows = self  # noqa: E741
         B, alone = len(x), state.dim() == 2
         if (
             x.shape != (B, I)

@@ -107,6 +107,11 @@ def test_what_is_written_to_a_bias_or_an_input_matrix_counts(way: str) -> None:
             getattr(layer, name).data.copy_(getattr(other, name))
         layer.load_state_dict(other.state_dict())
         assert torch.equal(layer.step(x, h)[0], other.step(x, h)[0])
+        # another parameter, and one that kernels cannot read
+        b = torch.linspace(-1, 1, 2 * N).float()[::2]
+        layer.bias_l0, other.bias_l0 = torch.nn.Parameter(b), torch.nn.Parameter(b.clone())
+        assert not layer.bias_l0.is_contiguous()
+        torch.testing.assert_close(layer.step(x, h)[0], other.step(x, h)[0])
 
 
 class Counted(TorchDispatchMode):
