@@ -42,6 +42,7 @@ __all__ = ["Loop"]
 
 # a longer evaluation can be interrupted, so a checkpoint is saved before it
 LONG_SECONDS = 1.0
+STOPPED = "there is a checkpoint of this step"
 REMEDY = (
     "the last good checkpoint is kept. Try a smaller learning rate (--set optim.lr=…) or clipping "
     "(--set training.clip_norm=1)"
@@ -137,7 +138,7 @@ class Loop:
         signal, due = self.agreement.agree(signal=self.signal, due=due)
         if signal:
             self.flush()
-            self.event("interrupted", "there is a checkpoint of this step")
+            self.event("interrupted", STOPPED)
         if signal or due:
             self.save()
         self.stop_if_asked(signal)
@@ -242,7 +243,8 @@ class Loop:
 
         def between() -> None:
             self.reporter.evaluate(split, next(done), batches)
-            if self.long:
+            if self.long and self.signal:
+                self.event("interrupted", STOPPED)
                 self.stop_if_asked(self.signal)
 
         try:

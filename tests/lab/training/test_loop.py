@@ -98,6 +98,7 @@ def test_a_long_evaluation_is_interrupted(tmp_path: Path, monkeypatch: pytest.Mo
         train(recipe(), tmp_path / "run", settings=TINY, reporter=watcher, interrupts=interrupts)
     progress = load_tensors(tmp_path / "run", "checkpoint.pt")["progress"]
     assert (progress["step"], progress["evaluated"]) == (5, 0)
+    assert events(tmp_path / "run") == ["interrupted"]
     resume(tmp_path / "run")
     assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
 
