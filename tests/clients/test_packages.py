@@ -38,6 +38,8 @@ def needs(package: str) -> Any:
     return pytest.importorskip(package, reason=f"{package} is not installed")
 
 
+# it warns wherever Slurm is installed
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")
 @pytest.mark.parametrize("preconditioned", [False, True])
 def test_lightning_fabric(preconditioned: bool) -> None:
     """Fabric wraps model and optimizer."""
