@@ -226,6 +226,8 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     if find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install '.[cluster]'")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # by default workers come after everything else on the machine
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     from ray.cluster_utils import Cluster
 
