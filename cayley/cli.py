@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _wait_for_end()
     if code != 1:
-        # not if another process was lost, or memory ended, in the middle of an exchange
+        # with 1, an exchange may be unfinished: another process has died, or memory has run out
         from cayley.lab.runs.connecting import disconnect
 
         disconnect()

@@ -8,7 +8,8 @@ from cayley.tracing import is_wrapper
 
 __all__ = ["memory_refusal", "readable", "readable_gradient"]
 
-# no wrappers: comparing all types at once takes less time than a look at each tensor
+# None, and tensors that have memory of their own; to compare all types at once is faster than to
+# look at each tensor
 PLAIN = {Tensor, nn.Parameter, type(None)}
 
 

@@ -48,7 +48,7 @@ class FrozenStep(NamedTuple):
 
     @classmethod
     def of(cls, nonlinearity: str, U: Tensor, matrix: StructuredMatrix, b: Tensor) -> Self:
-        """The step with these weights; U and b are read at every step."""
+        """The step with these weights; what is written to U and b counts from the next step on."""
         W = matrix.acting
         Wt = W.mT.contiguous()
         device = cuda if U.is_cuda else cpu

@@ -102,7 +102,7 @@ def _describe_running(trial: "FrozenTrial") -> dict[str, Any]:
     known: dict[str, Any] = {"trial": trial.number, "worker": "", "step": None, "steps": None}
     if owner is None:
         return known
-    # of workers on other machines only their heartbeats are known
+    # a process on another machine cannot be looked up here
     if owner["host"] != socket.gethostname() or is_alive(owner["process"]):
         known["worker"] = f"process {owner['process']} on {owner['host']}"
     folder = Path(owner["folder"])
