@@ -8,10 +8,12 @@ from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 
 __all__ = [
+    "PLAIN",
     "autocast_enabled",
     "computes_now",
     "has_tangent",
     "is_batched",
+    "is_eager",
     "is_wrapper",
     "needs_loop",
     "no_autocast",
@@ -19,6 +21,10 @@ __all__ = [
     "transformed",
     "transforms_active",
 ]
+
+# None, and tensors that have memory of their own: to compare all types at once is faster than to
+# look at each tensor
+PLAIN = {Tensor, nn.Parameter, type(None)}
 
 
 def autocast_enabled(device: torch.device) -> bool:
@@ -150,6 +156,27 @@ def _has_dispatch(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     return torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+
+
+def is_eager(*tensors: Tensor | None) -> bool:
+    """Whether operations on these tensors are just computed, and every tensor is a plain one.
+
+    That is what most calls are, so this is the one check that has to be fast: if it holds, nothing
+    is :func:`traced` or :func:`transformed`, unless on the meta device, and nothing
+    :func:`needs_loop`.
+
+    Example:
+        >>> x = torch.zeros(2)
+        >>> is_eager(x, None), torch.func.vmap(lambda x: x + is_eager(x))(x)
+        (True, tensor([0., 0.]))
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+    ) and PLAIN.issuperset(map(type, tensors))
 
 
 def traced(*tensors: Tensor | None) -> bool:

@@ -2,15 +2,11 @@
 
 from typing import overload
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from cayley.tracing import is_wrapper
+from cayley.tracing import PLAIN, is_wrapper
 
 __all__ = ["memory_refusal", "readable", "readable_gradient"]
-
-# None, and tensors that have memory of their own; to compare all types at once is faster than to
-# look at each tensor
-PLAIN = {Tensor, nn.Parameter, type(None)}
 
 
 def memory_refusal(*tensors: Tensor | None) -> str | None:

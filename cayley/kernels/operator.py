@@ -1,7 +1,7 @@
 """The factory of all operators: it makes an autograd node from a loop, its gradient and kernels."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import torch
@@ -12,7 +12,7 @@ from cayley.kernels.observation import Run, is_observed, tell_observer
 from cayley.kernels.records import Fields
 from cayley.kernels.steps import empty_gradient
 from cayley.kernels.transforms import Transformed
-from cayley.tracing import needs_loop, no_autocast, traced, transformed
+from cayley.tracing import is_eager, needs_loop, no_autocast, traced, transformed
 
 __all__ = ["Found", "Kernels", "Operator", "recorded_gradients", "unaliased"]
 
@@ -114,13 +114,16 @@ class Operator(Generic[Call, States]):
         """The results of a call, by the back end that is in force."""
         x, flat, backend = call[0], self.fields.flatten(call), backend_in_force()
         tensors = flat[: len(self.fields.tensors)]
-        if self._has_rule and transformed(*tensors) and x.device.type in self.kernels:
+        if is_eager(*tensors):
+            is_traced = x.is_meta
+        elif self._has_rule and transformed(*tensors) and x.device.type in self.kernels:
             tell_observer(None)
             return self.states(*Transformed.apply(_OperatorRule(self, backend), *flat))
-        if needs_loop(*tensors):
+        elif needs_loop(*tensors):
             tell_observer(None)
             return self.loop(call)
-        is_traced = traced(*tensors)
+        else:
+            is_traced = traced(*tensors)
         if is_traced and self.scan is not None and is_decomposing():
             return self.scan(call)
         if not is_traced and x.device.type in self.kernels:
@@ -148,9 +151,13 @@ class Operator(Generic[Call, States]):
         if backend == "reference":
             return None
         device = call[0].device
-        kernels = self.kernels.get(device.type)
-        kind = None if kernels is None else device.type
+        kind = device.type
+        kernels = self.kernels.get(kind)
         refusal = None if kernels is None else kernels.refusal(call, *gradients)
+        if kernels is None:
+            kind = None
+        elif refusal is None and backend == "auto":
+            return kernels
         return kernels if use_kernel(kind, refusal, device, backend=backend) else None
 
     def backward(
@@ -194,13 +201,13 @@ class Operator(Generic[Call, States]):
         saved, count = ctx.saved_tensors, len(gradients)
         states = self.states(*saved[:count])
         call = self.fields.unflatten((*saved[count:], *ctx.options))
-        pairs = [*zip(self.fields.names, needs, strict=True)]
-        needed = [name for name, need in pairs if need]
+        names = self.fields.names
+        needed = [*compress(names, needs)]
         # some tracers give empty gradients to missing results
         of_states = [None if g is None or g.shape == (0,) else g for g in gradients]
         with no_autocast(states[0].device):
             found = self._gradients(of_states, states, call, needed, ctx.backend)
-        return [found.get(name) if need else None for name, need in pairs]
+        return [found.get(name) if need else None for name, need in zip(names, needs, strict=True)]
 
     def _gradients(
         self,
@@ -219,7 +226,7 @@ class Operator(Generic[Call, States]):
         of_states = self.gradients(*gradients)
         if recorded:
             return self.gradient(of_states, states, call, needed)
-        if not traced(states[0], *gradients):
+        if is_eager(states[0], *gradients) or not traced(states[0], *gradients):
             return self.backward(of_states, states, call, needed, backend)
         return self.traced_backward(of_states, states, call, needed, backend)
 

@@ -75,12 +75,12 @@ class FrozenStep(NamedTuple):
             x.shape != (B, I)
             or state.shape != ((B, H) if alone else (1, B, H))
             or not (x.dtype is state.dtype is U.dtype)
+            or not (x.device == state.device == U.device)
         ):
             return None
         if (
             kernel is not None
             and 0 < B <= most_rows
-            and x.device == state.device == U.device
             and backend_in_force() == "auto"
             and not traced(x, state)
         ):

@@ -182,7 +182,7 @@ class TestOnCuda:
             with cayley.backend("reference"):
                 expected = layer.step(x, h)
             kinds = [torch.profiler.ProfilerActivity.CUDA]
-            with torch.profiler.profile(activities=kinds) as profile:
+            with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
                 y, state = layer.step(x, h)
                 torch.cuda.synchronize()
         torch.testing.assert_close((y, state), expected, rtol=1e-5, atol=1e-5)

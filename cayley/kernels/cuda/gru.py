@@ -70,15 +70,17 @@ def gru(call: GruCall) -> GruStates:
 def gru_backward(
     gradients: GruGradients, states: GruStates, call: GruCall, needed: Collection[str]
 ) -> dict[str, Tensor | None]:
-    """Gradients of a call; of x, W, U and c those that are needed."""
+    """Gradients of a call; of x, h0, W, U and c those that are needed."""
     x, U, (B, H), device = call.x, call.U, call.h0.shape, call.h0.device.index
     grad_h, h, gates = (readable(v) for v in (gradients.h, states.h, states.gates))
     h0, W = readable(call.h0), readable(call.W)
     N = h.numel() // H  # rows of all steps
-    of_x = "x" in needed
-    room, factors, partial = parts(h, 0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H)
+    of_x, of_h0 = "x" in needed, "h0" in needed
+    room, factors, partial, room_h0 = parts(
+        h, 0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H, 0 if of_h0 else B * H
+    )
     delta = torch.empty_like(gates) if of_x else room
-    grad_h0 = torch.empty_like(h0)
+    grad_h0 = torch.empty_like(h0) if of_h0 else room_h0
     if B > 0:
         table, T = step_table(call.batch_sizes, h, B)
         arrays = (grad_h, h, gates, h0, W, delta, grad_h0, partial, factors)
@@ -112,11 +114,13 @@ def gru_backward(
             torch.mm(rows, x.flatten(0, -2), out=grad_U)
         # always in the same order
         total = partial.view(B, 4 * H).sum(0)
-    grad_c, grad_b = total.split((3 * H, H))
-    grad_x = None
+    grad_c, grad_b = torch.split_with_sizes(total, (3 * H, H))
+    found: dict[str, Tensor | None] = {"W": grad_W, "b": grad_b, "U": grad_U, "c": grad_c}
     if isinstance(delta, Tensor):
-        grad_x = delta if U is None else delta @ U
-    return {"x": grad_x, "h0": grad_h0, "W": grad_W, "b": grad_b, "U": grad_U, "c": grad_c}
+        found["x"] = delta if U is None else delta @ U
+    if isinstance(grad_h0, Tensor):
+        found["h0"] = grad_h0
+    return found
 
 
 @functools.cache

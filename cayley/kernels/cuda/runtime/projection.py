@@ -4,7 +4,7 @@ import functools
 
 from torch import Tensor, nn
 
-from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 from cayley.kernels.memory import readable
 
 __all__ = ["project_on_cuda"]
@@ -16,6 +16,8 @@ THREADS, ROWS = 256, 16
 def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     """U x + c of all steps on a GPU, without a gradient; x without U.
 
+    The tensors are those of a call that the kernels of a recurrence do not refuse.
+
     Arguments:
         x: The input, (T, B, I) or (N, I).
         U: The input's matrix, (F, I).
@@ -24,7 +26,7 @@ def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     if U is None:
         return x
     F, inputs = U.shape
-    if not 0 < inputs <= FEW_INPUTS or tensor_refusal(x, U, c):
+    if not 0 < inputs <= FEW_INPUTS:
         return nn.functional.linear(x, U, c)
     result = x.new_empty(*x.shape[:-1], F)
     N = x.numel() // inputs
