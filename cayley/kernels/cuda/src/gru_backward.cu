@@ -5,6 +5,7 @@
 // multiplied with, (T, B, 2H), or (N, ·) with the table of a packed sequence. `partial`, of shape
 // (B, 4H), has from each row the sums of delta over all steps, and the gradient of b.
 #include "gates.cuh"
+#include "gru.cuh"
 
 using CandidateBack = Weights<0, H, 1>;
 using GatesBack = Weights<1, 2 * H, 1>;
@@ -68,13 +69,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     ahead.wait();
     const float g = carry + ahead.get(0, 0), state = ahead.get(1, 0);
     const float r = ahead.get(2, 0), u = ahead.get(3, 0), c = ahead.get(4, 0);
-    const float d_c = slope<PHI>(c) * (g * u), d_u = g * (c - state) * (u * (1 - u));
+    const float d_c = delta_candidate<PHI>(g, u, c), d_u = delta_update(g, state, u, c);
     if (lane.writes) delta_c.set(0, lane.unit, d_c);
     if (lane.writes) delta_gates.set(0, H + lane.unit, d_u);
     delta_c.advance();
     float v[1], sum[1];
     candidate.multiply(delta_c.before(t, 0), v, [] {});
-    const float d_r = v[0] * state * (r * (1 - r));
+    const float d_r = delta_reset(v[0], state, r);
     if (lane.writes) delta_gates.set(0, lane.unit, d_r);
     delta_gates.advance();
     gates.multiply(delta_gates.before(t, 0), sum, [&] {
@@ -84,7 +85,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
       out += steps.advance() * width;
       total += lane.role == 3 && c < 0 ? -d : d;
     });
-    carry = fmaf(g, 1 - u, r * v[0]) + sum[0];
+    carry = carried(g, v[0], r, u) + sum[0];
   }
   if (lane.writes) grad_h0[row * H + lane.unit] = carry;
   if (lane.used) partial[row * 4 * H + lane.role * H + lane.unit] = total;

@@ -2,6 +2,7 @@
 // h_t = (1 - u_t) h_{t-1} + u_t c_t for all steps: x and saved = [r, u, c] (T, B, 3H), h (T, B, H),
 // or (N, ·) with the table of a packed sequence; h0 (B, H), W (3H, H).
 #include "gates.cuh"
+#include "gru.cuh"
 
 using Gates = Weights<0, H, 2>;
 using Candidate = Weights<1, H, 1>;
@@ -70,9 +71,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
     reset.advance();
     candidate.multiply(reset.before(t, 0), c, [] {});
     c[0] = activate<PHI>(c[0] + x_c, bias);
-    // from the nearer end: exactly the state for u = 0 and exactly c for u = 1
-    const float way = c[0] - state;
-    state = u < 0.5f ? fmaf(u, way, state) : fmaf(u - 1, way, c[0]);
+    state = interpolate(state, c[0], u);
     if (lane.writes) before.set(0, lane.unit, state);
     before.advance();
     if (lane.used) *out = lane.role == 0 ? r : lane.role == 1 ? u : lane.role == 2 ? c[0] : state;

@@ -1,4 +1,5 @@
 // gru_backward.cu by teams of blocks; `words` has zeros.
+#include "gru.cuh"
 #include "team.cuh"
 
 using CandidateBack = Weights<0, H, UNITS>;
@@ -63,15 +64,15 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
       float g = 0, d_u = 0, d_c = 0, v = 0;
       if (counts) {
         g = carry + from_h;
-        d_c = slope<PHI>(c) * (g * u);
-        d_u = g * (c - state) * (u * (1 - u));
+        d_c = delta_candidate<PHI>(g, u, c);
+        d_u = delta_update(g, state, u, c);
       }
       gather.post(member, rows, d_c);
       if (t < steps.T - 1) fetch();
       gather.collect(rows, candidate);
       candidate.multiply(sums);
       if (counts) v = candidate.output(sums, member.row, member.lane);
-      const float d_r = v * state * (r * (1 - r));
+      const float d_r = delta_reset(v, state, r);
       if (begins) {
         gates.set(member.row, member.lane, d_r);
         gates.set(member.row, UNITS + member.lane, d_u);
@@ -94,7 +95,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_backward(
       }
       at += steps.advance();
       const float sum = reduce.collect(member, rows, parts);
-      if (counts) carry = fmaf(g, 1 - u, r * v) + sum;
+      if (counts) carry = carried(g, v, r, u) + sum;
     }
     if (begins) {
       grad_h0[row * H + member.unit] = carry;

@@ -1,4 +1,5 @@
 // gru_forward.cu by teams of blocks; `words` has zeros.
+#include "gru.cuh"
 #include "team.cuh"
 
 using Gates = Weights<0, H, 2 * UNITS>;
@@ -64,9 +65,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_team_forward(
       candidate.multiply(sums);
       if (counts) {
         c = activate<PHI>(candidate.output(sums, member.row, member.lane) + x_c, bias);
-        // from the nearer end: exactly the state for u = 0 and exactly c for u = 1
-        const float way = c - state;
-        state = u < 0.5f ? fmaf(u, way, state) : fmaf(u - 1, way, c);
+        state = interpolate(state, c, u);
       }
       if (t < steps.T - 1) board.post(member, rows, state);
       if (counts) {

@@ -59,14 +59,22 @@ __device__ inline void sync_row() {
     __syncthreads();
 }
 
-// Three numbers of each of the K - 1 steps before or after one, which one warp of the row keeps and
-// adds up while the others are busy: each normalisation has one of its own, if there are as many.
+// What a window knows of one of its steps: weight, mean and variance, or in the gradient p, q and
+// q times the mean.
+struct Entry {
+  float first, second, third;
+};
+
+// The entries of the K - 1 steps before or after one, which one warp of the row keeps and adds up
+// while the others are busy: each normalisation has one of its own, if there are as many.
 struct Window {
   float* steps;  // (K - 1, 3)
   int length;
   int place;  // of the next step, whose numbers take that of one that is no longer needed
 
   __device__ static bool mine(int site) { return row_thread() / 32 == site % (ROW_THREADS / 32); }
+
+  __device__ Entry get(int k) const { return {steps[3 * k], steps[3 * k + 1], steps[3 * k + 2]}; }
 
   __device__ void put(float first, float second, float third) {
     if (threadIdx.x % 32 == 0) {
@@ -109,7 +117,7 @@ struct Norm : Parameters<VALUES> {
         entry[2] = site.past ? site.past[(long long)(K - 1 + k) * B + row] : 0.0f;
       }
       sync_row();
-      if (Window::mine(SITE)) sum_window(window.steps[3 * (K - 2) + 1]);
+      if (Window::mine(SITE)) sum_window(window.get(K - 2).second);
     }
     return window.steps + (3 * (K - 1) + 3) / 4 * 4;
   }
@@ -146,15 +154,17 @@ struct Norm : Parameters<VALUES> {
     sum_window(m);
   }
 
- private:
-  __device__ void sum_window(float shift) const {
+  // The moments of the steps before, of which entry(k) gives the k-th, to be called by one warp.
+  template <class Entries>
+  __device__ void sum_entries(int length, float shift, Entries entry) const {
     float sums[4] = {};
 #pragma unroll 1
-    for (int k = threadIdx.x % 32; k < window.length; k += 32) {
-      const float w = window.steps[3 * k], d = window.steps[3 * k + 1] - shift;
-      sums[0] += w;
-      sums[1] += w * d;
-      sums[2] += w * (window.steps[3 * k + 2] + d * d);
+    for (int k = threadIdx.x % 32; k < length; k += 32) {
+      const Entry step = entry(k);
+      const float d = step.second - shift;
+      sums[0] += step.first;
+      sums[1] += step.first * d;
+      sums[2] += step.first * (step.third + d * d);
     }
     const float sum = sum_four(sums);
     const float first = __shfl_sync(~0u, sum, 1), second = __shfl_sync(~0u, sum, 2);
@@ -163,50 +173,33 @@ struct Norm : Parameters<VALUES> {
       *before = {sum, shift + offset, second - first * offset, __fdividef(1, sum + 1)};
     }
   }
+
+ private:
+  __device__ void sum_window(float shift) const {
+    sum_entries(window.length, shift, [&](int k) { return window.get(k); });
+  }
 };
 
 // With S1 and S2 the sums of G and G z, where G is the gradient of z times the scale, the gradients
 // with respect to mean and variance of the window of step t are p = -S1 and q = -scale S2 / 2. Each
-// is divided by the number n of steps in the window and given to all of them.
-template <int SITE, int VALUES>
-struct NormBack : Parameters<VALUES> {
+// is divided by the number n of steps in the window and given to all of them. This is what one step
+// needs; NormBack also keeps the window.
+template <int VALUES>
+struct StepBack : Parameters<VALUES> {
   static constexpr int FEATURES = VALUES == 1 ? H : 4 * H;
 
-  Window window;
-  float* after;   // the sums over the K - 1 steps after the one at hand
-  float* counts;  // the steps of the past in the windows of the first K - 1 steps
+  float* after;  // the sums over the K - 1 steps after the one at hand
   const float* external;
   float mean, scale, inverse, share;  // 1/scale, and 1/n
   float p, q;                         // divided by n
   float dm, dv, offset;               // what pull() needs: those of the step, and mean - m
 
-  __device__ float* init(float* memory, const Site& site, const float* weights,
-                         const float* external, long long row, int T, int B, int K) {
-    this->external = external;
-    after = memory;
-    counts = after + 3;
-    window = {counts + K - 1, K - 1, 0};
-    if constexpr (WINDOWED) {
-      window.place = (T - 1) % (K - 1);
-#pragma unroll 1
-      for (int k = row_thread(); k < K - 1; k += ROW_THREADS) {
-        counts[k] = 0;
-#pragma unroll 1
-        for (int j = k; j < K - 1 && site.past; ++j) counts[k] += weights[(long long)j * B + row];
-        for (int i = 0; i < 3; ++i) window.steps[3 * k + i] = 0;
-      }
-      if (row_thread() < 3) after[row_thread()] = 0;
-    }
-    return window.steps + 3 * (K - 1);
-  }
-
-  // Those of the window of step t.
-  __device__ void read(float of_mean, float of_scale, int t, int K) {
+  // Those of the window of step t, of which so many steps are of the past.
+  __device__ void read(float of_mean, float of_scale, int t, int K, float of_past) {
     mean = of_mean;
     scale = of_scale;
     inverse = __fdividef(1, scale);
-    if constexpr (WINDOWED)
-      share = __fdividef(1, min(t + 1, K) + (t >= 0 && t < K - 1 ? counts[t] : 0.0f));
+    if constexpr (WINDOWED) share = __fdividef(1, min(t + 1, K) + of_past);
   }
 
   __device__ float normal(float a) const { return (a - this->reference - mean) * scale; }
@@ -238,35 +231,86 @@ struct NormBack : Parameters<VALUES> {
     return G + fmaf(dv, fmaf(z, inverse, offset), dm);
   }
 
-  // After a barrier of the row that follows finish(), before read(): the sums over its step and
-  // later ones.
-  __device__ void sum_after() {
-    if (!Window::mine(SITE)) return;
-    window.put(p, q, q * mean);
-    window.place = window.place == 0 ? window.length - 1 : window.place - 1;
+  // The sums over the steps after, of which entry(k) gives the k-th, to be called by one warp.
+  template <class Entries>
+  __device__ void sum_entries(int length, Entries entry) const {
     float sums[4] = {};
 #pragma unroll 1
-    for (int k = threadIdx.x % 32; k < window.length; k += 32)
-#pragma unroll
-      for (int i = 0; i < 3; ++i) sums[i] += window.steps[3 * k + i];
+    for (int k = threadIdx.x % 32; k < length; k += 32) {
+      const Entry step = entry(k);
+      sums[0] += step.first;
+      sums[1] += step.second;
+      sums[2] += step.third;
+    }
     const float sum = sum_four(sums);
     if (threadIdx.x % 32 < 3) after[threadIdx.x % 32] = sum;
   }
 
-  // After the first step: step k of the past is in the windows of steps 0, ..., k.
-  __device__ void pull_past(const float* past, const float* weights, float* grad_past,
-                            long long row, int B, int K) const {
+  // After the first step: step k of the past is in the windows of steps 0, ..., k, whose entries
+  // entry(t) gives.
+  template <class Entries>
+  __device__ void pull_entries(const float* past, const float* weights, float* grad_past,
+                               long long row, int B, int K, Entries entry) const {
     if (!past) return;
     for (int k = row_thread(); k < K - 1; k += ROW_THREADS) {
       float P = 0, Q = 0, R = 0;
       for (int t = 0; t <= k; ++t) {
-        P += window.steps[3 * t];
-        Q += window.steps[3 * t + 1];
-        R += window.steps[3 * t + 2];
+        const Entry step = entry(t);
+        P += step.first;
+        Q += step.second;
+        R += step.third;
       }
       const long long at = (long long)k * B + row;
       grad_past[at] = weights[at] * (P + 2 * (Q * past[at] - R));
       grad_past[at + (K - 1) * (long long)B] = weights[at] * Q;
     }
+  }
+};
+
+template <int SITE, int VALUES>
+struct NormBack : StepBack<VALUES> {
+  using Base = StepBack<VALUES>;
+
+  Window window;
+  float* counts;  // the steps of the past in the windows of the first K - 1 steps
+
+  __device__ float* init(float* memory, const Site& site, const float* weights,
+                         const float* external, long long row, int T, int B, int K) {
+    this->external = external;
+    this->after = memory;
+    counts = memory + 3;
+    window = {counts + K - 1, K - 1, 0};
+    if constexpr (WINDOWED) {
+      window.place = (T - 1) % (K - 1);
+#pragma unroll 1
+      for (int k = row_thread(); k < K - 1; k += ROW_THREADS) {
+        counts[k] = 0;
+#pragma unroll 1
+        for (int j = k; j < K - 1 && site.past; ++j) counts[k] += weights[(long long)j * B + row];
+        for (int i = 0; i < 3; ++i) window.steps[3 * k + i] = 0;
+      }
+      if (row_thread() < 3) this->after[row_thread()] = 0;
+    }
+    return window.steps + 3 * (K - 1);
+  }
+
+  __device__ void read(float of_mean, float of_scale, int t, int K) {
+    const bool first = WINDOWED && t >= 0 && t < K - 1;
+    Base::read(of_mean, of_scale, t, K, first ? counts[t] : 0.0f);
+  }
+
+  // After a barrier of the row that follows finish(), before read(): the sums over its step and
+  // later ones.
+  __device__ void sum_after() {
+    if (!Window::mine(SITE)) return;
+    window.put(this->p, this->q, this->q * this->mean);
+    window.place = window.place == 0 ? window.length - 1 : window.place - 1;
+    Base::sum_entries(window.length, [&](int k) { return window.get(k); });
+  }
+
+  __device__ void pull_past(const float* past, const float* weights, float* grad_past,
+                            long long row, int B, int K) const {
+    const auto entry = [&](int t) { return window.get(t); };
+    Base::pull_entries(past, weights, grad_past, row, B, K, entry);
   }
 };

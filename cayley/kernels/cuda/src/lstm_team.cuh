@@ -7,7 +7,7 @@
 constexpr int ROW_THREADS = 32;
 constexpr int GATES = 4;  // of a thread: all those of its unit
 
-#include "lstm.cuh"
+#include "lstm_unit.cuh"
 
 // The sums of two values over a warp, to every lane.
 __device__ inline Pair sum_pair(float first, float second) {

@@ -74,7 +74,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_team_backward(
                                                             : nullptr;
     const int which = lane < 6 ? lane % 3 + (lane % 3 > 0) : lane - 4;
     if (statistic) statistic += which * (long long)T * B + row;
-    float next[2 * GATES + 3] = {}, next_statistic = 0;
+    float next[GATES + 3] = {}, next_x[GATES] = {}, next_statistic = 0;
     const auto fetch = [&] {
       const bool counts = there && row < steps_ahead.rows;
       const long long now = ahead;
@@ -84,11 +84,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_team_backward(
         for (int i = 0; i < GATES; ++i) {
           const long long gate = (now * 4 + i) * H + member.unit;
           next[i] = kept[gate];
-          if (NORM_H) next[GATES + i] = x[gate];
+          if (NORM_H) next_x[i] = x[gate];
         }
-        if (grad_h) next[2 * GATES] = grad_h[now * H + member.unit];
-        if (grad_c) next[2 * GATES + 1] = grad_c[now * H + member.unit];
-        next[2 * GATES + 2] = (t_ahead > 0 ? c + ahead * H : c0 + row * H)[member.unit];
+        if (grad_h) next[GATES] = grad_h[now * H + member.unit];
+        if (grad_c) next[GATES + 1] = grad_c[now * H + member.unit];
+        next[GATES + 2] = (t_ahead > 0 ? c + ahead * H : c0 + row * H)[member.unit];
       }
       if (counts && statistic) next_statistic = statistic[(long long)t_ahead * B];
       --t_ahead;
@@ -122,25 +122,17 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_team_backward(
         const float mean = NORM_X && NORM_H ? statistic_of(6) : 0.0f;
         const float scale = NORM_X && NORM_H ? statistic_of(7) : 0.0f;
 #pragma unroll
-        for (int i = 0; i < GATES; ++i) {
-          gates[i] = next[i];
-          if constexpr (NORM_H) {
-            const float input = next[GATES + i];
-            z_h[i] = gates[i];
-            gates[i] = fmaf(N_h.gamma[i], z_h[i], N_h.beta[i]);
-            gates[i] += NORM_X ? N_x.normalize(i, input, mean, scale) : input;
-            gates[i] = activate_gate(i, 0, gates[i]);
-          }
-        }
-        from_h = next[2 * GATES];
-        from_c = next[2 * GATES + 1];
+        for (int i = 0; i < GATES; ++i) gates[i] = z_h[i] = next[i];
+        if constexpr (NORM_H) gates_again(N_h, N_x, mean, scale, z_h, next_x, gates);
+        from_h = next[GATES];
+        from_c = next[GATES + 1];
         tanh_c = cell_before;  // of the step after it
         if constexpr (NORM_C) {
           z_c = N_c.normal(cell_before);
           tanh_c = fmaf(N_c.gamma[0], z_c, N_c.beta[0]);
         }
         tanh_c = tanhf(tanh_c);
-        cell_before = next[2 * GATES + 2];
+        cell_before = next[GATES + 2];
       }
       if (t > 0) fetch();
     };
@@ -163,17 +155,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_team_backward(
         }
         dc += from_c + carry;
         carry = dc * gates[F];
-        const float slopes[GATES] = {
-            gates[G] * dc * (gates[I] * (1 - gates[I])),
-            cell_before * dc * (gates[F] * (1 - gates[F])),
-            gates[I] * dc * (1 - gates[G] * gates[G]),
-            tanh_c * dh * (gates[O] * (1 - gates[O])),
-        };
+        pull_gates(gates, tanh_c, cell_before, dh, dc, d_a);
 #pragma unroll
-        for (int i = 0; i < GATES; ++i) {
-          d_a[i] = slopes[i];
+        for (int i = 0; i < GATES; ++i)
           if (member.here) d[(at * 4 + i) * H + member.unit] = d_a[i];
-        }
         if constexpr (NORM_H) {
           float S1 = 0, S2 = 0;
 #pragma unroll

@@ -128,18 +128,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_team_forward(
         }
         if constexpr (NORM_H) {
           N_h.observe(totals, member, a, t, B);
-#pragma unroll
-          for (int i = 0; i < GATES; ++i) {
-            z[i] = N_h.normal(a[i]);
-            a[i] = fmaf(N_h.gamma[i], z[i], N_h.beta[i]);
-          }
+          normalize_gates(N_h, a, z);
         }
 #pragma unroll
         for (int i = 0; i < GATES; ++i) {
           a[i] = activate_gate(i, 0, a[i] + input[i]);
           if (member.here) kept[(at * 4 + i) * H + member.unit] = NORM_H ? z[i] : a[i];
         }
-        cell = fmaf(a[I], a[G], a[F] * cell);
+        cell = next_cell(a, cell);
         float y[1] = {cell};
         if constexpr (NORM_C) {
           y[0] -= N_c.reference;
