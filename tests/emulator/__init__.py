@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -116,6 +116,9 @@ class Kernel:
         assert status != 1, "a kernel has read or written beyond its arguments"
         assert status != 2, "a kernel waits for what does not come"
         assert status == 0, "blocks of a cluster have __shared__ variables: not emulated"
+
+    def repeated(self, *arguments: Any) -> Callable[[int, int], None]:
+        return lambda clusters, last: self(clusters, *arguments, last)
 
 
 def emulated() -> AbstractContextManager[None]:

@@ -55,6 +55,8 @@ def test_errors_of_the_driver_are_shown() -> None:
         kernel = nvrtc.Kernel("elman_forward", SIZES, 2048, 1, 4096)
         with pytest.raises(RuntimeError, match="CUDA: invalid argument"):
             kernel(1)
+        with pytest.raises(RuntimeError, match="CUDA: invalid argument"):
+            kernel.repeated()(1, 0)
 
 
 @gpu
