@@ -16,6 +16,9 @@ under autograd, and give the gradients of all their parameters, of which that of
 a candidate that rounding takes to the other side of a kink changes it. cuDNN's GRU and LSTM have
 the same hidden size and the same two inputs. For how much of the time the GPU computes is written
 beside it.
+
+Shapes B1n128 to B512n1024 are a grid of the same, measured only if asked for. There cuDNN computes
+in float32, as ours does.
 """
 
 import argparse
@@ -51,12 +54,13 @@ GATED_SHAPES = {
     "Q": (32, 1000, 220),
     "R": (20, 1150, 70),
 }
+GRID_SHAPES = {f"B{B}n{n}": (B, n, 100) for B in (1, 32, 128, 512) for n in (128, 512, 1024)}
 PROFILED = 10  # runs
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 COLUMNS = ("forward, ms", "product, ms", "both, ms", *PEERS, "over RNN", "over LSTM")
 KINDS = ("NC-GRU", "LSTM", "LN-LSTM", "ATN-LSTM", "cuDNN GRU", "cuDNN LSTM")
-NORMED = ("NC-GRU", "LN-LSTM", "ATN-LSTM")
-GATED_COLUMNS = (*(f"{kind}, ms" for kind in KINDS), *(f"{kind} over cuDNN" for kind in NORMED))
+COMPARED = KINDS[:4]
+GATED_COLUMNS = (*(f"{kind}, ms" for kind in KINDS), *(f"{kind} over cuDNN" for kind in COMPARED))
 
 
 def forward(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -204,7 +208,7 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
     for name, make in (("GRU", nn.GRU), ("LSTM", nn.LSTM)):
         runs[f"cuDNN {name}"] = partial(train_step, make(2, n).cuda(), x, g)
     times = {name: 1e3 * median(seconds) for name, seconds in rounds(runs, repeat, "cuda").items()}
-    peers = zip(NORMED, ("GRU", "LSTM", "LSTM"), strict=True)
+    peers = zip(COMPARED, ("GRU", "LSTM", "LSTM", "LSTM"), strict=True)
     return {
         **{"B": B, "n": n, "T": T, "error": error},
         **{f"{name}, ms": time for name, time in times.items()},
@@ -215,8 +219,9 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shapes = SHAPES | GATED_SHAPES
-    parser.add_argument("--shapes", nargs="+", choices=shapes, default=list(shapes))
+    shapes = SHAPES | GATED_SHAPES | GRID_SHAPES
+    default = [name for name in shapes if name not in GRID_SHAPES]
+    parser.add_argument("--shapes", nargs="+", choices=shapes, default=default)
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("-o", "--output", type=Path, help="write the numbers as JSON too")
     options = parser.parse_args()
@@ -225,6 +230,7 @@ def main() -> None:
     printed: tuple[str, ...] = ()
     for name in options.shapes:
         columns, run = (COLUMNS, measure) if name in SHAPES else (GATED_COLUMNS, measure_gated)
+        torch.backends.cudnn.allow_tf32 = name not in GRID_SHAPES
         row = run(shapes[name], options.repeat)
         if columns is not printed:
             print(f"{'B':>4}{'n':>6}{'T':>6}{'error':>9}" + "".join(f"{c:>16}" for c in columns))
