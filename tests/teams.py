@@ -1,6 +1,8 @@
-"""Teams of blocks for recurrences that one block could compute."""
+"""Teams of blocks, and steps one by one, for recurrences that one block could compute."""
 
 import pytest
+import torch
+from torch import Tensor
 
 from cayley.kernels.cuda import elman, gru
 from cayley.kernels.cuda.lstm import kernels as lstm_kernels
@@ -8,7 +10,7 @@ from cayley.kernels.cuda.runtime import team_kernels
 from cayley.kernels.cuda.runtime.chip import Chip
 from cayley.kernels.cuda.runtime.teams import Kind, Team
 
-__all__ = ["force_team"]
+__all__ = ["choose_steps", "fill_new_memory", "force_steps", "force_team"]
 
 
 def force_team(monkeypatch: pytest.MonkeyPatch, team: tuple[int, int, int, int]) -> None:
@@ -20,6 +22,30 @@ def force_team(monkeypatch: pytest.MonkeyPatch, team: tuple[int, int, int, int])
     monkeypatch.setattr(team_kernels, "best_team", best)
     monkeypatch.setattr(team_kernels, "chip", lambda _: Chip(team[0], 0, 1))
     monkeypatch.setattr(elman, "best_plan", lambda *_: None)
+    force_steps(monkeypatch, stepwise=False)
+
+
+def force_steps(monkeypatch: pytest.MonkeyPatch, stepwise: bool = True) -> None:
+    """Let products of a library and a small kernel compute every step of a gated recurrence.
+
+    Arguments:
+        monkeypatch: That of the test.
+        stepwise: False for a team of blocks, whatever the number of rows and units.
+    """
+    choose_steps(monkeypatch, stepwise)
     for module in (gru, lstm_kernels):
         monkeypatch.setattr(module, "best_block_layout", lambda *_: None)
     monkeypatch.setattr(lstm_kernels, "_kernels", lstm_kernels._kernels.__wrapped__)
+
+
+def choose_steps(monkeypatch: pytest.MonkeyPatch, stepwise: bool) -> None:
+    """The same for sizes that one block cannot compute, without a change for others."""
+    for module in (gru, lstm_kernels):
+        monkeypatch.setattr(module, "runs_stepwise", lambda *_: stepwise)
+
+
+def fill_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill new memory with NaN, as deterministic algorithms do, which exclude some plans."""
+    new_empty, empty_like = Tensor.new_empty, torch.empty_like
+    monkeypatch.setattr(Tensor, "new_empty", lambda *a, **k: new_empty(*a, **k).fill_(torch.nan))
+    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(torch.nan))

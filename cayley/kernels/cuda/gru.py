@@ -2,16 +2,20 @@
 
 A kernel runs all steps. A block computes one row of the batch, with the weights in its registers,
 and in shared memory if there are too few; if that is too small too, a team of blocks computes
-several rows. Sizes are constants of the compiled code. Packed sequences are read as they are.
+several rows. With many rows and units, steps are launched one by one, see
+:mod:`~cayley.kernels.cuda.gru_steps`. Sizes are constants of the compiled code. Packed sequences
+are read as they are.
 """
 
 import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cayley.kernels.calls import GruCall, GruGradients, GruStates
+from cayley.kernels.cuda.gru_steps import gru_steps, gru_steps_backward
 from cayley.kernels.cuda.runtime.blocks import (
     BlockLayout,
     Options,
@@ -24,6 +28,7 @@ from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.parts import parts
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
+from cayley.kernels.cuda.runtime.stepwise import runs_stepwise
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 from cayley.kernels.memory import readable
@@ -57,13 +62,7 @@ def gru(call: GruCall) -> GruStates:
     h, gates = x.new_empty(*x.shape[:-1], H), torch.empty_like(x)
     bias = readable(call.b)
     if B > 0:
-        table, T = step_table(call.batch_sizes, x, B)
-        arrays, options = (x, h0, W, bias, h, gates), _options(call)
-        steps = (table, T, B, int(call.reverse))
-        if layout := _forward(H, x.device.index):
-            gate_kernel(x.device.index, "gru_forward", layout, options)(B, *arrays, *steps)
-        else:
-            run_teams("gru_team_forward", FORWARD, options, h0, arrays, *steps)
+        _run("forward", _forward, FORWARD, gru_steps, call, h0, (x, h0, W, bias, h, gates))
     return GruStates(h, gates)
 
 
@@ -82,13 +81,8 @@ def gru_backward(
     delta = torch.empty_like(gates) if of_x else room
     grad_h0 = torch.empty_like(h0) if of_h0 else room_h0
     if B > 0:
-        table, T = step_table(call.batch_sizes, h, B)
         arrays = (grad_h, h, gates, h0, W, delta, grad_h0, partial, factors)
-        options, steps = _options(call), (table, T, B, int(call.reverse))
-        if layout := _backward(H, device):
-            gate_kernel(device, "gru_backward", layout, options)(B, *arrays, *steps)
-        else:
-            run_teams("gru_team_backward", BACKWARD, options, h0, arrays, *steps)
+        _run("backward", _backward, BACKWARD, gru_steps_backward, call, h0, arrays)
     grad_W = h.new_empty(W.shape) if "W" in needed else None
     grad_U = h.new_empty(U.shape) if U is not None and "U" in needed else None
     inputs = H if U is None else x.shape[-1]
@@ -121,6 +115,36 @@ def gru_backward(
     if isinstance(grad_h0, Tensor):
         found["h0"] = grad_h0
     return found
+
+
+def _run(
+    direction: str,
+    best: Callable[[int, int], BlockLayout | None],
+    kind: Kind,
+    stepwise: Callable[..., None],
+    call: GruCall,
+    h0: Tensor,
+    arrays: Sequence[Any],
+) -> None:
+    """Launch for all rows of h0, by the plan for their number.
+
+    Arguments:
+        direction: Which of the kernels.
+        best: The layout of a single block.
+        kind: What a team computes.
+        stepwise: The function that launches step by step.
+        call: The call.
+        h0: The states before the first step, (B, H), with B > 0.
+        arrays: Those of the kernel.
+    """
+    (B, H), device, options = h0.shape, h0.device.index, _options(call)
+    steps = (*step_table(call.batch_sizes, call.x, B), B, int(call.reverse))
+    if layout := best(H, device):
+        gate_kernel(device, f"gru_{direction}", layout, options)(B, *arrays, *steps)
+    elif runs_stepwise(h0, kind):
+        stepwise(*arrays, options, call.batch_sizes, *steps)
+    else:
+        run_teams(f"gru_team_{direction}", kind, options, h0, arrays, *steps)
 
 
 @functools.cache

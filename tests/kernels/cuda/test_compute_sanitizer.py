@@ -20,7 +20,8 @@ KERNELS += ("pencil", "quotient", "cayley", "neumann")
 EVERY_KERNEL = """
 import torch, cayley
 from torch.nn.utils.rnn import pack_sequence
-from cayley.kernels.cuda import elman
+from cayley.kernels.cuda import elman, gru
+from cayley.kernels.cuda.lstm import kernels as lstm_kernels
 from cayley.kernels.cuda.runtime import team_kernels
 from cayley.kernels.cuda.runtime.chip import Chip
 from cayley.kernels.cuda.runtime.teams import Team
@@ -48,13 +49,20 @@ in_turns = [
     cayley.NCGRU(2, 170, orthogonal=()),
     cayley.LSTM(2, 170, norm="atn", window=3),
 ]
+in_steps = [
+    cayley.NCGRU(2, 170, orthogonal=()),
+    cayley.LSTM(2, 170),
+    cayley.LSTM(2, 170, norm="atn", window=3),
+]
 with cayley.backend("cuda"):
-    for layer in [*layers, *in_turns]:
+    for layer in [*layers, *in_turns, *in_steps]:
         if layer is in_turns[0]:
             # three and four rows in two turns, and weights in shared memory
             team_kernels.best_team = lambda H, B, kind, chip: Team(H, kind, 6, 2, 128, 4, 160)
             team_kernels.chip = lambda device: Chip(6, 0, 1)
             elman.best_plan = lambda *_: None
+        if layer is in_steps[0]:
+            gru.runs_stepwise = lstm_kernels.runs_stepwise = lambda *_: True
         layer.cuda()
         output, state = layer(x)
         output.sum().backward()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from teams import force_team
+from teams import choose_steps, fill_new_memory, force_steps, force_team
 from torch import Tensor
 
 import cayley
@@ -25,7 +25,9 @@ candidates = pytest.mark.parametrize("candidate", ["modrelu", "tanh"])
 SIZES = [(1, 1, 1), (1, 3, 2), (5, 1, 3), (9, 2, 17), (4, 5, 60), (7, 20, 68), (3, 200, 33)]
 SIZES += [(12, 7, 100), (3, 150, 100), (5, 3, 127), (6, 4, 128), (3, 2, 150)]
 # teams of blocks: few rows and more than they take at a time, units that blocks share unevenly
-SIZES += [(1, 1, 161), (7, 1, 200), (4, 20, 257), (5, 130, 300), (3, 128, 512), (2, 33, 1030)]
+LARGE = [(1, 1, 161), (7, 1, 200), (4, 20, 257), (5, 130, 300), (3, 128, 512), (2, 33, 1030)]
+LARGE += [(2, 128, 1024)]
+SIZES += LARGE
 
 
 def inputs(T: int, B: int, H: int, candidate: str) -> list[Tensor]:
@@ -143,6 +145,57 @@ def test_teams_that_take_their_rows_in_turn(
 
 
 @gpu
+@pytest.mark.parametrize("stepwise", [False, True])
+@pytest.mark.parametrize("size", LARGE, ids=str)
+def test_both_plans_of_large_sizes(
+    size: tuple[int, int, int], stepwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_on_small_chips(size[2])
+    force_steps(monkeypatch, stepwise)
+    check(*size, "tanh", reverse=size[1] % 2 == 0)
+
+
+@gpu
+@candidates
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("sizes", [[11] * 4, [11, 10, 9, 3, 1], [1], [1, 1]], ids=str)
+@pytest.mark.parametrize("H", [1, 33, 171])
+def test_steps_one_by_one(
+    H: int, sizes: list[int], reverse: bool, candidate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force_steps(monkeypatch)
+    packed = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    check(len(sizes), sizes[0], H, candidate, reverse, packed)
+
+
+@gpu
+def test_steps_write_all_that_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On memory that is full of NaN the bits are the same."""
+    force_steps(monkeypatch)
+    tensors = [tensor.cuda().float() for tensor in inputs(9, 40, 300, "modrelu")]
+    g = torch.randn(9, 40, 300).cuda().float()
+    theirs = both_ways(*tensors, g=g)
+    fill_new_memory(monkeypatch)
+    for one, other in zip(both_ways(*tensors, g=g), theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+@gpu
+def test_tf32_changes_nothing() -> None:
+    """Where the plan would be step by step, too."""
+    tensors = [tensor.cuda().float() for tensor in inputs(3, 256, 1024, "tanh")]
+    x, h0, W = tensors
+    exact = gru_loop(*(tensor.double() for tensor in tensors))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        h = cuda.gru(GruCall(x, h0, W)).h
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert (h - exact).norm() <= 2e-6 * exact.norm()
+
+
+@gpu
 @candidates
 def test_gradients_are_those_of_finite_differences(candidate: str) -> None:
     """Along a random direction: ⟨∇L, v⟩ = dL/dε at (x, h0, W, b) + ε v."""
@@ -173,7 +226,10 @@ def test_drift_over_2000_steps(H: int) -> None:
 
 @gpu
 @pytest.mark.parametrize("H", [100, 300])
-def test_repeats_itself_bit_for_bit_and_reads_only_what_it_has_written(H: int) -> None:
+def test_repeats_itself_bit_for_bit_and_reads_only_what_it_has_written(
+    H: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_steps(monkeypatch, stepwise=False)  # before and after
     tensors, g = inputs(9, 140, H, "modrelu"), torch.randn(9, 140, H)
     first = found(tensors, g)
     torch.use_deterministic_algorithms(True)  # new memory is filled with NaN
@@ -231,10 +287,16 @@ def test_tensors_that_are_not_contiguous() -> None:
 
 
 @gpu
-@pytest.mark.parametrize("H", [22, 170])
-def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(H: int) -> None:
+@pytest.mark.parametrize(("H", "stepwise"), [(22, None), (170, False), (26, True)])
+def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(
+    H: int, stepwise: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if stepwise is not None:
+        force_steps(monkeypatch, stepwise)
     tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
     g = torch.randn(6, 4, H).cuda().float()
+    if stepwise:
+        torch.mm(tensors[1].mT, tensors[1])  # torch itself cannot load cuBLAS into a graph
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = both_ways(*tensors, g=g)
@@ -246,8 +308,10 @@ def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(H: int) -> None:
 
 
 @gpu
-@pytest.mark.parametrize("H", [38, 190])
-def test_a_side_stream(H: int) -> None:
+@pytest.mark.parametrize(("H", "stepwise"), [(38, None), (190, False), (38, True)])
+def test_a_side_stream(H: int, stepwise: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if stepwise is not None:
+        force_steps(monkeypatch, stepwise)
     tensors = [tensor.cuda().float() for tensor in inputs(6, 4, H, "modrelu")]
     g = torch.randn(6, 4, H).cuda().float()
     theirs = both_ways(tensors[0] + 1, *tensors[1:], g=g)

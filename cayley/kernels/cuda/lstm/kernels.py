@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from cayley.kernels.cuda.lstm.steps import lstm_steps, lstm_steps_backward
 from cayley.kernels.cuda.runtime.blocks import (
     DEPTH,
     BlockLayout,
@@ -16,6 +17,8 @@ from cayley.kernels.cuda.runtime.blocks import (
 )
 from cayley.kernels.cuda.runtime.chip import chip
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
+from cayley.kernels.cuda.runtime.step_kernels import row_layout, step_kernel
+from cayley.kernels.cuda.runtime.stepwise import runs_stepwise
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
@@ -42,19 +45,28 @@ class LstmKernels:
         self.options, self.device = options, device
         self.length = max(STEPS, K)  # the steps of a block of kernels that take all steps at once
 
-    def forward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
+    def forward(
+        self, h0: Tensor, arrays: Sequence[Any], batch_sizes: Tensor | None, *rest: Any
+    ) -> None:
         """Launch for all rows of h0; the rest are the table of steps and integers."""
-        if self._forward is None:
-            run_teams("lstm_team_forward", self._team(False), self.options, h0, arrays, *rest)
-        else:
+        if self._forward is not None:
             self._forward(len(h0), *arrays, *rest)
-
-    def backward(self, h0: Tensor, arrays: Sequence[Any], *rest: Any) -> None:
-        """As :meth:`forward`."""
-        if self._backward is None:
-            run_teams("lstm_team_backward", self._team(True), self.options, h0, arrays, *rest)
+        elif runs_stepwise(h0, self._team(False)):
+            lstm_steps(self._step("lstm_step_forward"), h0, arrays, batch_sizes, *rest)
         else:
+            run_teams("lstm_team_forward", self._team(False), self.options, h0, arrays, *rest)
+
+    def backward(
+        self, h0: Tensor, arrays: Sequence[Any], batch_sizes: Tensor | None, *rest: Any
+    ) -> None:
+        """As :meth:`forward`."""
+        if self._backward is not None:
             self._backward(len(h0), *arrays, *rest)
+        elif runs_stepwise(h0, self._team(True)):
+            step, normalised = self._step("lstm_step_backward"), self.normed[1]
+            lstm_steps_backward(step, h0, arrays, batch_sizes, *rest, normalised=normalised)
+        else:
+            run_teams("lstm_team_backward", self._team(True), self.options, h0, arrays, *rest)
 
     @functools.cached_property
     def _forward(self) -> Kernel | None:
@@ -68,6 +80,11 @@ class LstmKernels:
         """The kernel whose blocks have one row each; None if a row does not fit."""
         layout = best(self.H, self.K, any(self.normed), self.device)
         return None if layout is None else gate_kernel(self.device, source, layout, self.options)
+
+    def _step(self, source: str) -> Kernel:
+        """The kernel of a single step."""
+        layout = row_layout(self.H, joined=any(self.normed[1:]))
+        return step_kernel(self.device, source, self.H, layout, self.options)
 
     def _team(self, gradient: bool) -> Kind:
         return team_kind(self.K, any(self.normed), gradient, sum(self.normed[1:]))

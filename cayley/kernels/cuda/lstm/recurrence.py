@@ -2,8 +2,9 @@
 
 One kernel runs all steps, including normalisations over the layer. A block computes one row of the
 batch, with the weights in its registers and in shared memory, which also holds the windows; if that
-does not suffice, a team of blocks computes some rows. Sizes, and which products are normalised, are
-constants of the compiled code. Packed sequences are read as they are.
+does not suffice, a team of blocks computes some rows or, with many rows and units, steps are
+launched one by one, see :mod:`~cayley.kernels.cuda.lstm.steps`. Sizes, and which products are
+normalised, are constants of the compiled code. Packed sequences are read as they are.
 
 What does not depend on the recurrence step by step has separate kernels, which take all steps at
 once: before the recurrence the statistics of the input, and after its gradient the gradients of the
@@ -123,7 +124,8 @@ def contributed_lstm(
         found = derived.unbind()
     if B > 0:
         given = (x, h0, c0, W, b, *_as_read(sites, found), weights, of_x)
-        kernels.forward(h0, (*given, h, c, kept, of_h, of_c), table, T, B, K)
+        made = (h, c, kept, of_h, of_c)
+        kernels.forward(h0, (*given, *made), call.batch_sizes, table, T, B, K)
     return LstmStates(h, c, kept, of_x, of_h, of_c), found
 
 
@@ -193,7 +195,8 @@ def lstm_backward(
             *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(sites)),
         )
         made = (d, da, grad_h0, grad_c0, partial, past_h, past_c)
-        kernels.backward(h0, (*given, weights, *made), table, T, B, K, sum(kinds))
+        arrays, steps = (*given, weights, *made), (table, T, B, K, sum(kinds))
+        kernels.backward(h0, arrays, call.batch_sizes, *steps)
     if B > 0 and (of_x or of_h):
         kernels.after(
             *(blocks, d, da, x, kept, external_x, statistics_x),

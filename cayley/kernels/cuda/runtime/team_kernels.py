@@ -12,7 +12,7 @@ from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
 from cayley.kernels.cuda.runtime.parts import Part
 from cayley.kernels.cuda.runtime.teams import Kind, Team, best_team
 
-__all__ = ["run_teams"]
+__all__ = ["rounded", "run_teams"]
 
 
 def run_teams(
@@ -36,7 +36,7 @@ def run_teams(
         *numbers: The last arguments; the number of teams follows them.
     """
     (B, H), device = h0.shape, h0.device.index
-    team = best_team(H, _rounded(B), kind, chip(device))
+    team = best_team(H, rounded(B), kind, chip(device))
     if team is None:
         raise NotImplementedError(f"expected a size that refusal() accepts, for {source}")
     teams = team.teams(B, chip(device))
@@ -44,11 +44,11 @@ def run_teams(
     _kernel(device, source, team, options)(teams, *arrays, words, table, *numbers, teams)
 
 
-def _rounded(B: int) -> int:
+def rounded(B: int) -> int:
     """The next of 1, 2, 3, 4, 6, 8, 12, ..., so that not every number of rows has its own kernels.
 
     Example:
-        >>> [_rounded(B) for B in (1, 3, 5, 20, 50, 128)]
+        >>> [rounded(B) for B in (1, 3, 5, 20, 50, 128)]
         [1, 3, 6, 24, 64, 128]
     """
     power = 1 << (B - 1).bit_length()

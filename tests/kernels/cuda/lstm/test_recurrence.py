@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from teams import force_team
+from teams import choose_steps, fill_new_memory, force_steps, force_team
 from torch import Tensor
 
 import cayley
@@ -65,6 +65,7 @@ PACKED += [Case(50, 2, 20, "xhc", 33), Case(7, 3, 9, "hc", 4, True, False), Case
 LARGE = [Case(5, 3, 145), Case(3, 150, 145), Case(4, 9, 200, "xhc"), Case(3, 2, 512)]
 LARGE += [Case(6, 5, 200, norms, 3, True) for norms in ("h", "c", "xhc")]
 LARGE += [Case(1, 1, 145, "xhc"), Case(3, 20, 512, "xhc", 2, True), Case(70, 2, 210, "xhc", 10)]
+LARGE += [Case(2, 128, 1024), Case(3, 128, 1024, "xhc", 2)]
 CASES += LARGE
 CASES += [case._replace(packed=True) for case in PACKED + LARGE]
 
@@ -143,6 +144,8 @@ def found(case: Case, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check(case: Case) -> None:
+    if case.H > 800 and torch.cuda.get_device_properties(0).multi_processor_count < 100:
+        pytest.skip(f"{case.H} units need about 100 multiprocessors")
     tensors = inputs(case)
     theirs = results(lstm_loop, case, tensors)
     # dividing by a standard deviation enlarges errors
@@ -183,6 +186,41 @@ def test_teams_that_take_their_rows_in_turn(
 ) -> None:
     force_team(monkeypatch, team)
     check(Case(6, 9, 70, norms, 3, bool(norms), packed=packed))
+
+
+# by the plan that is not theirs, all sizes and combinations
+STEPS = [Case(9, 3, 38, norms) for norms in ("", "x", "h", "c", "xh", "xc", "hc", "xhc")]
+STEPS += [Case(9, 3, 38, "xhc", window, True) for window in (2, 9, 40)]
+STEPS += [Case(1, 1, 1), Case(50, 2, 20, "xhc", 45), Case(2, 33, 1030, "xhc", 2, True)]
+STEPS += [*LARGE, *(case._replace(packed=True) for case in (*LONG, *LARGE))]
+STEPS += [Case(9, 3, 38, norms, 3, bias=False, packed=True) for norms in ("", "xh", "c")]
+
+
+@gpu
+@pytest.mark.parametrize("case", STEPS, ids=str)
+def test_steps_one_by_one(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    force_steps(monkeypatch)
+    check(case)
+
+
+@gpu
+@pytest.mark.parametrize("norms", ["", "xhc"])
+def test_steps_write_all_that_they_read(norms: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On memory that is full of NaN the bits are the same."""
+    force_steps(monkeypatch)
+    case = Case(9, 40, 300, norms, 4, True)
+    tensors = inputs(case)
+    first = found(case, tensors)
+    fill_new_memory(monkeypatch)
+    for name, other in found(case, tensors).items():
+        assert torch.equal(first[name], other), name
+
+
+@gpu
+@pytest.mark.parametrize("case", LARGE, ids=str)
+def test_teams_of_large_sizes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    force_steps(monkeypatch, stepwise=False)
+    check(case)
 
 
 @gpu
@@ -268,8 +306,9 @@ def test_drift_over_2000_steps(norms: str) -> None:
     ids=str,
 )
 def test_repeats_itself_bit_for_bit_and_reads_only_what_it_has_written(
-    case: Case, packed: bool
+    case: Case, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    choose_steps(monkeypatch, stepwise=False)  # before and after
     case = case._replace(packed=packed)
     tensors = inputs(case)
     first = found(case, tensors)
@@ -310,7 +349,12 @@ def test_is_the_lstm_of_torch() -> None:
 
 
 @gpu
-def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet() -> None:
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet(
+    stepwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if stepwise:
+        force_steps(monkeypatch)
     case = Case(6, 4, 22, "xhc", 3)
     point = {name: tensor.float().cuda() for name, tensor in inputs(case).items()}
     sites: dict[str, Any] = {
@@ -324,6 +368,8 @@ def test_captures_a_graph_with_a_kernel_that_is_not_loaded_yet() -> None:
             h = lstm(*arguments, **sites, window=3).h
         return [h.detach(), *torch.autograd.grad(h, arguments, h.detach())]
 
+    if stepwise:
+        both_ways()  # torch itself cannot load cuBLAS into a graph, for either of two threads
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = both_ways()
