@@ -1,5 +1,8 @@
 """Teams of blocks, and steps one by one, for recurrences that one block could compute."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -46,6 +49,13 @@ def choose_steps(monkeypatch: pytest.MonkeyPatch, stepwise: bool) -> None:
 
 def fill_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill new memory with NaN, as deterministic algorithms do, which exclude some plans."""
-    new_empty, empty_like = Tensor.new_empty, torch.empty_like
-    monkeypatch.setattr(Tensor, "new_empty", lambda *a, **k: new_empty(*a, **k).fill_(torch.nan))
-    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: empty_like(*a, **k).fill_(torch.nan))
+
+    def filled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def fill(*arguments: Any, **options: Any) -> Tensor:
+            new = function(*arguments, **options)
+            return new.fill_(torch.nan) if new.is_floating_point() else new
+
+        return fill
+
+    monkeypatch.setattr(Tensor, "new_empty", filled(Tensor.new_empty))
+    monkeypatch.setattr(torch, "empty_like", filled(torch.empty_like))
