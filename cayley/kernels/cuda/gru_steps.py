@@ -77,7 +77,7 @@ def gru_steps_backward(
     h0: Tensor,
     W: Tensor,
     delta: Tensor | Part,
-    grad_h0: Tensor,
+    grad_h0: Tensor | Part,
     partial: Part,
     factors: Part,
     options: Options,
@@ -108,7 +108,7 @@ def gru_steps_backward(
     """
     H, device = h0.shape[-1], h0.device.index
     (room,) = parts(h, B * H)
-    v = room.view(B, H)
+    v, carry = room.view(B, H), grad_h0.view(B, H)
     W_gates, W_c = W.split((2 * H, H))
     of_gates, of_c = _products(delta, batch_sizes, B, H)
     arguments = (grad_h, h, gates, h0, room, delta, grad_h0, partial, factors)
@@ -124,7 +124,7 @@ def gru_steps_backward(
             before_v(n, t)
             torch.mm(of_c[t], W_c, out=v if n == B else v[:n])
             after_v(n, t)
-            (grad_h0 if n == B else grad_h0[:n]).addmm_(of_gates[t], W_gates)
+            (carry if n == B else carry[:n]).addmm_(of_gates[t], W_gates)
 
 
 def _products(

@@ -12,10 +12,8 @@ from cayley.kernels.cuda.runtime.parts import Part
 __all__ = ["RowLayout", "row_layout", "step_kernel", "step_views"]
 
 MOST_THREADS = 512  # of a block
-PARTS, UNITS = (
-    8,
-    128,
-)  # the most blocks of a row, and the fewest units of each, if there are several
+PARTS = 8  # the most blocks of a row
+UNITS = 128  # the fewest units of each, if there are several
 
 
 class RowLayout(NamedTuple):
