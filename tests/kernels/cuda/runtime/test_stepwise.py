@@ -36,8 +36,7 @@ def precision() -> Iterator[None]:
 
 @kinds
 def test_many_rows_and_units_run_step_by_step_and_few_by_teams(kind: Kind) -> None:
-    assert runs_stepwise(torch.empty(128, 1024), kind)
-    assert runs_stepwise(torch.empty(500, 1024), kind)
+    assert runs_stepwise(torch.empty(512, 1024), kind)
     assert not runs_stepwise(torch.empty(1, 1024), kind)
     assert not runs_stepwise(torch.empty(20, 170), kind)
 
@@ -49,7 +48,7 @@ def test_where_there_is_no_team_the_steps_are_alone(kind: Kind) -> None:
 
 
 def test_tf32_is_left_to_the_user_so_that_teams_compute(precision: None) -> None:
-    h0 = torch.empty(128, 1024)
+    h0 = torch.empty(512, 1024)
     for setting in ("high", "medium"):
         torch.set_float32_matmul_precision(setting)
         assert not runs_stepwise(h0, FORWARD)
@@ -61,6 +60,6 @@ def test_tf32_is_left_to_the_user_so_that_teams_compute(precision: None) -> None
 def test_deterministic_algorithms_are_those_of_teams() -> None:
     torch.use_deterministic_algorithms(True)
     try:
-        assert not runs_stepwise(torch.empty(128, 1024), FORWARD)
+        assert not runs_stepwise(torch.empty(512, 1024), FORWARD)
     finally:
         torch.use_deterministic_algorithms(False)
