@@ -179,18 +179,21 @@ def lstm(
 
 
 def _fused_call(arguments: LstmArguments) -> LstmCall | None:
-    """The call for :func:`~.node.lstm_node`, if it can run there."""
-    of_x, of_h, of_c = (
-        None if site is None else Site(site.gamma, site.beta) for site in arguments.sites()
-    )
+    """The call for :func:`~.node.lstm_node`, if statistics are those of each sequence alone."""
+    sites: list[Site | None] = []
     for site in arguments.sites():
-        if site is not None and (
+        if site is None:
+            sites.append(None)
+        elif (
             arguments.over == "batch"
             or site.given is not None
             or (site.past is not None and arguments.window > 1)
         ):
             return None
+        else:
+            sites.append(Site(site.gamma, site.beta))
     x, h0, c0, W, b, U, *_ = arguments
+    of_x, of_h, of_c = sites
     return LstmCall(
         *(x, h0, c0, W, b, of_x, of_h, of_c),
         U=U,

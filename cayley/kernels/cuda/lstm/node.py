@@ -19,7 +19,7 @@ from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Operator, recorded_gradients
 from cayley.kernels.projection import project, projection_gradients
-from cayley.tracing import autocast_enabled, needs_loop, no_autocast, traced
+from cayley.tracing import autocast_enabled, is_eager, no_autocast, traced
 
 __all__ = ["lstm_node", "refusal"]
 
@@ -28,22 +28,14 @@ def refusal(call: LstmCall, c: Tensor | None) -> str | None:
     """Why :func:`lstm_node` cannot run a call; None if it can.
 
     Arguments:
-        call: The call, which here may have both normalisations and U.
+        call: The call, which here may have both normalisations and U. Statistics are those of each
+            sequence alone.
         c: The bias added to U x.
     """
     if not call.x.is_cuda or backend_in_force() not in ("auto", "cuda"):
         return "another back end is in use"
-    if traced(call.x) or autocast_enabled(call.x.device):
-        return "tracers and autocast need the operator"
-    parameters: list[Tensor | None] = [c]
-    for site in call.sites():
-        if site is not None:
-            gamma, beta, reference, past, given = site
-            if call.over_batch or not (reference is past is given is None):
-                return "statistics are not those of each sequence alone"
-            parameters += (gamma, beta)
-    if needs_loop(call.x, call.h0, call.c0, call.W, call.b, call.U, *parameters):
-        return "derivatives in forward mode go through the loop"
+    if not is_eager() or autocast_enabled(call.x.device):
+        return "tracers, transforms, forward mode and autocast need the operator"
     return recurrence_refusal(call, c=c)
 
 
@@ -65,7 +57,9 @@ def lstm_node(
         inputs += (None, None) if site is None else (site.gamma, site.beta)
     found = _Found()
     h, cells, *statistics = _Node.apply(_Run(call, operator), found, *inputs)
-    return LstmStates(h, cells, found.kept, *statistics), found.references
+    values = iter(statistics)
+    of_sites = (found.nothing if site is None else next(values) for site in call.sites())
+    return LstmStates(h, cells, found.kept, *of_sites), found.references
 
 
 class _Inputs(NamedTuple):
@@ -85,8 +79,8 @@ class _Inputs(NamedTuple):
     cell_gamma: Tensor | None
     cell_beta: Tensor | None
 
-    def call(self, like: LstmCall, references: Sequence[Tensor | None]) -> LstmCall:
-        """The call with these tensors, and the options of another call."""
+    def call(self, run: "_Run", references: Sequence[Tensor | None]) -> LstmCall:
+        """The call with these tensors, and the options of a run."""
         of_x, of_h, of_c = references
         return LstmCall(
             *(self.x, self.h0, self.c0, self.W, self.b),
@@ -94,9 +88,9 @@ class _Inputs(NamedTuple):
             recurrent=_site(self.recurrent_gamma, self.recurrent_beta, of_h),
             cell=_site(self.cell_gamma, self.cell_beta, of_c),
             U=self.U,
-            batch_sizes=like.batch_sizes,
-            window=like.window,
-            eps=like.eps,
+            batch_sizes=run.batch_sizes,
+            window=run.window,
+            eps=run.eps,
         )
 
 
@@ -109,20 +103,14 @@ class _Run:
 
     def __init__(self, call: LstmCall, operator: Operator[LstmCall, LstmStates]) -> None:
         self.operator, self.backend = operator, backend_in_force()
-        # without tensors, which are inputs of the node
-        none: Any = None
-        self.options = LstmCall(
-            *(none, none, none, none),
-            batch_sizes=call.batch_sizes,
-            window=call.window,
-            eps=call.eps,
-        )
+        self.batch_sizes, self.window, self.eps = call.batch_sizes, call.window, call.eps
 
 
 class _Found:
     """Results without a gradient, which as outputs of the node would cost as much as others."""
 
     kept: Tensor
+    nothing: Tensor  # for statistics of what is not normalised
     references: Sequence[Tensor | None] = (None, None, None)
 
 
@@ -131,18 +119,21 @@ class _Node(torch.autograd.Function):
     def forward(ctx: Any, run: _Run, found: _Found, *tensors: Any) -> tuple[Tensor, ...]:
         inputs = _Inputs(*tensors)
         contribution = project_on_cuda(inputs.x, inputs.U, inputs.c)
-        call = inputs.call(run.options, found.references)
+        call = inputs.call(run, found.references)
         normalises = call.sites() != NO_SITES
         states, references = contributed_lstm(call, contribution, derive=normalises)
         h, cells, found.kept, *statistics = states
         if normalises:
             found.references = references
+        there = [values for values in statistics if values.dim() > 1]
+        if len(there) < len(statistics):
+            found.nothing = next(values for values in statistics if values.dim() == 1)
         ctx.run = run
         if call.input is None and call.recurrent is None:
             contribution = found.kept  # not read in this case, and of the same shape
         ctx.save_for_backward(*inputs, contribution, *found.references, *states)
         ctx.set_materialize_grads(False)
-        return h, cells, *statistics
+        return h, cells, *there
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -151,10 +142,12 @@ class _Node(torch.autograd.Function):
         inputs = _Inputs(*islice(saved, len(_Inputs._fields)))
         contribution, *references = islice(saved, 4)
         h, cells, *statistics = gradients
-        states, of_states = LstmStates(*saved), LstmGradients(h, cells, None, *statistics)
+        states, values = LstmStates(*saved), iter(statistics)
+        of_sites = (next(values) if kept.dim() > 1 else None for kept in states.statistics())
+        of_states = LstmGradients(h, cells, None, *of_sites)
         _, _, *needs = ctx.needs_input_grad
         needed = [name for name, need in zip(_Inputs._fields, needs, strict=True) if need]
-        call = inputs.call(ctx.run.options, references)
+        call = inputs.call(ctx.run, references)
         with no_autocast(inputs.x.device):
             if torch.is_grad_enabled():
                 found = _recorded(ctx.run, inputs, references, of_states, needed)
@@ -202,7 +195,7 @@ def _recorded(
     def loop(*tensors: Any) -> LstmStates:
         own = _Inputs(*tensors)
         contribution = project(own.x, own.U, own.c)
-        call = own._replace(x=contribution, U=None, c=None).call(run.options, references)
+        call = own._replace(x=contribution, U=None, c=None).call(run, references)
         return definition(call)
 
     wanted = [name in needed for name in _Inputs._fields]

@@ -70,7 +70,10 @@ def lstm(call: LstmCall) -> LstmStates:
     contribution = project_on_cuda(call.x, call.U, None)
     if batch.joins_rows(call):
         return batch.batch_lstm(call, contribution)
-    return contributed_lstm(call, contribution)[0]
+    h, c, kept, *statistics = contributed_lstm(call, contribution)[0]
+    # no result of an operator may be another one, too
+    statistics = (values if values.dim() > 1 else values.new_empty(0) for values in statistics)
+    return LstmStates(h, c, kept, *statistics)
 
 
 def contributed_lstm(
@@ -101,7 +104,8 @@ def contributed_lstm(
     # 0 for sequences that have ended
     new = x.new_zeros if packed else x.new_empty
     rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
-    of_x, of_h, of_c = (next(rows) if there else x.new_empty(0) for there in normed)
+    nothing = x if all(normed) else x.new_empty(0)  # in the place of statistics
+    of_x, of_h, of_c = (next(rows) if there else nothing for there in normed)
     # without a window only x, which may be anything, needs a reference
     bias = b if derive and normed[1] and call.window > 1 else None
     before = B > 0 and (normed[0] or bias is not None)
