@@ -184,13 +184,17 @@ class Team:
         at_once = max(1, min(BATCH // self.rows, self._turns))
         return 1500 * -(-self._turns // at_once) + 85 * self._turns * self.rows
 
-    def cost(self, B: int, chip: Chip) -> float:
-        """Approximate cycles of a step of B rows, fitted to 400 timings on an H200."""
+    @functools.cached_property
+    def _step(self) -> float:
+        """Approximate cycles of a step of the rows of a team."""
         step = sum(map(self._cycles, self.shares, self.kind.products))
         step += (3000 + 12 * self.blocks) * self.kind.totals
         step += sum(map(self._waiting, self.kind.products))
-        spilled = 1.1 if self.spare < self.kind.spare else 1  # some registers, to memory
-        return -(-B // (self.rows * self.teams(B, chip))) * step * spilled
+        return step * (1.1 if self.spare < self.kind.spare else 1)  # some registers, to memory
+
+    def cost(self, B: int, chip: Chip) -> float:
+        """Approximate cycles of a step of B rows, fitted to 400 timings on an H200."""
+        return -(-B // (self.rows * self.teams(B, chip))) * self._step
 
     def sizes(self, options: Options) -> str:
         """The header ``sizes.cuh``."""
@@ -237,15 +241,27 @@ def _teams(H: int, B: int, kind: Kind, chip: Chip, numbers: tuple[int, ...]) -> 
         if units > LANES or -(-H // units) < blocks:
             continue  # some block would have too much or nothing to do
         needed = -(-B // (chip.processors // blocks))
-        for rows, threads, outputs, spare in itertools.product(
-            (1, 2, 4, 8), numbers, (4, 8), (kind.spare, kind.spare - 24)
-        ):
-            if threads < LANES * rows or rows // 2 >= needed:
-                continue
-            for widest in (4, 2, 1):
-                team = Team(H, kind, blocks, rows, threads, outputs, spare, widest)
-                if len(team.shares) < len(kind.products):
-                    break  # there are too few threads
-                if team.memory <= chip.memory - RESERVED:
-                    yield team
-                    break
+        for rows in (1, 2, 4, 8):
+            if rows // 2 < needed:
+                yield from _teams_of(H, kind, blocks, rows, numbers, chip.memory)
+
+
+@functools.cache
+def _teams_of(
+    H: int, kind: Kind, blocks: int, rows: int, numbers: tuple[int, ...], memory: int
+) -> tuple[Team, ...]:
+    """The layouts of so many blocks and rows that fit; other sizes of the batch have them too."""
+    teams = []
+    for threads, outputs, spare in itertools.product(
+        numbers, (4, 8), (kind.spare, kind.spare - 24)
+    ):
+        if threads < LANES * rows:
+            continue
+        for widest in (4, 2, 1):
+            team = Team(H, kind, blocks, rows, threads, outputs, spare, widest)
+            if len(team.shares) < len(kind.products):
+                break  # there are too few threads
+            if team.memory <= memory - RESERVED:
+                teams.append(team)
+                break
+    return tuple(teams)
