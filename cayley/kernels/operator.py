@@ -151,14 +151,14 @@ class Operator(Generic[Call, States]):
         if backend == "reference":
             return None
         device = call[0].device
-        kind = device.type
-        kernels = self.kernels.get(kind)
-        refusal = None if kernels is None else kernels.refusal(call, *gradients)
+        kernels = self.kernels.get(device.type)
         if kernels is None:
-            kind = None
-        elif refusal is None and backend == "auto":
+            use_kernel(None, None, device, backend=backend)  # raises if another one was asked for
+            return None
+        refusal = kernels.refusal(call, *gradients)
+        if refusal is None and backend == "auto":
             return kernels
-        return kernels if use_kernel(kind, refusal, device, backend=backend) else None
+        return kernels if use_kernel(device.type, refusal, device, backend=backend) else None
 
     def backward(
         self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str
@@ -226,7 +226,7 @@ class Operator(Generic[Call, States]):
         of_states = self.gradients(*gradients)
         if recorded:
             return self.gradient(of_states, states, call, needed)
-        if is_eager(states[0], *gradients) or not traced(states[0], *gradients):
+        if not traced(states[0], *gradients):
             return self.backward(of_states, states, call, needed, backend)
         return self.traced_backward(of_states, states, call, needed, backend)
 

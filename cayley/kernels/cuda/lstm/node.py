@@ -58,7 +58,7 @@ def lstm_node(
     found = _Found()
     h, cells, *statistics = _Node.apply(_Run(call, operator), found, *inputs)
     values = iter(statistics)
-    of_sites = (found.nothing if site is None else next(values) for site in call.sites())
+    of_sites = (next(values) if kept.dim() > 1 else kept for kept in found.statistics)
     return LstmStates(h, cells, found.kept, *of_sites), found.references
 
 
@@ -110,7 +110,7 @@ class _Found:
     """Results without a gradient, which as outputs of the node would cost as much as others."""
 
     kept: Tensor
-    nothing: Tensor  # for statistics of what is not normalised
+    statistics: Sequence[Tensor]  # with an empty one for what is not normalised
     references: Sequence[Tensor | None] = (None, None, None)
 
 
@@ -122,18 +122,15 @@ class _Node(torch.autograd.Function):
         call = inputs.call(run, found.references)
         normalises = call.sites() != NO_SITES
         states, references = contributed_lstm(call, contribution, derive=normalises)
-        h, cells, found.kept, *statistics = states
+        h, cells, found.kept, *found.statistics = states
         if normalises:
             found.references = references
-        there = [values for values in statistics if values.dim() > 1]
-        if len(there) < len(statistics):
-            found.nothing = next(values for values in statistics if values.dim() == 1)
         ctx.run = run
         if call.input is None and call.recurrent is None:
             contribution = found.kept  # not read in this case, and of the same shape
         ctx.save_for_backward(*inputs, contribution, *found.references, *states)
         ctx.set_materialize_grads(False)
-        return h, cells, *there
+        return h, cells, *(values for values in found.statistics if values.dim() > 1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -71,7 +71,7 @@ def lstm(call: LstmCall) -> LstmStates:
     if batch.joins_rows(call):
         return batch.batch_lstm(call, contribution)
     h, c, kept, *statistics = contributed_lstm(call, contribution)[0]
-    # no result of an operator may be another one, too
+    # the results of an operator have to be different tensors
     statistics = (values if values.dim() > 1 else values.new_empty(0) for values in statistics)
     return LstmStates(h, c, kept, *statistics)
 
@@ -104,7 +104,8 @@ def contributed_lstm(
     # 0 for sequences that have ended
     new = x.new_zeros if packed else x.new_empty
     rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
-    nothing = x if all(normed) else x.new_empty(0)  # in the place of statistics
+    # one tensor in the place of all statistics that are missing; if none is, it is not used
+    nothing = x if all(normed) else x.new_empty(0)
     of_x, of_h, of_c = (next(rows) if there else nothing for there in normed)
     # without a window only x, which may be anything, needs a reference
     bias = b if derive and normed[1] and call.window > 1 else None

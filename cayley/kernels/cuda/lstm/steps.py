@@ -16,8 +16,6 @@ from cayley.kernels.cuda.runtime.step_kernels import step_views
 
 __all__ = ["lstm_steps", "lstm_steps_backward"]
 
-GIVEN = 12  # arrays of the gradient up to W, which the kernel of a step does not read
-
 
 def lstm_steps(
     kernel: Kernel, h0: Tensor, arrays: Sequence[Any], batch_sizes: Tensor | None, *rest: Any
@@ -71,10 +69,12 @@ def lstm_steps_backward(
         *rest: K, and the numbers of a row of `partial`.
         normalised: Whether W h is, so that its gradient is not that of the gates' arguments.
     """
-    *given, W = arrays[:GIVEN]
-    *sites, d, da, grad_h0, grad_c0, partial, past_h, past_c = arrays[GIVEN:]
+    x, grad_h, grad_c, external_h, external_c, c, kept, of_x, of_h, of_c, c0, W, *others = arrays
+    *sites, d, da, grad_h0, grad_c0, partial, past_h, past_c = others
     H = h0.shape[-1]
     shares: list[Part] = parts(h0, 2 * T * B, 2 * T * B)
+    # all but W
+    given = (x, grad_h, grad_c, external_h, external_c, c, kept, of_x, of_h, of_c, c0)
     made = (d, da, grad_h0, grad_c0, partial, past_h, past_c, *shares)
     deltas = step_views(da if normalised else d, batch_sizes, B, 4 * H)
     carry = grad_h0.view(B, H)

@@ -220,7 +220,7 @@ class Kernel:
         return ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(self.device))
 
     def repeated(self, *arguments: Argument) -> Callable[[int, int], None]:
-        """A function that launches the kernel again and again, in half the time of a launch.
+        """A function that launches the kernel again and again, with arguments prepared only once.
 
         To be called, as the function itself is, while the kernel's device is the current one of
         :func:`on`.
