@@ -38,6 +38,7 @@ class ElmanCall(NamedTuple):
     batch_sizes: Tensor | None = None
     reverse: bool = False
     nonlinearity: str = "tanh"
+    is_complex: bool = False
 
 
 class ElmanStates(NamedTuple):

@@ -253,6 +253,7 @@ class RNN(Recurrent):
                 nonlinearity=self._activation,
                 batch_sizes=batch_sizes,
                 reverse=reverse,
+                is_complex=self.is_complex,
             )
         return h, (last_states(h, batch_sizes, reverse),)
 

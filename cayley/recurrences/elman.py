@@ -35,6 +35,7 @@ def elman_loop(
     nonlinearity: str = "tanh",
     batch_sizes: Tensor | None = None,
     reverse: bool = False,
+    is_complex: bool = False,
 ) -> Tensor:
     r"""The recurrence as the loop that defines it; :func:`elman` computes the same.
 
@@ -52,6 +53,8 @@ def elman_loop(
         batch_sizes: How many sequences have a step t, never increasing, (T), on the CPU: the
             layout of :class:`torch.nn.utils.rnn.PackedSequence`.
         reverse: Whether time runs from the last step to the first.
+        is_complex: Whether W is [[R, −C], [C, R]], a complex matrix acting on real features. This
+            is not checked: a kernel may hold R and C once, and read only half of W.
 
     Returns:
         The states of all steps, (T, B, H) or (N, H).
@@ -61,7 +64,7 @@ def elman_loop(
         >>> elman_loop(x, torch.zeros(1, 1), W, nonlinearity="identity").flatten()
         tensor([1., 2., 3.])
     """
-    call = ElmanCall(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity)
+    call = ElmanCall(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, is_complex)
     _check(call)
     return _loop(call).h
 
@@ -77,6 +80,7 @@ def elman(
     nonlinearity: str = "tanh",
     batch_sizes: Tensor | None = None,
     reverse: bool = False,
+    is_complex: bool = False,
 ) -> Tensor:
     r"""The recurrence of :func:`elman_loop` as one operator with a gradient written by hand.
 
@@ -95,14 +99,14 @@ def elman(
         >>> x, h0, W = torch.randn(5, 2, 3), torch.zeros(2, 3), torch.eye(3)
         >>> torch.testing.assert_close(elman(x, h0, W), elman_loop(x, h0, W))
     """
-    call = ElmanCall(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity)
+    call = ElmanCall(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, is_complex)
     _check(call)
     return _elman(call).h
 
 
 def _check(call: ElmanCall) -> None:
     """Raise unless the arguments of :func:`elman` fit together."""
-    x, h0, W, b, U, c, batch_sizes, _, nonlinearity = call
+    x, h0, W, b, U, c, batch_sizes, _, nonlinearity, is_complex = call
     if nonlinearity not in ACTIVATIONS:
         raise ValueError(f"expected a nonlinearity of {sorted(ACTIVATIONS)}, got {nonlinearity!r}")
     activation, H = ACTIVATIONS[nonlinearity], W.shape[-1]
@@ -115,6 +119,8 @@ def _check(call: ElmanCall) -> None:
             "expected x (..., H), h0 (B, H) and W (H, H), got "
             f"{tuple(x.shape)}, {tuple(h0.shape)} and {tuple(W.shape)}"
         )
+    if is_complex and H % 2 == 1:
+        raise ValueError(f"expected W of H/2 complex units, so an even H, got H = {H}")
     check_projection(x, U, c, H)
     if b is not None and len(b) != activation.thresholds(H):
         raise ValueError(f"{nonlinearity} expected one threshold per unit, got {len(b)}, H = {H}")

@@ -4,7 +4,7 @@ See :mod:`cayley.recurrences.elman`. A kernel runs all steps. The weights stay i
 shared memory if there are too few: those of one block if they fit, otherwise those of a cluster of
 blocks that send each other their new states. If there are no clusters, or they are too small, a
 team of blocks is used. Sizes are constants of the compiled code. Packed sequences are read as they
-are.
+are. Complex weights, [[R, −C], [C, R]], are held once: R and C.
 """
 
 import functools
@@ -38,17 +38,17 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
         return f"the CUDA kernels have no {call.nonlinearity}"
     if gradients is not None and gradients.z is not None:
         return "the CUDA kernels give first derivatives only"
-    h0, packed = call.h0, call.batch_sizes is not None
+    h0 = call.h0
     tensors = (call.x, call.W, call.b, call.U, call.c)
     if reason := tensor_refusal(h0, *tensors, *(gradients or ())):
         return reason
     B, H = h0.shape
     if B * H >= 2**31:
         return f"the CUDA kernels take less than 2^31 numbers a step, not {B} × {H}"
-    device = h0.device.index
-    if _plan(device, H, max(B, 1), call.nonlinearity, packed) is not None:
+    if _plan(call, max(B, 1)) is not None:
         return None
-    if best_team(H, 1, _kind(call.nonlinearity), chip(device)) is None:
+    kind = _kind(call.nonlinearity, call.is_complex)
+    if best_team(H, 1, kind, chip(h0.device.index)) is None:
         return no_room(f"{H} × {H} weights", h0.device)
     return None
 
@@ -90,32 +90,38 @@ def elman_backward(
 
 def _launch(direction: str, streams: int, call: ElmanCall, x: Tensor, *rest: Tensor) -> None:
     """Launch the kernel of a direction, which reads ``streams`` arrays beside its states."""
-    (B, H), nonlinearity, packed = call.h0.shape, call.nonlinearity, call.batch_sizes is not None
-    device = x.device.index
+    B, nonlinearity, packed = len(call.h0), call.nonlinearity, call.batch_sizes is not None
     table, T = step_table(call.batch_sizes, x, B)
     steps = (table, T, B, int(call.reverse))
-    plan = _plan(device, H, B, nonlinearity, packed)
+    plan = _plan(call, B)
     if plan is None:
-        options = ("Activation PHI", nonlinearity.upper()), ("bool PACKED", str(packed).lower())
-        arrays, kind = (x, *rest), _kind(nonlinearity)
-        run_teams(f"elman_team_{direction}", kind, options, call.h0, arrays, *steps)
+        options = (
+            ("Activation PHI", nonlinearity.upper()),
+            ("bool PACKED", str(packed).lower()),
+            ("bool COMPLEX", str(call.is_complex).lower()),
+        )
+        kind = _kind(nonlinearity, call.is_complex)
+        run_teams(f"elman_team_{direction}", kind, options, call.h0, (x, *rest), *steps)
     else:
-        launch = _kernel(device, direction, plan, streams, nonlinearity, packed)
+        launch = _kernel(x.device.index, direction, plan, streams, nonlinearity, packed)
         launch(plan.clusters(B), x, *rest, *steps)
 
 
-def _kind(nonlinearity: str) -> Kind:
+def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
     """What a team of blocks computes, in either direction."""
-    together = 2 if KNOWN[nonlinearity].stacked else 1
-    return Kind((GateProduct(1, False),), totals=0, extra=0, spare=96, together=together)
+    product = GateProduct(1, False)
+    together = 2 if is_complex or KNOWN[nonlinearity].stacked else 1
+    return Kind((product,), totals=0, extra=0, spare=96, together=together, is_complex=is_complex)
 
 
-def _plan(device: int, H: int, B: int, nonlinearity: str, packed: bool) -> Plan | None:
+def _plan(call: ElmanCall, B: int) -> Plan | None:
     """The plan for B rows, if there is one and the device runs clusters of that size."""
-    plan = best_plan(H, B, chip(device))
+    device, H = call.h0.device.index, call.h0.shape[1]
+    plan = best_plan(H, B, chip(device), call.is_complex)
     if plan is None or plan.blocks == 1:
         return plan
-    return plan if _clusters(device, plan, nonlinearity, packed) > 0 else None
+    packed = call.batch_sizes is not None
+    return plan if _clusters(device, plan, call.nonlinearity, packed) > 0 else None
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """The kernels, emulated on the CPU, against the loop in double precision."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from cayley.kernels.cuda.runtime import projection
 from cayley.kernels.cuda.runtime.clusters import Plan
 from cayley.norms.layouts import padded, step_mask
 from cayley.norms.windows import coarse, reference_of
+from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import NormSite, elman_loop, gru_loop, lstm_loop
 
 pytestmark = [
@@ -76,6 +78,18 @@ elman_cases = pytest.mark.parametrize(
     ("nonlinearity", "sizes"), [("modrelu", None), ("tanh", PACKED), ("modrelu_stacked", PACKED)]
 )
 
+# complex weights in all ways in which the parts of a number end up in lanes: in one, or in two of
+# them (one value each) that may have copies; in registers, in shared memory, and in both
+COMPLEX_PLANS = [
+    Plan(2, 1, 1, 1, 4, 4, 2, 1, True),  # one complex unit, one value a lane
+    Plan(22, 1, 2, 1, 8, 8, 2, 1, True),  # two values, some weights in shared memory
+    Plan(30, 1, 1, 1, 4, 16, 4, 0, True),  # one value in four lanes, all weights in shared memory
+    Plan(22, 2, 4, 2, 8, 8, 4, 1, True),  # four values, as one quad
+    Plan(26, 2, 1, 3, 8, 32, 2, 0, True),  # one value in four lanes, sent by each
+    Plan(22, 4, 2, 1, 16, 32, 2, 1, True),  # one value; two blocks have no unit
+    Plan(54, 4, 4, 1, 4, 4, 2, 4, True),  # four values in each lane, of one row
+]
+
 
 @elman_cases
 @pytest.mark.parametrize("plan", PLANS, ids=str)
@@ -100,10 +114,75 @@ def test_elman_by_teams(
     check_elman(22, nonlinearity, sizes)
 
 
-def check_elman(H: int, nonlinearity: str, sizes: Tensor | None) -> None:
+@pytest.mark.parametrize(
+    ("nonlinearity", "sizes"), [("modrelu_stacked", None), ("modrelu", PACKED)]
+)
+@pytest.mark.parametrize("plan", COMPLEX_PLANS, ids=str)
+def test_complex_elman(
+    plan: Plan, nonlinearity: str, sizes: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    check_elman(plan.H, nonlinearity, sizes, is_complex=True)
+
+
+@pytest.mark.parametrize(
+    ("nonlinearity", "sizes"), [("modrelu_stacked", PACKED), ("identity", None)]
+)
+@pytest.mark.parametrize("team", [*TEAMS[1:], (2, 1, 256, 4)], ids=str)
+def test_complex_elman_by_teams(
+    team: tuple[int, int, int, int],
+    nonlinearity: str,
+    sizes: Tensor | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    force_team(monkeypatch, team)
+    check_elman(50, nonlinearity, sizes, is_complex=True)
+
+
+@pytest.mark.parametrize("plan", [COMPLEX_PLANS[1], COMPLEX_PLANS[4]], ids=str)
+@pytest.mark.parametrize(("T", "B"), [(1, 1), (1, 3), (3, 1)])
+def test_complex_weights_are_real_ones_bit_for_bit(
+    plan: Plan, T: int, B: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products and their order are the same."""
+    H = plan.H
+    x, g, h0 = (torch.randn(*size).float() for size in ((T, B, H), (T, B, H), (B, H)))
+    W = complex_matrix(H).float()
+    call = ElmanCall(x, h0, W, -0.3 * torch.rand(H // 2).float(), nonlinearity="modrelu_stacked")
+    results = []
+    for is_complex in (True, False):
+        layout = replace(plan, is_complex=is_complex)
+        monkeypatch.setattr(elman, "best_plan", lambda *_, layout=layout: layout)
+        own = call._replace(is_complex=is_complex)
+        states = elman.elman(own)
+        found = elman.elman_backward(ElmanGradients(g), states, own, ("x", "h0", "W", "b"))
+        results.append([*states, *(found[name] for name in ("x", "h0", "W", "b"))])
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_complex_weights_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second half of the columns says the same again, and is not read."""
+    plan = COMPLEX_PLANS[1]
+    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    H = plan.H
+    x, h0, W = torch.randn(3, 2, H).float(), torch.randn(2, H).float(), complex_matrix(H).float()
+    call = ElmanCall(x, h0, W, nonlinearity="identity", is_complex=True)
+    half = call._replace(W=torch.cat((W[:, : H // 2], torch.nan * W[:, H // 2 :]), 1))
+    assert torch.equal(elman.elman(half).h, elman.elman(call).h)
+
+
+def complex_matrix(H: int) -> Tensor:
+    """A unitary matrix as it acts on real features."""
+    random = torch.complex(*torch.randn(2, H // 2, H // 2))
+    return acting_on_reals(torch.linalg.qr(random)[0]).float().double()
+
+
+def check_elman(H: int, nonlinearity: str, sizes: Tensor | None, is_complex: bool = False) -> None:
     reverse = sizes is not None
     x, g = rows_of(sizes, H, H)
-    h0, W = torch.randn(5, H).float().double(), matrices(H, 1)
+    h0 = torch.randn(5, H).float().double()
+    W = complex_matrix(H) if is_complex else matrices(H, 1)
     thresholds = ACTIVATIONS[nonlinearity].thresholds(H)
     b = -0.3 * torch.rand(thresholds).float().double() if thresholds else None
     leaves = [v.requires_grad_() for v in (x, h0, W, b) if v is not None]
@@ -111,7 +190,7 @@ def check_elman(H: int, nonlinearity: str, sizes: Tensor | None) -> None:
     theirs = expected(elman_loop(x, h0, W, b, nonlinearity=nonlinearity, **options), leaves, g)
     x, h0, W, g = (v.detach().float() for v in (x, h0, W, g))
     b = None if b is None else b.detach().float()
-    call = ElmanCall(x, h0, W, b, None, None, sizes, reverse, nonlinearity)
+    call = ElmanCall(x, h0, W, b, None, None, sizes, reverse, nonlinearity, is_complex)
     states = elman.elman(call)
     needed = ["x", "h0", "W", *([] if b is None else ["b"])]
     found = elman.elman_backward(ElmanGradients(g), states, call, needed)

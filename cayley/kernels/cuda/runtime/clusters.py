@@ -25,6 +25,8 @@ class Plan:
         splits: The lanes of a group; each sums over a part of the inputs.
         vector: The states that a lane reads at a time.
         kept: How often it does so with weights that are in its registers.
+        is_complex: Whether the weights are those of H/2 complex units, [[R, −C], [C, R]]: R and C
+            are held once.
     """
 
     H: int
@@ -35,6 +37,7 @@ class Plan:
     splits: int
     vector: int
     kept: int
+    is_complex: bool = False
 
     @property
     def chunks(self) -> int:
@@ -45,6 +48,11 @@ class Plan:
     def shared(self) -> int:
         """How often it does so with weights that are in shared memory."""
         return self.chunks - self.kept
+
+    @property
+    def weights(self) -> int:
+        """The weights that a lane holds for each time."""
+        return self.outputs * self.vector // (2 if self.is_complex else 1)
 
     @property
     def threads(self) -> int:
@@ -66,7 +74,7 @@ class Plan:
         """Bytes of shared memory with so many input arrays."""
         states = 2 * self.rows * self.chunks * self.splits * self.vector
         barriers = 4 if self.blocks > 1 else 0
-        weights = self.shared * self.outputs * self.vector * self.threads
+        weights = self.shared * self.weights * self.threads
         ahead = self.depth * streams * self.values * self.threads
         aside = self.passes * self.values * self.threads
         return 4 * (self.passes * (states + barriers) + weights + ahead + aside)
@@ -84,6 +92,7 @@ class Plan:
             constants(**numbers)
             + f"constexpr Activation PHI = {nonlinearity.upper()};\n"
             + f"constexpr bool PACKED = {str(packed).lower()};\n"
+            + f"constexpr bool COMPLEX = {str(self.is_complex).lower()};\n"
             + f"#define CLUSTER{cluster}\n"
         )
 
@@ -94,7 +103,7 @@ class Plan:
         products = busiest * self.rows * self.outputs * self.vector * self.chunks
         reads = warps * (
             self.rows * self.chunks * max(1, self.splits * self.vector / 32)
-            + self.shared * self.outputs * self.vector
+            + self.shared * self.weights
         )
         exchanged = warps * self.rows * self.outputs
         one = (
@@ -115,7 +124,7 @@ class Plan:
 
 
 @functools.cache
-def best_plan(H: int, B: int, chip: Chip) -> Plan | None:
+def best_plan(H: int, B: int, chip: Chip, is_complex: bool = False) -> Plan | None:
     """The plan of least cost for B rows; None if the weights do not fit on the chip.
 
     Clusters of 16 blocks are only for weights that do not fit into fewer: not all devices run them.
@@ -123,22 +132,24 @@ def best_plan(H: int, B: int, chip: Chip) -> Plan | None:
     Example:
         >>> best_plan(170, 50, Chip(132, 232448, 16)).blocks
         1
-        >>> best_plan(512, 50, Chip(132, 232448, 16)).blocks
-        4
+        >>> best_plan(1024, 50, Chip(132, 232448, 16)).blocks
+        16
+        >>> best_plan(1024, 50, Chip(132, 232448, 16), is_complex=True).blocks
+        8
     """
     for clusters in ((1, 2, 4, 8), (16,)):
         plans = [
             plan
             for blocks in clusters
             if blocks <= chip.cluster
-            for plan in _plans(H, blocks, -(-B // chip.resident(blocks)), chip.memory)
+            for plan in _plans(H, blocks, -(-B // chip.resident(blocks)), chip.memory, is_complex)
         ]
         if plans:
             return min(plans, key=lambda plan: plan.cost(B, chip))
     return None
 
 
-def _plans(H: int, blocks: int, needed: int, memory: int) -> Iterator[Plan]:
+def _plans(H: int, blocks: int, needed: int, memory: int, is_complex: bool) -> Iterator[Plan]:
     """All plans whose clusters take the needed number of rows, as far as memory allows."""
     for rows, outputs, splits, vector in itertools.product(
         (1, 2, 4), (4, 8), (4, 8, 16, 32), (2, 4)
@@ -147,7 +158,8 @@ def _plans(H: int, blocks: int, needed: int, memory: int) -> Iterator[Plan]:
             continue
         most = min(8, -(-needed // rows)) if blocks > 1 else 1
         for passes in range(1, most + 1):
-            plan = _filled(Plan(H, blocks, rows, passes, outputs, splits, vector, 0), memory)
+            empty = Plan(H, blocks, rows, passes, outputs, splits, vector, 0, is_complex)
+            plan = _filled(empty, memory)
             if plan is not None:
                 yield plan
 
@@ -158,7 +170,7 @@ def _filled(plan: Plan, memory: int) -> Plan | None:
         return None
     for spare in (44, 34, 24):
         room = registers(plan.threads) - spare - plan.rows * plan.outputs - 4 * plan.values
-        kept = min(plan.chunks, max(0, room // (plan.outputs * plan.vector)))
+        kept = min(plan.chunks, max(0, room // plan.weights))
         plan = replace(plan, kept=kept)
         if plan.memory(streams=2) <= memory - RESERVED:
             return plan

@@ -38,6 +38,8 @@ class Kind(NamedTuple):
         extra: Floats of shared memory for anything else, for each row.
         spare: Registers that are better left for anything but weights.
         together: The number of neighbouring units that must be in the same block.
+        is_complex: Whether the weights are complex, so that a lane holds their parts once, as
+            ``src/product.cuh`` describes.
     """
 
     products: tuple[GateProduct, ...]
@@ -45,6 +47,7 @@ class Kind(NamedTuple):
     extra: int
     spare: int
     together: int = 1
+    is_complex: bool = False
 
 
 class Share(NamedTuple):
@@ -57,6 +60,7 @@ class Share(NamedTuple):
         slices: The parts of the inputs, each with groups of its own.
         chunks: How often a lane reads inputs.
         shared: How often its weights are in shared memory, not in its registers.
+        weights: The number of these each time.
     """
 
     outputs: int
@@ -65,11 +69,7 @@ class Share(NamedTuple):
     slices: int
     chunks: int
     shared: int
-
-    @property
-    def weights(self) -> int:
-        """The weights of a lane that belong to a chunk."""
-        return self.outputs * self.vector
+    weights: int
 
 
 @dataclass(frozen=True)
@@ -124,19 +124,23 @@ class Team:
 
     def _shares(self, inputs: int, outputs: int, room: int) -> Iterator[Share]:
         groups = -(-outputs // self.outputs)
-        vectors = [vector for vector in (4, 2, 1) if vector <= self.widest]
+        parts = 2 if self.kind.is_complex else 1
+        vectors = [vector for vector in (4, 2, 1) if parts <= vector <= self.widest]
         for splits, vector in itertools.product((2, 4, 8, 16, 32), vectors):
             slices = min(self.threads // (groups * splits), -(-inputs // (splits * vector)))
             if slices > 0:
                 chunks = -(-inputs // (slices * splits * vector))
-                kept = min(chunks, max(0, room) // (self.outputs * vector))
-                yield Share(self.outputs, splits, vector, slices, chunks, chunks - kept)
+                weights = self.outputs * vector // parts
+                kept = min(chunks, max(0, room) // weights)
+                yield Share(self.outputs, splits, vector, slices, chunks, chunks - kept, weights)
 
     def _cycles(self, share: Share, product: GateProduct) -> float:
         """Approximate cycles of a product."""
         warps = self.threads // 32
         reads = self.rows * share.chunks
-        issued = -(-warps // 4) * (reads * (1 + share.weights) + share.shared * share.outputs)
+        products = share.outputs * share.vector
+        fetched = share.shared * share.weights // share.vector
+        issued = -(-warps // 4) * (reads * (1 + products) + fetched)
         read = warps * (0.5 * reads * share.vector + share.shared * share.weights)
         exchanged = 1.5 * warps * self.rows * share.outputs
         added = share.slices * (self._turns * self.rows if product.reduced else product.gates)

@@ -1,6 +1,7 @@
 // What the two Elman kernels share. sizes.cuh, which elman.py writes, defines H, the number of
 // units; PHI, the activation; BLOCKS and CLUSTER; PACKED, which steps.cuh explains; and OUTPUTS,
-// SPLITS, VECTOR, ROWS, PASSES, SHARED, DEPTH and THREADS, which product.cuh and states.cuh do.
+// SPLITS, VECTOR, ROWS, PASSES, SHARED, DEPTH, THREADS and COMPLEX, which product.cuh and states.cuh
+// do.
 #pragma once
 
 #include "activations.cuh"
@@ -14,7 +15,7 @@
 // the units that a block computes
 constexpr int UNITS = (H + BLOCKS * OUTPUTS - 1) / (BLOCKS * OUTPUTS) * OUTPUTS;
 
-using Weights = Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS>;
+using Weights = Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS, COMPLEX>;
 using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS>;
 constexpr int VALUES = Weights::VALUES;
 

@@ -1,7 +1,7 @@
 // elman_backward.cu by teams of blocks; `words` has zeros.
 #include "elman_team.cuh"
 
-using Back = Weights<0, H, UNITS>;
+using Back = Weights<0, H, UNITS, COMPLEX>;
 static_assert(Back::FLOATS + Back::SUMS <= MEMORY);
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_team_backward(

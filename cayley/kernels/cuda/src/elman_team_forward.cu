@@ -1,7 +1,7 @@
 // elman_forward.cu by teams of blocks; `words` has zeros.
 #include "elman_team.cuh"
 
-using Recurrent = Weights<0, H, UNITS>;
+using Recurrent = Weights<0, H, UNITS, COMPLEX>;
 static_assert(Recurrent::FLOATS + Recurrent::SUMS <= MEMORY);
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_team_forward(

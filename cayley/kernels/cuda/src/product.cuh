@@ -7,8 +7,14 @@ constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 // the inputs (chunk * SPLITS + split) * VECTOR + e, and an exchange within the warp leaves every
 // sum with one lane. Weights are in registers, those of the last SHARED chunks in shared memory.
 // OUTPUTS, SPLITS and ROWS are powers of 2, OUTPUTS at least 4.
-template <int INPUTS, int OUTPUTS, int SPLITS, int VECTOR, int ROWS, int SHARED, int THREADS>
+//
+// With COMPLEX, two neighbouring inputs, and two neighbouring outputs, are the parts of a complex
+// number. The matrix then consists of blocks [[r, -c], [c, r]], and a lane holds r and c once: for
+// each of its inputs HELD numbers, r at an even input and c at the odd one after it.
+template <int INPUTS, int OUTPUTS, int SPLITS, int VECTOR, int ROWS, int SHARED, int THREADS,
+          bool COMPLEX = false>
 struct Product {
+  static_assert(!COMPLEX || VECTOR % 2 == 0, "a lane reads both parts of a complex number");
   static constexpr int STEP = SPLITS * VECTOR;
   static constexpr int CHUNKS = (INPUTS + STEP - 1) / STEP;
   static constexpr int WIDTH = CHUNKS * STEP;  // of a row of states, zeros at its end
@@ -18,13 +24,14 @@ struct Product {
   static constexpr int REPLICAS = SPLITS > SUMS ? SPLITS / SUMS : 1;  // lanes with equal values
   static constexpr int QUADS = VALUES > 4 ? VALUES / 4 : 1;
   static constexpr int SENDERS = (VALUES > 4 ? 1 : 4 / VALUES) * REPLICAS;  // of equal quads
-  static constexpr int SHARED_FLOATS = SHARED * OUTPUTS * VECTOR * THREADS;
+  static constexpr int HELD = COMPLEX ? OUTPUTS / 2 : OUTPUTS;
+  static constexpr int SHARED_FLOATS = SHARED * HELD * VECTOR * THREADS;
 
   struct alignas(4 * VECTOR) Vector {
     float at[VECTOR];
   };
 
-  float weights[KEPT > 0 ? KEPT : 1][OUTPUTS][VECTOR];
+  float weights[KEPT > 0 ? KEPT : 1][HELD][VECTOR];
   const Vector* rest;
   int split, group, order;
 
@@ -41,15 +48,16 @@ struct Product {
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk)
 #pragma unroll
-      for (int o = 0; o < OUTPUTS; ++o)
+      for (int o = 0; o < HELD; ++o)
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
-          const int output = group * OUTPUTS + (o ^ order % OUTPUTS);
-          const float w = entry(output, (chunk * SPLITS + split) * VECTOR + e);
+          const int imaginary = COMPLEX ? e % 2 : 0, sum = COMPLEX ? 2 * o + imaginary : o;
+          const int output = group * OUTPUTS + (sum ^ swapped() % OUTPUTS);
+          const float w = entry(output, (chunk * SPLITS + split) * VECTOR + e - imaginary);
           if (chunk < KEPT)
             weights[chunk][o][e] = w;
           else
-            shared[(((chunk - KEPT) * OUTPUTS + o) * THREADS + threadIdx.x) * VECTOR + e] = w;
+            shared[(((chunk - KEPT) * HELD + o) * THREADS + threadIdx.x) * VECTOR + e] = w;
         }
   }
 
@@ -74,11 +82,13 @@ struct Product {
     meanwhile();
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-      Vector extra[OUTPUTS];
+      Vector extra[HELD];
       if (chunk >= KEPT)
 #pragma unroll
-        for (int o = 0; o < OUTPUTS; ++o)
-          extra[o] = rest[((chunk - KEPT) * OUTPUTS + o) * THREADS];
+        for (int o = 0; o < HELD; ++o) extra[o] = rest[((chunk - KEPT) * HELD + o) * THREADS];
+      const auto weight = [&](int o, int e) {
+        return chunk < KEPT ? weights[chunk < KEPT ? chunk : 0][o][e] : extra[o].at[e];
+      };
 #pragma unroll
       for (int row = 0; row < ROWS; ++row) {
         const Vector h = chunk < FIRST ? first[chunk < FIRST ? chunk : 0][row]
@@ -86,10 +96,8 @@ struct Product {
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e)
 #pragma unroll
-          for (int o = 0; o < OUTPUTS; ++o) {
-            const float w = chunk < KEPT ? weights[chunk < KEPT ? chunk : 0][o][e] : extra[o].at[e];
-            sums[row * OUTPUTS + o] = fmaf(w, h.at[e], sums[row * OUTPUTS + o]);
-          }
+          for (int o = 0; o < OUTPUTS; ++o)
+            sums[row * OUTPUTS + o] = fmaf(factor(weight, o, e), h.at[e], sums[row * OUTPUTS + o]);
       }
     }
     scatter(sums);
@@ -133,11 +141,29 @@ struct Product {
 
   __device__ int row_at(int row) const { return (row ^ order / OUTPUTS) * (WIDTH / VECTOR); }
 
+  // The factor of an input in an output.
+  template <class Weight>
+  __device__ static float factor(Weight weight, int output, int input) {
+    if constexpr (!COMPLEX) return weight(output, input);
+    const int pair = input - input % 2;
+    if (output % 2 == input % 2) return weight(output / 2, pair);
+    return output % 2 == 0 ? -weight(output / 2, pair + 1) : weight(output / 2, pair + 1);
+  }
+
+  // Sum i is at i ^ swapped(). The parts of a complex number stay in their order, since a lane
+  // that had them the other way round would need other signs than its neighbours.
+  __device__ int swapped() const { return COMPLEX ? order & ~1 : order; }
+
   // Adds the lanes' sums. At every level a lane hands the upper half of its sums over. They are in
-  // an order of its own, sum i at i ^ order, so that these are the ones it does not end with.
+  // an order of its own, so that these are the ones it does not end with.
   template <int LEVEL = 0>
   __device__ void scatter(float (&sums)[SUMS]) const {
     constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = 1 << LEVEL;
+    if constexpr (COMPLEX && HALF == 1) {
+      const float real = sums[0], imaginary = sums[1];
+      sums[0] = order % 2 == 0 ? real : imaginary;
+      sums[1] = order % 2 == 0 ? imaginary : real;
+    }
     if constexpr (HALF == 0) sums[0] += __shfl_xor_sync(~0u, sums[0], OTHER);
 #pragma unroll
     for (int i = 0; i < HALF; ++i) sums[i] += __shfl_xor_sync(~0u, sums[i + HALF], OTHER);

@@ -21,12 +21,14 @@ static_assert((BLOCKS - 1) * UNITS < H && H <= BLOCKS * UNITS, "a block has no u
 
 // Product number INDEX of a step, of which a block has so many inputs and outputs. The inputs are
 // in SLICES parts, each of which other threads multiply; their sums are added up in the end.
-template <int INDEX, int INPUTS, int ALL>
+template <int INDEX, int INPUTS, int ALL, bool COMPLEX = false>
 struct Weights {
   static constexpr int EACH = OUTPUTS[INDEX], PARTS = SLICES[INDEX];
   static constexpr int GROUPS = (ALL + EACH - 1) / EACH;       // that compute a part
-  static constexpr int LENGTH = (INPUTS + PARTS - 1) / PARTS;  // of a part
-  using Part = Product<LENGTH, EACH, SPLITS[INDEX], VECTOR[INDEX], ROWS, SHARED[INDEX], THREADS>;
+  static constexpr int PAIR = COMPLEX ? 2 : 1;
+  static constexpr int LENGTH = (INPUTS + PARTS * PAIR - 1) / (PARTS * PAIR) * PAIR;  // of a part
+  using Part =
+      Product<LENGTH, EACH, SPLITS[INDEX], VECTOR[INDEX], ROWS, SHARED[INDEX], THREADS, COMPLEX>;
   static constexpr int STATES = (ROWS * Part::WIDTH + 3) / 4 * 4;  // floats of the inputs of a part
   static constexpr int FLOATS = PARTS * STATES + Part::SHARED_FLOATS;
   static constexpr int SUMS = (PARTS * ROWS * ALL + 3) / 4 * 4;
