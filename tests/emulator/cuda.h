@@ -230,6 +230,8 @@ inline void look(const float* place, float (&seen)[COUNT]) {
   if (emulator::inside(place, 4 * COUNT)) memcpy(seen, place, 4 * COUNT);
 }
 
+inline int kept(int value) { return value; }
+
 inline unsigned rank_in_cluster() { return emulator::block->rank; }
 
 inline unsigned address(const void* place) {

@@ -17,6 +17,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
     const int place = block_in_cluster() * UNITS + output;
     return output < UNITS && place < H && k < H ? W[unit_at(k) * H + unit_at(place)] : 0.0f;
   });
+  weights.stay();
   const Owned owned(weights);
   float bias[VALUES];
 #pragma unroll
@@ -60,15 +61,35 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; ++pass) {
       float g[VALUES], added[VALUES], save[VALUES], d[VALUES];
-      weights.multiply(states.before(t, pass), g, [&] {
+      const auto meanwhile = [&] {
+        states.seen(t, pass);
         fetch();
         ahead.wait();
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
+          const bool beyond = PACKED && owned.beyond(steps.rows, pass, i);
           added[i] = ahead.get(0, i);
-          save[i] = ahead.get(1, i);
+          save[i] = beyond ? 0.0f : ahead.get(1, i);
         }
-      });
+      };
+      // of the complex modReLU, what does not wait for g
+      float partners[VALUES], beside[VALUES], along[VALUES], across[VALUES];
+      Complex phi[VALUES];
+      if constexpr (PHI == MODRELU_STACKED) {
+        weights.multiply(states.before(t, pass), g, partners, [&] {
+          meanwhile();
+#pragma unroll
+          for (int i = 0; i < VALUES; ++i) {
+            const float other = Weights::partner(save, i);
+            phi[i] = Complex(save[i], other, bias[i]);
+            along[i] = phi[i].inverse * save[i];
+            across[i] = phi[i].inverse * other;
+            beside[i] = Weights::partner(added, i);
+          }
+        });
+      } else {
+        weights.multiply(states.before(t, pass), g, meanwhile);
+      }
       if (PACKED || t == T)
 #pragma unroll
         for (int i = 0; i < VALUES; ++i)
@@ -80,16 +101,16 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
 #pragma unroll
       for (int i = 0; i < VALUES; ++i) {
         g[i] += added[i];
-        if (PACKED && owned.beyond(steps.rows, pass, i)) g[i] = save[i] = 0;
+        if (PACKED && owned.beyond(steps.rows, pass, i)) g[i] = 0;
       }
 #pragma unroll
       for (int i = 0; i < VALUES; ++i) {
         if (PASSES > 1) grad_b[i] = aside[(pass * VALUES + i) * THREADS];
         if constexpr (PHI == MODRELU_STACKED) {
-          const float partner = Weights::partner(save, i);
-          const Complex phi(save[i], partner, bias[i]);
-          const float radial = phi.inverse * (save[i] * g[i] + partner * Weights::partner(g, i));
-          d[i] = phi.scale * g[i] + radial * phi.curvature * save[i];
+          const bool beyond = PACKED && owned.beyond(steps.rows, pass, i);
+          const float partner = beyond ? 0.0f : partners[i] + beside[i];
+          const float radial = along[i] * g[i] + across[i] * partner;
+          d[i] = phi[i].scale * g[i] + radial * phi[i].curvature * save[i];
           grad_b[i] += radial;
         } else {
           d[i] = slope<PHI>(save[i]) * g[i];

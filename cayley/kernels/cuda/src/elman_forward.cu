@@ -18,6 +18,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     const int place = block_in_cluster() * UNITS + output;
     return output < UNITS && place < H && k < H ? W[unit_at(place) * H + unit_at(k)] : 0.0f;
   });
+  weights.stay();
   const Owned owned(weights);
   float bias[VALUES];
 #pragma unroll
@@ -50,20 +51,33 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; ++pass) {
       float values[VALUES], added[VALUES], state[VALUES];
-      weights.multiply(states.before(t, pass), values, [&] {
+      const auto meanwhile = [&] {
+        states.seen(t, pass);
         fetch();
         ahead.wait();
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) added[i] = ahead.get(0, i);
-      });
+      };
+      if constexpr (PHI == MODRELU_STACKED) {
+        float partners[VALUES], beside[VALUES];
+        weights.multiply(states.before(t, pass), values, partners, [&] {
+          meanwhile();
 #pragma unroll
-      for (int i = 0; i < VALUES; ++i) values[i] += added[i];
+          for (int i = 0; i < VALUES; ++i) beside[i] = Weights::partner(added, i);
+        });
 #pragma unroll
-      for (int i = 0; i < VALUES; ++i)
-        if constexpr (PHI == MODRELU_STACKED)
-          state[i] = values[i] * Complex(values[i], Weights::partner(values, i), bias[i]).scale;
-        else
+        for (int i = 0; i < VALUES; ++i) {
+          values[i] += added[i];
+          state[i] = values[i] * Complex(values[i], partners[i] + beside[i], bias[i]).scale;
+        }
+      } else {
+        weights.multiply(states.before(t, pass), values, meanwhile);
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+          values[i] += added[i];
           state[i] = activate<PHI>(values[i], bias[i]);
+        }
+      }
       if constexpr (PACKED)
 #pragma unroll
         for (int i = 0; i < VALUES; ++i)

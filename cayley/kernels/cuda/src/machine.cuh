@@ -3,6 +3,12 @@
 
 namespace machine {
 
+// A number that is to stay in a register: the compiler cannot compute it again.
+__device__ inline int kept(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 __device__ inline unsigned address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }

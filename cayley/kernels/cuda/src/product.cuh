@@ -1,6 +1,8 @@
 // The product of a matrix, kept on chip, with the states of a few batch rows.
 #pragma once
 
+#include "machine.cuh"
+
 constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 
 // A group of SPLITS neighbouring lanes computes OUTPUTS outputs of ROWS rows. Lane `split` adds up
@@ -38,12 +40,7 @@ struct Product {
   // entry(output, input) gives the matrix, zero outside.
   template <class Entry>
   __device__ void load(float* shared, Entry entry) {
-    split = threadIdx.x % SPLITS;
-    group = threadIdx.x / SPLITS;
-    order = 0;
-#pragma unroll
-    for (int level = 0; level < log2(SPLITS) && level < log2(SUMS); ++level)
-      order += (split >> level & 1) * (SUMS >> (level + 1));
+    stand(threadIdx.x % SPLITS, threadIdx.x / SPLITS);
     rest = reinterpret_cast<const Vector*>(shared) + threadIdx.x;
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk)
@@ -61,6 +58,10 @@ struct Product {
         }
   }
 
+  // To be called once if every step counts: the places of this lane then stay in registers, and
+  // are not computed again from threadIdx, which takes as long as a dozen products.
+  __device__ void stay() { stand(machine::kept(split), machine::kept(group)); }
+
   // The row and output of the i-th value that this lane ends with, as row * OUTPUTS + output.
   __device__ int owned(int i) const { return i + order; }
 
@@ -70,8 +71,78 @@ struct Product {
   template <class Meanwhile>
   __device__ void multiply(const float* states, float (&values)[VALUES],
                            Meanwhile meanwhile) const {
-    const Vector* state = reinterpret_cast<const Vector*>(states) + split;
     float sums[SUMS];
+    multiply_all(states, sums, meanwhile);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
+    if constexpr (COMPLEX && VALUES == 1) values[0] = order % 2 == 0 ? sums[0] : sums[1];
+  }
+
+  // Also partners[i], the other one of the pair of outputs that has values[i].
+  template <class Meanwhile>
+  __device__ void multiply(const float* states, float (&values)[VALUES], float (&partners)[VALUES],
+                           Meanwhile meanwhile) const {
+    float sums[SUMS];
+    multiply_all(states, sums, meanwhile);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
+    if constexpr (COMPLEX && VALUES == 1) {
+      values[0] = order % 2 == 0 ? sums[0] : sums[1];
+      partners[0] = order % 2 == 0 ? sums[1] : sums[0];
+    } else {
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) partners[i] = partner(values, i);
+    }
+  }
+
+  // Four neighbouring outputs of one row each, which SENDERS lanes then have.
+  __device__ void gather(const float (&values)[VALUES], float (&quads)[QUADS][4]) const {
+    if constexpr (VALUES >= 4) {
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) quads[i / 4][i % 4] = values[i];
+    } else {
+      // bit 0 of the output is a bit of the lane, bit 1 the one below it
+      constexpr int TOP = SUMS / 2, MASK = VALUES == 1 ? TOP + TOP / 2 : TOP / 2;
+      const int lane = (group * SPLITS + split) & ~MASK;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int other = (i & 1) * TOP + (i >> 1) * TOP / 2 & MASK;
+        quads[0][i] = __shfl_sync(~0u, values[i % VALUES], lane + other);
+      }
+    }
+  }
+
+  __device__ int first_of_quad(int i) const { return 4 * i + order / 4 * 4; }
+
+  __device__ int sender() const { return order % 4 / VALUES + SENDERS / REPLICAS * replica(); }
+
+  // The value next to the i-th: the other one of a pair of outputs.
+  __device__ static float partner(const float (&values)[VALUES], int i) {
+    if constexpr (VALUES > 1)
+      return values[i ^ 1];
+    else
+      return __shfl_xor_sync(~0u, values[0], SUMS / 2);
+  }
+
+ private:
+  // The chunks that are read before anything else is done.
+  static constexpr int AHEAD = 32 / (ROWS * VECTOR);
+  static constexpr int FIRST = AHEAD < 1 ? 1 : AHEAD < CHUNKS ? AHEAD : CHUNKS;
+
+  __device__ void stand(int split, int group) {
+    this->split = split;
+    this->group = group;
+    order = 0;
+#pragma unroll
+    for (int level = 0; level < log2(SPLITS) && level < log2(SUMS); ++level)
+      order += (split >> level & 1) * (SUMS >> (level + 1));
+  }
+
+  // The sums, in the order of this lane.
+  template <class Meanwhile>
+  __device__ void multiply_all(const float* states, float (&sums)[SUMS],
+                               Meanwhile meanwhile) const {
+    const Vector* state = reinterpret_cast<const Vector*>(states) + split;
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) sums[i] = 0;
     Vector first[FIRST][ROWS];
@@ -101,43 +172,7 @@ struct Product {
       }
     }
     scatter(sums);
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
   }
-
-  // Four neighbouring outputs of one row each, which SENDERS lanes then have.
-  __device__ void gather(const float (&values)[VALUES], float (&quads)[QUADS][4]) const {
-    if constexpr (VALUES >= 4) {
-#pragma unroll
-      for (int i = 0; i < VALUES; ++i) quads[i / 4][i % 4] = values[i];
-    } else {
-      // bit 0 of the output is a bit of the lane, bit 1 the one below it
-      constexpr int TOP = SUMS / 2, MASK = VALUES == 1 ? TOP + TOP / 2 : TOP / 2;
-      const int lane = threadIdx.x & ~MASK;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int other = (i & 1) * TOP + (i >> 1) * TOP / 2 & MASK;
-        quads[0][i] = __shfl_sync(~0u, values[i % VALUES], lane + other);
-      }
-    }
-  }
-
-  __device__ int first_of_quad(int i) const { return 4 * i + order / 4 * 4; }
-
-  __device__ int sender() const { return order % 4 / VALUES + SENDERS / REPLICAS * replica(); }
-
-  // The value next to the i-th: the other one of a pair of outputs.
-  __device__ static float partner(const float (&values)[VALUES], int i) {
-    if constexpr (VALUES > 1)
-      return values[i ^ 1];
-    else
-      return __shfl_xor_sync(~0u, values[0], SUMS / 2);
-  }
-
- private:
-  // The chunks that are read before anything else is done.
-  static constexpr int AHEAD = 32 / (ROWS * VECTOR);
-  static constexpr int FIRST = AHEAD < 1 ? 1 : AHEAD < CHUNKS ? AHEAD : CHUNKS;
 
   __device__ int row_at(int row) const { return (row ^ order / OUTPUTS) * (WIDTH / VECTOR); }
 
@@ -155,18 +190,19 @@ struct Product {
   __device__ int swapped() const { return COMPLEX ? order & ~1 : order; }
 
   // Adds the lanes' sums. At every level a lane hands the upper half of its sums over. They are in
-  // an order of its own, so that these are the ones it does not end with.
+  // an order of its own, so that these are the ones it does not end with. Of a complex number a
+  // lane ends with both parts, at 0 and 1, even if only one is its value: the other is needed too,
+  // and would otherwise have to be asked for.
   template <int LEVEL = 0>
   __device__ void scatter(float (&sums)[SUMS]) const {
     constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = 1 << LEVEL;
-    if constexpr (COMPLEX && HALF == 1) {
-      const float real = sums[0], imaginary = sums[1];
-      sums[0] = order % 2 == 0 ? real : imaginary;
-      sums[1] = order % 2 == 0 ? imaginary : real;
-    }
-    if constexpr (HALF == 0) sums[0] += __shfl_xor_sync(~0u, sums[0], OTHER);
+    if constexpr (HALF == 0 || (COMPLEX && HALF == 1)) {
 #pragma unroll
-    for (int i = 0; i < HALF; ++i) sums[i] += __shfl_xor_sync(~0u, sums[i + HALF], OTHER);
+      for (int i = 0; i < (COMPLEX ? 2 : 1); ++i) sums[i] += __shfl_xor_sync(~0u, sums[i], OTHER);
+    } else {
+#pragma unroll
+      for (int i = 0; i < HALF; ++i) sums[i] += __shfl_xor_sync(~0u, sums[i + HALF], OTHER);
+    }
     if constexpr ((2 << LEVEL) < SPLITS) scatter<LEVEL + 1>(sums);
   }
 };

@@ -9,7 +9,7 @@
 // With several blocks, a new value is sent to all of them and counted by a barrier next to the
 // buffer. A block fills a buffer only after it has got all values of the step before it, so after
 // all warps that own an output have read that buffer. Every warp arrives at a buffer's barrier
-// once it has seen it full, so that none can miss a phase.
+// once it has seen it full, so that none can miss a phase; it has time for that until it sends.
 template <int INPUTS, int WIDTH, int ROWS, int PASSES, int BLOCKS, int THREADS>
 struct States {
   static constexpr int SIZE = ROWS * WIDTH;
@@ -48,10 +48,17 @@ struct States {
       __syncthreads();
     } else if (t > 0) {
       machine::wait(barriers + 8 * buffer, parity);
-      __syncwarp();
-      expect(buffer);
     }
     return buffers + buffer * SIZE;
+  }
+
+  // To be called after before(), by all lanes.
+  __device__ void seen(int t, int pass) const {
+    if constexpr (BLOCKS > 1)
+      if (t > 0) {
+        __syncwarp();
+        expect(2 * pass + filled);
+      }
   }
 
   // One of the states after the step, with one block.
