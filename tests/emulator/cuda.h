@@ -231,6 +231,8 @@ inline void look(const float* place, float (&seen)[COUNT]) {
 }
 
 inline int kept(int value) { return value; }
+inline float inverse(float x) { return 1 / x; }
+inline float inverse_root(float x) { return 1 / sqrtf(x); }
 
 inline unsigned rank_in_cluster() { return emulator::block->rank; }
 
@@ -262,14 +264,14 @@ inline void init_barrier(unsigned barrier, int arrivals) {
 }
 inline void publish_barriers() {}
 
-inline void arrive_expecting(unsigned barrier, int bytes) {
+inline void arrive_if(bool arrives, unsigned barrier, int bytes) {
+  if (!arrives) return;
   emulator::Mbarrier& found = emulator::mbarrier(barrier);
   found.bytes += bytes;
   --found.pending;
   found.advance();
   ++emulator::events;
 }
-inline void arrive(unsigned barrier) { arrive_expecting(barrier, 0); }
 
 inline void wait(unsigned barrier, unsigned parity) {
   const unsigned& phase = emulator::mbarrier(barrier).phase;

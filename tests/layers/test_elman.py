@@ -1,6 +1,7 @@
 """``cayley.RNN`` without structure is ``nn.RNN``; with structure it takes and gives matrices."""
 
 import pickle
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import cayley
 from cayley.activations import nonpositive
+from cayley.layers import elman as layers
 from cayley.parametrizations import ScaledCayley
+from cayley.recurrences import elman
 
 T, B, I, H = 7, 4, 3, 5  # noqa: E741
 
@@ -130,6 +133,30 @@ def test_unitary_layers_read_a_complex_matrix() -> None:
     _, h_n = layer(torch.zeros(1, 1, I), h)
     expected = torch.complex(*h[0].chunk(2, -1)) @ W.T
     torch.testing.assert_close(torch.complex(*h_n[0].chunk(2, -1)), expected, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("network", "is_complex"),
+    [
+        (cayley.ScuRNN, True),
+        (cayley.URNN, True),
+        (cayley.FullURNN, True),
+        (cayley.EURNN, True),
+        (cayley.ScoRNN, False),
+    ],
+)
+def test_kernels_know_of_complex_weights(
+    network: Callable[..., nn.Module], is_complex: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = []
+
+    def observed(*tensors: Tensor | None, **options: Any) -> Tensor:
+        known.append(options["is_complex"])
+        return elman(*tensors, **options)
+
+    monkeypatch.setattr(layers, "elman", observed)
+    network(I, 4)(torch.randn(3, 2, I))
+    assert known == [is_complex]
 
 
 def test_each_layer_and_direction_has_its_own_matrix() -> None:

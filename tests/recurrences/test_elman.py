@@ -71,6 +71,17 @@ def test_dense(
     check_against_loop(inputs(T, B, H, nonlinearity, dtype), nonlinearity, reverse=reverse)
 
 
+@pytest.mark.parametrize("nonlinearity", ["identity", "modrelu_stacked"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("T", "B", "n"), [(1, 1, 1), (5, 1, 7), (3, 2, 12)])
+def test_complex(nonlinearity: str, dtype: torch.dtype, T: int, B: int, n: int) -> None:
+    x, h0, _, *b = inputs(T, B, 2 * n, nonlinearity, dtype)
+    W = torch.linalg.qr(torch.complex(*torch.randn(2, n, n)))[0]
+    real = torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
+    tensors = [x, h0, real.to(dtype).requires_grad_(), *b]
+    check_against_loop(tensors, nonlinearity, is_complex=True)
+
+
 @activations
 @pytest.mark.parametrize("H", [1, 3, 17])
 def test_odd_sizes(nonlinearity: str, H: int) -> None:
@@ -196,6 +207,8 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         elman(x, h0, W, torch.zeros(4))
     with pytest.raises(ValueError, match=r"W \(H, H\), got .*\(4, 5\)"):
         elman(x, h0, torch.randn(4, 5))
+    with pytest.raises(ValueError, match="an even H, got H = 3"):
+        elman(x[..., :3], h0[:, :3], W[:3, :3], is_complex=True)
     with pytest.raises(ValueError, match="at least one step"):
         elman(x[:0], h0, W)
     with pytest.raises(ValueError, match="expected h0 of 2 rows"):

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from cayley.kernels.cuda.elman import ACTIVATIONS, elman, elman_backward, refusa
 from cayley.kernels.cuda.runtime.chip import chip
 from cayley.kernels.cuda.runtime.clusters import Plan
 from cayley.kernels.steps import previous_states
+from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import elman_loop
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -46,11 +48,28 @@ PLANS = [
         (102, 16, 4, 3, 4, 32, 2, 1),
     ]
 ]
+# with complex weights, of which a lane has both parts: odd numbers of units, and all numbers of
+# values and copies of a lane
+COMPLEX_PLANS = [replace(plan, is_complex=True) for plan in PLANS if plan.H % 2 == 0]
+COMPLEX_PLANS += [
+    Plan(2, 1, 1, 1, 4, 4, 2, 1, True),
+    Plan(22, 2, 4, 2, 8, 8, 4, 1, True),
+    Plan(54, 4, 4, 1, 4, 4, 2, 4, True),
+    Plan(70, 4, 2, 1, 16, 32, 2, 1, True),
+    Plan(70, 1, 1, 1, 16, 16, 4, 1, True),
+]
+# T, B, H as above: one block, clusters, and teams
+COMPLEX_SIZES = [(1, 1, 2), (5, 1, 6), (9, 2, 34), (4, 5, 128), (12, 7, 200), (7, 50, 232)]
+COMPLEX_SIZES += [(3, 128, 232), (5, 50, 380), (5, 50, 500), (3, 128, 500), (4, 50, 1024)]
+COMPLEX_SIZES += [(2, 33, 1150), (2, 8, 1600), (2, 20, 2002)]
 
 
-def inputs(T: int, B: int, H: int, nonlinearity: str) -> tuple[Tensor, ...]:
+def inputs(
+    T: int, B: int, H: int, nonlinearity: str, is_complex: bool = False
+) -> tuple[Tensor, ...]:
     """x, h0, W with norm 1, b or None, and a gradient of h, as float32 holds them."""
-    tensors = [torch.randn(T, B, H), torch.randn(B, H), torch.linalg.qr(torch.randn(H, H))[0]]
+    W = torch.complex(*torch.randn(2, H // 2, H // 2)) if is_complex else torch.randn(H, H)
+    tensors = [torch.randn(T, B, H), torch.randn(B, H), acting_on_reals(torch.linalg.qr(W)[0])]
     # where b > 0, modReLU jumps at 0, and rounding can take it to the other side
     b = -(0.3 if KNOWN[nonlinearity].stacked else 1) * torch.rand(KNOWN[nonlinearity].thresholds(H))
     tensors += [b, torch.randn(T, B, H)]
@@ -98,11 +117,13 @@ def found(
     nonlinearity: str,
     reverse: bool,
     batch_sizes: Tensor | None = None,
+    is_complex: bool = False,
 ) -> list[Tensor]:
     """The same by the kernels."""
     x, h0, W, b, g = (tensor.cuda().float() for tensor in (x, h0, W, b, g))
     threshold = b if len(b) else None
-    call = ElmanCall(x, h0, W, threshold, None, None, batch_sizes, reverse, nonlinearity)
+    options = batch_sizes, reverse, nonlinearity, is_complex
+    call = ElmanCall(x, h0, W, threshold, None, None, *options)
     h, delta, grad_h0, *grad_b = both_ways(call, g)
     before = previous_states(h, h0, batch_sizes, reverse)
     grad_W = delta.flatten(0, -2).double().mT @ before.flatten(0, -2).double()
@@ -128,12 +149,14 @@ def check(
     nonlinearity: str,
     reverse: bool = False,
     batch_sizes: Tensor | None = None,
+    is_complex: bool = False,
 ) -> None:
-    tensors = inputs(T, B, H, nonlinearity)
+    tensors = inputs(T, B, H, nonlinearity, is_complex)
     if batch_sizes is not None:
         tensors = packed(tensors, batch_sizes)
     options = {"nonlinearity": nonlinearity, "reverse": reverse, "batch_sizes": batch_sizes}
-    pairs = zip(found(*tensors, **options), expected(*tensors, **options), strict=True)
+    results = found(*tensors, **options, is_complex=is_complex)
+    pairs = zip(results, expected(*tensors, **options), strict=True)
     for name, (ours, theirs) in zip(("h", "x", "h0", "W", "b"), pairs, strict=False):
         error = (ours - theirs).norm() / theirs.norm().clamp(min=1)
         assert error <= 2e-6, f"{name} is off by {error:.1g}"
@@ -177,6 +200,64 @@ def test_plans(plan: Plan, B: int, nonlinearity: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
     for T in (1, 2, 5):
         check(T, B, plan.H, nonlinearity, reverse=T == 2)
+
+
+@gpu
+@pytest.mark.parametrize("size", COMPLEX_SIZES, ids=str)
+def test_complex_sizes(size: tuple[int, int, int]) -> None:
+    check(*size, "modrelu_stacked", reverse=size[1] % 2 == 1, is_complex=True)
+
+
+@gpu
+@pytest.mark.parametrize("nonlinearity", ["identity", "modrelu", "modrelu_stacked"])
+@pytest.mark.parametrize("plan", COMPLEX_PLANS, ids=str)
+def test_complex_plans(plan: Plan, nonlinearity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if plan.blocks > chip(0).cluster:
+        pytest.skip(f"this GPU has no clusters of {plan.blocks} blocks")
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
+    for B, T in ((1, 1), (13, 1), (1, 5), (13, 5)):
+        check(T, B, plan.H, nonlinearity, reverse=T == 1, is_complex=True)
+    for sizes in ([13, 13, 12, 7, 7, 1], [40], [9, 8, 7, 6, 5, 4, 3, 2, 1]):
+        packing = torch.tensor(sizes)
+        check(len(sizes), sizes[0], plan.H, nonlinearity, True, packing, is_complex=True)
+
+
+@gpu
+@pytest.mark.parametrize("H", [38, 426])
+@pytest.mark.parametrize("sizes", [[40] * 3, [40, 40, 7, 3, 1]], ids=["dense", "packed"])
+def test_complex_teams(sizes: list[int], H: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: None)
+    packing = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    for reverse in (False, True):
+        check(len(sizes), sizes[0], H, "modrelu_stacked", reverse, packing, is_complex=True)
+
+
+@gpu
+@pytest.mark.parametrize("plan", COMPLEX_PLANS, ids=str)
+def test_complex_weights_are_real_ones_bit_for_bit(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The products and their order are the same."""
+    if plan.blocks > chip(0).cluster:
+        pytest.skip(f"this GPU has no clusters of {plan.blocks} blocks")
+    tensors = inputs(20, 13, plan.H, "modrelu_stacked", is_complex=True)
+    options = {"nonlinearity": "modrelu_stacked", "reverse": False}
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
+    ours = found(*tensors, **options, is_complex=True)
+    monkeypatch.setattr(cuda, "best_plan", lambda *_: replace(plan, is_complex=False))
+    for one, other in zip(ours, found(*tensors, **options), strict=True):
+        assert torch.equal(one, other)
+
+
+@gpu
+@pytest.mark.parametrize("H", [128, 500])
+def test_complex_drift_over_2000_steps(H: int) -> None:
+    x, h0, W, b, g = inputs(2000, 2, H, "modrelu_stacked", is_complex=True)
+    tensors = (0.1 * x, h0, W, torch.zeros_like(b), g)
+    options = {"nonlinearity": "modrelu_stacked", "reverse": False}
+    ours = found(*tensors, **options, is_complex=True)
+    for one, other in zip(ours, expected(*tensors, **options), strict=True):
+        assert (one - other).norm() <= 1e-4 * other.norm()
 
 
 @gpu

@@ -1,6 +1,8 @@
 // The activations h = φ(z; b) and their derivatives, as in cayley/activations.py.
 #pragma once
 
+#include "machine.cuh"
+
 enum Activation { IDENTITY, RELU, LEAKY_RELU, TANH, MODRELU, MODRELU_STACKED };
 
 constexpr float EPSILON = 1e-5f;
@@ -33,16 +35,15 @@ __device__ inline float slope(float h) {
 
 // Complex modReLU of z with imaginary or real part `partner`: h = scale * z. A gradient g becomes
 // scale * g + radial * curvature * z, where radial = inverse * (z g + partner g') is that of b.
-// Every step waits for it, and the exact square root and quotient take three times as long as
-// these, which are off by 2 units in the last place.
+// Every step waits for it, and an exact square root and quotient take three times as long.
 struct Complex {
   float scale, inverse, curvature;
 
   Complex() = default;
 
   __device__ Complex(float z, float partner, float b) {
-    const float square = z * z + partner * partner + EPSILON, root = rsqrtf(square);
-    const float r = square * root, quotient = __fdividef(1.0f, r + EPSILON);
+    const float square = z * z + partner * partner + EPSILON, root = machine::inverse_root(square);
+    const float r = square * root, quotient = machine::inverse(r + EPSILON);
     const bool off = r + b <= 0;
     inverse = off ? 0.0f : quotient;
     scale = off ? 0.0f : (r + b) * quotient;

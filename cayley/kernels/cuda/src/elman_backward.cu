@@ -17,7 +17,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
     const int place = block_in_cluster() * UNITS + output;
     return output < UNITS && place < H && k < H ? W[unit_at(k) * H + unit_at(place)] : 0.0f;
   });
-  weights.stay();
+  if constexpr (BLOCKS > 1) weights.stay();
   const Owned owned(weights);
   float bias[VALUES];
 #pragma unroll

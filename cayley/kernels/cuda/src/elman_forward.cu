@@ -18,7 +18,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     const int place = block_in_cluster() * UNITS + output;
     return output < UNITS && place < H && k < H ? W[unit_at(place) * H + unit_at(k)] : 0.0f;
   });
-  weights.stay();
+  if constexpr (BLOCKS > 1) weights.stay();
   const Owned owned(weights);
   float bias[VALUES];
 #pragma unroll

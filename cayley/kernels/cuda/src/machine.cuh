@@ -13,6 +13,19 @@ __device__ inline unsigned address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
+// Of normal numbers, off by 2 units in the last place at most.
+__device__ inline float inverse(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float inverse_root(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Copies four bytes into shared memory in the background.
 __device__ inline void copy_ahead(float* shared, const float* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address(shared)), "l"(global)
@@ -122,13 +135,14 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ inline void arrive(unsigned barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-__device__ inline void arrive_expecting(unsigned barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
+// Without a branch: what is before and after it can be mixed.
+__device__ inline void arrive_if(bool arrives, unsigned barrier, int bytes) {
+  asm volatile(
+      "{\n .reg .pred p;\n"
+      " setp.ne.u32 p, %0, 0;\n"
+      " @p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%1], %2;\n}" ::"r"((unsigned)arrives),
+      "r"(barrier), "r"(bytes)
+      : "memory");
 }
 
 __device__ inline void wait(unsigned barrier, unsigned parity) {

@@ -58,8 +58,8 @@ struct Product {
         }
   }
 
-  // To be called once if every step counts: the places of this lane then stay in registers, and
-  // are not computed again from threadIdx, which takes as long as a dozen products.
+  // To be called once, if there are registers left: the places of this lane then stay in them, and
+  // are not computed again at every step from threadIdx, which takes as long as a dozen products.
   __device__ void stay() { stand(machine::kept(split), machine::kept(group)); }
 
   // The row and output of the i-th value that this lane ends with, as row * OUTPUTS + output.

@@ -14,9 +14,11 @@ template <int INPUTS, int WIDTH, int ROWS, int PASSES, int BLOCKS, int THREADS>
 struct States {
   static constexpr int SIZE = ROWS * WIDTH;
   static constexpr int FLOATS = PASSES * (2 * SIZE + (BLOCKS > 1 ? 4 : 0));
+  static constexpr int BYTES = ROWS * ((INPUTS + 3) / 4 * 16);  // that come at every step
 
   float* buffers;
   unsigned barriers;
+  int expected;  // bytes, by thread 0; and by a thread that does not arrive, -1
   int filled = 0;  // the buffer with the states before the step
   unsigned parity = 1;
 
@@ -31,12 +33,14 @@ struct States {
     }
     if constexpr (BLOCKS > 1) {
       barriers = machine::address(buffers + PASSES * 2 * SIZE);
+      expected = machine::kept(threadIdx.x == 0 ? BYTES : threadIdx.x % 32 == 0 ? 0 : -1);
       if (threadIdx.x == 0) {
         for (int i = 0; i < 2 * PASSES; ++i) machine::init_barrier(barriers + 8 * i, THREADS / 32);
         machine::publish_barriers();
       }
       __syncthreads();
-      for (int i = 0; i < 2 * PASSES; ++i) expect(i);
+      for (int i = 0; i < 2 * PASSES; ++i)
+        machine::arrive_if(expected >= 0, barriers + 8 * i, expected);
       machine::cluster_barrier();
     }
   }
@@ -48,17 +52,15 @@ struct States {
       __syncthreads();
     } else if (t > 0) {
       machine::wait(barriers + 8 * buffer, parity);
+      __syncwarp();
     }
     return buffers + buffer * SIZE;
   }
 
-  // To be called after before(), by all lanes.
+  // To be called after before().
   __device__ void seen(int t, int pass) const {
     if constexpr (BLOCKS > 1)
-      if (t > 0) {
-        __syncwarp();
-        expect(2 * pass + filled);
-      }
+      machine::arrive_if(t > 0 && expected >= 0, barriers + 8 * (2 * pass + filled), expected);
   }
 
   // One of the states after the step, with one block.
@@ -87,14 +89,6 @@ struct States {
   // No block may end while another one still sends to it.
   __device__ static void finish() {
     if constexpr (BLOCKS > 1) machine::cluster_barrier();
-  }
-
- private:
-  __device__ void expect(int buffer) const {
-    if (threadIdx.x == 0)
-      machine::arrive_expecting(barriers + 8 * buffer, ROWS * ((INPUTS + 3) / 4 * 16));
-    else if (threadIdx.x % 32 == 0)
-      machine::arrive(barriers + 8 * buffer);
   }
 };
 

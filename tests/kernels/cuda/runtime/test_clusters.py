@@ -9,25 +9,41 @@ H200 = Chip(processors=132, memory=232448, cluster=16)
 AMPERE = Chip(processors=84, memory=101376, cluster=1)
 
 
+SIZES = (*range(1, 40), 60, 128, 170, 190, 256, 257, 360, 425, 512, 700, 1030, 1150)
+
+
 @pytest.mark.parametrize("chip", [H200, AMPERE])
 @pytest.mark.parametrize("B", [1, 7, 50, 128, 1000])
-def test_plans_fit_the_chip(chip: Chip, B: int) -> None:
-    for H in (*range(1, 40), 60, 128, 170, 190, 256, 257, 360, 425, 512, 700, 1030, 1150):
-        plan = best_plan(H, B, chip)
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_plans_fit_the_chip(chip: Chip, B: int, is_complex: bool) -> None:
+    for H in [*(H for H in SIZES if H % 2 == 0), 1600] if is_complex else SIZES:
+        plan = best_plan(H, B, chip, is_complex)
         if plan is None:
             assert chip is AMPERE
-            assert H > 200
+            assert H > (300 if is_complex else 200)
             continue
         assert plan.blocks <= chip.cluster
         assert plan.threads <= 1024
         assert plan.memory(2) <= chip.memory
         # every multiprocessor has 65536 registers
-        kept = plan.kept * plan.outputs * plan.vector
+        kept = plan.kept * plan.outputs * plan.vector // (2 if is_complex else 1)
         assert (kept + plan.rows * plan.outputs) * plan.threads < 65536
         assert 0 <= plan.kept <= plan.chunks
         assert plan.chunks * plan.splits * plan.vector >= H
         assert plan.threads // plan.splits * plan.outputs * plan.blocks >= H
         assert plan.clusters(B) * plan.rows * plan.passes >= B
+
+
+def test_complex_weights_need_half_of_the_room() -> None:
+    for H, B in [(232, 128), (380, 50), (500, 50), (500, 128), (1024, 50), (1024, 128)]:
+        real, ours = best_plan(H, B, H200), best_plan(H, B, H200, is_complex=True)
+        assert real is not None
+        assert ours is not None
+        assert ours.is_complex
+        assert ours.blocks <= real.blocks
+        assert ours.cost(B, H200) < 0.9 * real.cost(B, H200)
+        held = [plan.blocks * plan.threads * plan.chunks * plan.weights for plan in (ours, real)]
+        assert held[0] < 0.6 * held[1]
 
 
 def test_weights_that_fit_nowhere_have_no_plan() -> None:
@@ -49,3 +65,4 @@ def test_sizes_are_the_constants_of_the_kernel() -> None:
     assert "constexpr int SHARED = 1;" in lines
     assert "constexpr Activation PHI = TANH;" in lines
     assert "#define CLUSTER __cluster_dims__(2, 1, 1)" in lines
+    assert "constexpr bool COMPLEX = false;" in lines

@@ -14,6 +14,7 @@ H200 = Chip(132, 232448, 16)
 SMALL = Chip(46, 101376, 1)  # without clusters
 KINDS = {
     "elman": elman._kind("tanh"),
+    "complex elman": elman._kind("modrelu_stacked", is_complex=True),
     "gru forward": FORWARD,
     "gru backward": BACKWARD,
     "lstm forward": team_kind(1, False, False, 0),
@@ -60,9 +61,10 @@ def test_every_weight_has_a_place(kind: Kind, H: int) -> None:
 
 @pytest.mark.parametrize("H", [2, 34, 170, 426, 1030])
 def test_the_parts_of_a_complex_number_are_in_one_block(H: int) -> None:
-    team = found(H, 20, elman._kind("modrelu_stacked"))
-    assert team.units % 2 == 0
-    assert (team.blocks - 1) * team.units < H <= team.blocks * team.units
+    for is_complex in (False, True):
+        team = found(H, 20, elman._kind("modrelu_stacked", is_complex))
+        assert team.units % 2 == 0
+        assert (team.blocks - 1) * team.units < H <= team.blocks * team.units
 
 
 @kinds
