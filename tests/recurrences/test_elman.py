@@ -172,7 +172,8 @@ def test_operator_is_registered_soundly(nonlinearity: str, batch_sizes: Tensor |
     if batch_sizes is None:
         checks += ["test_faketensor", "test_aot_dispatch_dynamic"]
     for projection in ((None, None), (U, None), (U, c)):
-        arguments = (x, h0, W, threshold, *projection, batch_sizes, False, nonlinearity, "auto")
+        options = batch_sizes, False, nonlinearity, ACTIVATIONS[nonlinearity].stacked, "auto"
+        arguments = (x, h0, W, threshold, *projection, *options)
         torch.library.opcheck(torch.ops.cayley.elman.default, arguments, test_utils=checks)
 
 
