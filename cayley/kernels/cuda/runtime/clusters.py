@@ -127,7 +127,8 @@ class Plan:
 def best_plan(H: int, B: int, chip: Chip, is_complex: bool = False) -> Plan | None:
     """The plan of least cost for B rows; None if the weights do not fit on the chip.
 
-    Clusters of 16 blocks are only for weights that do not fit into fewer: not all devices run them.
+    Clusters of 16 blocks are only for weights that do not fit into fewer, since not all devices
+    run them; and for complex weights that just fit into fewer, but would leave little room.
 
     Example:
         >>> best_plan(170, 50, Chip(132, 232448, 16)).blocks
@@ -137,7 +138,10 @@ def best_plan(H: int, B: int, chip: Chip, is_complex: bool = False) -> Plan | No
         >>> best_plan(1024, 50, Chip(132, 232448, 16), is_complex=True).blocks
         8
     """
+    found: Plan | None = None
     for clusters in ((1, 2, 4, 8), (16,)):
+        if found is not None and not is_complex:
+            break
         plans = [
             plan
             for blocks in clusters
@@ -145,8 +149,10 @@ def best_plan(H: int, B: int, chip: Chip, is_complex: bool = False) -> Plan | No
             for plan in _plans(H, blocks, -(-B // chip.resident(blocks)), chip.memory, is_complex)
         ]
         if plans:
-            return min(plans, key=lambda plan: plan.cost(B, chip))
-    return None
+            best = min(plans, key=lambda plan: plan.cost(B, chip))
+            if found is None or best.cost(B, chip) < 0.8 * found.cost(B, chip):
+                found = best
+    return found
 
 
 def _plans(H: int, blocks: int, needed: int, memory: int, is_complex: bool) -> Iterator[Plan]:

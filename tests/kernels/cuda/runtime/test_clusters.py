@@ -46,6 +46,14 @@ def test_complex_weights_need_half_of_the_room() -> None:
         assert held[0] < 0.6 * held[1]
 
 
+@pytest.mark.parametrize("B", [20, 50, 128])
+def test_complex_weights_that_just_fit_get_more_blocks(B: int) -> None:
+    plan, larger = (best_plan(H, B, H200, is_complex=True) for H in (1200, 1300))
+    assert plan is not None
+    assert larger is not None
+    assert plan.cost(B, H200) <= larger.cost(B, H200)
+
+
 def test_weights_that_fit_nowhere_have_no_plan() -> None:
     assert best_plan(2000, 1, H200) is None
     assert best_plan(512, 1, AMPERE) is None
