@@ -1,7 +1,7 @@
 // What the two Elman kernels share. sizes.cuh, which elman.py writes, defines H, the number of
 // units; PHI, the activation; BLOCKS and CLUSTER; PACKED, which steps.cuh explains; and OUTPUTS,
-// SPLITS, VECTOR, ROWS, PASSES, SHARED, DEPTH, THREADS and COMPLEX, which product.cuh and states.cuh
-// do.
+// SPLITS, VECTOR, ROWS, PASSES, SHARED, DEPTH, THREADS and COMPLEX, which product.cuh and
+// states.cuh do.
 #pragma once
 
 #include "activations.cuh"
