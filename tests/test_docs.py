@@ -172,6 +172,9 @@ def test_numbers_of_the_readme_are_those_of_the_results() -> None:
     counts = re.search(r"(\d+) published numbers measured", results)
     assert counts is not None
     assert f"Of the published numbers {counts[1]} have been measured" in text
+    places = re.search(r"printed in (\d+) places", results)
+    assert places is not None
+    assert f"print in {places[1]} places" in text
     for words in ("better", "within spread", "worse", "from one seed"):
         count = re.search(rf"(\d+) {words}", results)
         assert count is not None

@@ -325,8 +325,18 @@ class Report:
     @property
     def tally(self) -> dict[str, int]:
         """How many published numbers have which outcome, in runs with unchanged settings."""
-        verdicts = [line.verdict for row in self.rows if not row.changes for line in row.lines]
+        verdicts = [line.verdict for line in self._judged]
         return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+
+    @property
+    def places(self) -> int:
+        """In how many tables and texts these numbers are printed: papers repeat each other."""
+        return sum(len(line.published.sources) for line in self._judged if line.published)
+
+    @property
+    def _judged(self) -> list[Line]:
+        lines = (line for row in self.rows if not row.changes for line in row.lines)
+        return [line for line in lines if line.verdict]
 
     @property
     def sentence(self) -> str:
@@ -335,8 +345,8 @@ class Report:
         total = sum(self.tally.values())
         if total:
             fates = ", ".join(f"{count} {verdict}" for verdict, count in self.tally.items())
-            words += f" {counted(total, 'published number')} measured with the recipe's settings: "
-            words += f"{fates}."
+            words += f" {counted(total, 'published number')} measured with the recipe's settings, "
+            words += f"printed in {counted(self.places, 'place')}: {fates}."
         others = sum(
             line.published is not None and line.mean is not None
             for row in self.rows

@@ -119,6 +119,9 @@ def test_the_tally_counts_what_kept_its_settings(runs: Path) -> None:
         "worse": 0,
         "from one seed": 2,
     }
+    # the one of MNIST is in a second paper too
+    assert report.places == 5
+    assert "4 published numbers measured with the recipe's settings, printed in" in report.sentence
     assert "1 number measured with other settings" in report.sentence
     assert "4 runs not finished or damaged" in report.sentence
 
