@@ -1,6 +1,7 @@
 """What the kernels that follow an eigenpair compute, in torch: for tests without a GPU."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from cayley.parametrizations.eigenvalue import tracker
 from cayley.parametrizations.eigenvalue.dominant import Event
 from cayley.parametrizations.eigenvalue.tracker import ROUGH, Status
 
-__all__ = ["inverse_iteration", "on_cpu", "write_answer"]
+__all__ = ["crowd", "inverse_iteration", "on_cpu", "write_answer"]
 
 # As in pencil.cu: how often the matrix of the inverse iteration is squared, how much its shift is
 # off the estimate, lest it be singular, and the relative imaginary part of what counts as real.
@@ -25,6 +26,16 @@ def on_cpu(patch: pytest.MonkeyPatch) -> None:
     """Let trackers take these in the place of kernels."""
     patch.setattr(tracker, "inverse_iteration", inverse_iteration)
     patch.setattr(tracker, "write_answer", write_answer)
+
+
+def crowd(s: int, steps: int) -> Iterator[Tensor]:
+    """Matrices with many eigenvalues of almost the same modulus, each far from the one before."""
+    angles, radii = math.pi * torch.rand(s // 2), torch.linspace(1.05, 0.9, s // 2)
+    parts = torch.polar(radii, angles)
+    T = torch.block_diag(*torch.view_as_real(torch.stack((parts, 1j * parts), -1)).mT)
+    for _ in range(steps):
+        yield T.float().double()
+        T = T + 0.05 * torch.randn(s, s) / s**0.5
 
 
 def inverse_iteration(gram: Tensor, lead: Tensor, terms: int) -> InverseIteration:
@@ -108,5 +119,6 @@ def write_answer(
         "latched": latched,
         "streak": status[9].clone(),
         "terms": terms,
+        "crowded": status[11].clone(),
     }
     status.copy_(torch.stack([torch.as_tensor(value).double() for value in Status(**fields)]))

@@ -58,10 +58,11 @@ def dominant_eigenpair(
     .. math:: T u = \lambda u, \qquad v^* T = \lambda v^*, \qquad \rho(T) = |\lambda|
 
     Subspace iteration on :math:`T` and on :math:`T^\top`, each starting from the k vectors of the
-    previous call, see :func:`~.eigenvalue.subspace.follow`: some products with T, some
-    Rayleigh–Ritz steps, and a correction of the first pair alone. The result is trusted if its two
-    residuals are small compared with the distance to the other Ritz values, and if each of these,
-    including its error, is smaller than :math:`|\lambda|`; otherwise all eigenvalues are computed.
+    previous call, see :func:`~.eigenvalue.subspace.follow`: some products with T or with powers of
+    it, some Rayleigh–Ritz steps, and a correction of the first pair alone. The result is trusted if
+    its two residuals are small compared with the distance to the other Ritz values, and if each of
+    these, including its error, is smaller than :math:`|\lambda|`; otherwise all eigenvalues are
+    computed.
 
     The vectors belong to the k largest eigenvalues, so a growing eigenvalue is among them long
     before it is the largest; when it overtakes, only the order of the Ritz values changes. An
@@ -73,9 +74,9 @@ def dominant_eigenpair(
 
     Note:
         How much work this is depends on T, so it waits for the GPU: at the start, at every
-        Rayleigh–Ritz step (mostly one), and at the end. The vectors stay on T's device; the k × k
-        eigenproblems are solved on the CPU. The second derivative of ρ is correct, but costs a full
-        decomposition.
+        Rayleigh–Ritz step (mostly one or two), and at the end. The vectors stay on T's device; the
+        k × k eigenproblems are solved on the CPU. The second derivative of ρ is correct, but costs
+        a full decomposition.
 
     Arguments:
         T: The matrix, real, (s, s).
@@ -175,11 +176,12 @@ def _decompose(T: Tensor, k: int) -> tuple[Answer, bool]:
         theta, E = torch.linalg.eig(host)
         order = order_of(theta)
         theta, E = theta[order], E[:, order]
-        right = torch.linalg.qr(torch.where(theta.imag < 0, E.imag, E.real)[:, :k]).Q
-        # rows of the inverse are left eigenvectors; if there is no inverse, any start will do
-        rows = torch.linalg.solve_ex(E.mT, torch.eye(len(E), k).to(E)).result
-        left = torch.where(theta[:k].imag < 0, rows.imag, rows.real)
-        left = torch.linalg.qr(left).Q if left.isfinite().all() else right
+        # of a pair, the real and the imaginary part; k rows of the inverse for the left side
+        basis = torch.where(theta.imag < 0, E.imag, E.real)
+        right = torch.linalg.qr(basis[:, :k]).Q
+        rows = torch.linalg.solve_ex(basis.mT, torch.eye(len(E), k).to(basis)).result
+        # if there is no inverse, any start will do
+        left = torch.linalg.qr(rows).Q if rows.isfinite().all() else right
         right, left = right.to(A.device), left.to(A.device)
     eigenvalue = complex(theta[0])
     generator = torch.Generator("cpu").manual_seed(len(A))

@@ -5,34 +5,40 @@ pairs span, and stores a complex vector as two real rows, so that the large prod
 """
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "GROWTH",
     "Candidate",
     "Eigenpair",
     "RitzProblem",
     "candidate",
     "follow",
+    "growth",
+    "is_ahead",
     "order_of",
     "ritz_problem",
     "sharpen",
     "stands_alone",
 ]
 
-# Limits of one call: Rayleigh–Ritz steps; products before the first and before any other;
+# Before each Rayleigh–Ritz step: products, and how often the matrix is squared before these;
 # products between two orthogonalisations; terms of the series that corrects one eigenvector.
-CYCLES = 8
-PRODUCTS = 4, 8
+CYCLES = (4, 0), (8, 0), (1, 4), (1, 1), (1, 1), (1, 1)
 STRETCH = 4
 TERMS = 32
 # Relative errors of an eigenvalue: if its eigenvectors are not needed, and before its correction.
 ROUGH = 1.5e-7
-NEAR = 1e-5
+NEAR = 1e-4
 # The residual, in units of the spectral radius, above which a Ritz vector counts as a mixture.
 BLUR = 0.1
+# Mixtures are no reason for doubt if the second half of the columns has grown less than this,
+# compared with the first: an eigenvalue as large as the first would have grown as much.
+GROWTH = 0.05
 
 
 class Eigenpair(NamedTuple):
@@ -74,9 +80,11 @@ class Candidate(NamedTuple):
         tolerance: What that has to be for good eigenvectors.
         bound, estimate: How far θ may be off, and how far it probably is.
         tied: Whether another eigenvalue may be as large.
-        ratio: By how much a product shortens what is outside the bases.
+        blurred: Whether several vectors of the second half are mixtures, which may hide one.
+        ratio: The modulus of the middle Ritz value, in units of |θ|: by at least this much a
+            product shortens what is outside the bases.
         inverse: That of WᵀV.
-        right, left: Real bases in terms of V and W, θ first, then by falling modulus.
+        right, left: All eigenvalues, their vectors in terms of V and W, and the one of θ.
     """
 
     eigenvalue: complex
@@ -87,10 +95,11 @@ class Candidate(NamedTuple):
     bound: float
     estimate: float
     tied: bool
+    blurred: bool
     ratio: float
     inverse: Tensor
-    right: Tensor
-    left: Tensor
+    right: tuple[Tensor, Tensor, Tensor]
+    left: tuple[Tensor, Tensor, Tensor]
 
 
 def follow(
@@ -98,7 +107,10 @@ def follow(
 ) -> tuple[Eigenpair | None, Tensor, Tensor, bool]:
     r"""Eigenvalue of largest modulus and its eigenvectors, by subspace iteration on both sides.
 
-    A few products with A on one side and :math:`A^\top` on the other, then two Rayleigh–Ritz steps.
+    A few products with A on one side and :math:`A^\top` on the other, then two Rayleigh–Ritz steps;
+    if these do not settle it, more and more products. In a crowd of eigenvalues of almost the same
+    modulus hundreds are needed, so A is squared again and again: :math:`A^{128}` takes seven large
+    products, and serves both sides.
     The eigenvalues θ of :math:`V^\top A V` stay within the norm of A, and show which eigenvalues
     there are. Those of the pencil :math:`W^\top A V - \theta\, W^\top V` refine them: their error
     is only :math:`r_u r_v / (c\, d)`, with the norms of the right and the left residual, the
@@ -110,8 +122,8 @@ def follow(
     .. math:: u + \Pi \sum_{i<n} \frac{A^i}{\theta^{i+1}} \varrho, \qquad
               \Pi = I - V (W^\top V)^{-1} W^\top
 
-    has a residual like that after n more products, but takes products with one vector only. If too
-    many would be needed, inverse iteration is used instead.
+    has a residual like that after n more products, but takes products with one vector only. If that
+    is not enough, inverse iteration is used.
 
     Arguments:
         A: The matrix, real, (s, s).
@@ -133,49 +145,73 @@ def follow(
         (1.0, torch.Size([100, 8]))
     """
     tied = False
-    for cycle in range(CYCLES):
-        products = PRODUCTS[min(cycle, 1)]
-        V, W = _power(A, V, products), _power(A.mT, W, products)
+    for basis, left_basis, grown in _bases(A, V, W):
+        V, W = basis, left_basis
         AV, AW = A @ V, A.mT @ W
         found = candidate(_orthonormal_problem(V, W, AV, AW), eps)
         if found is None:
             return None, V, W, False
-        tied, rho = found.tied, abs(found.eigenvalue)
+        tied = found.tied or (found.blurred and float(grown) > GROWTH)
+        rho = abs(found.eigenvalue)
         if not tied and found.estimate <= NEAR * rho:
             rough = lax and rho + found.bound < 1
             excess = (found.estimate / (ROUGH * rho)) ** 0.5
             if not rough:
                 excess = max(excess, found.residual / found.tolerance)
             terms = _terms(excess, found.ratio)
-            if rough or terms <= TERMS:
-                inverse, terms = found.inverse.to(A), min(terms, TERMS)
-                u = _correct(A, V, AV, W, inverse, found.x, found.eigenvalue, terms)
-                v = _correct(A.mT, W, AW, V, inverse.mT, found.z, found.eigenvalue, terms)
-                pair = _quotient(A, u, v)
-            else:
-                y, z = (B @ x.real.to(B) for B, x in ((V, found.x), (W, found.z)))
-                pair = sharpen(A, found.eigenvalue, y, z)
-            if rough:
-                good = pair.r_u * pair.r_v <= ROUGH * rho**2 * pair.c
-            else:
-                good = max(pair.r_u, pair.r_v) <= found.tolerance and pair.c > eps**0.5
-            if good and abs(pair.eigenvalue - found.eigenvalue) <= found.bound + 16 * eps * rho:
-                right, left = V @ found.right.to(V), W @ found.left.to(W)
-                columns = 2 if pair.eigenvalue.imag else 1
-                return pair, _lead(pair.u, right, columns), _lead(pair.v, left, columns), False
-            if not rough and terms > TERMS:
-                return None, V, W, False
-        V, W = AV, AW
+            for pair in _corrections(A, (V, AV, W, AW), found, terms, rough=rough):
+                if rough:
+                    good = pair.r_u * pair.r_v <= ROUGH * rho**2 * pair.c
+                else:
+                    good = max(pair.r_u, pair.r_v) <= found.tolerance and pair.c > eps**0.5
+                if good and abs(pair.eigenvalue - found.eigenvalue) <= found.bound + 16 * eps * rho:
+                    right, left = (
+                        X @ _real_basis(*side).to(X)
+                        for X, side in ((V, found.right), (W, found.left))
+                    )
+                    columns = 2 if pair.eigenvalue.imag else 1
+                    return pair, _lead(pair.u, right, columns), _lead(pair.v, left, columns), False
     return None, V, W, tied
 
 
-def _power(A: Tensor, Y: Tensor, n: int) -> Tensor:
-    """An orthonormal basis of AⁿY."""
-    for _ in range(n // STRETCH):
-        for _ in range(STRETCH):
-            Y = A @ Y
-        Y = torch.linalg.qr(Y).Q
-    return Y
+def _corrections(
+    A: Tensor, bases: tuple[Tensor, ...], found: Candidate, terms: int, *, rough: bool
+) -> Iterator[Eigenpair]:
+    """The pair, corrected by a series of so many terms; then, unless rough, by inverse iteration.
+
+    The bases are V, AV, W and AᵀW. The number of terms is a guess, and in a crowd often too small.
+    """
+    V, AV, W, AW = bases
+    if rough or terms <= TERMS:
+        inverse, terms = found.inverse.to(A), min(terms, TERMS)
+        u = _correct(A, V, AV, W, inverse, found.x, found.eigenvalue, terms)
+        v = _correct(A.mT, W, AW, V, inverse.mT, found.z, found.eigenvalue, terms)
+        yield _quotient(A, u, v)
+    if not rough:
+        y, z = (B @ x.real.to(B) for B, x in ((V, found.x), (W, found.z)))
+        yield sharpen(A, found.eigenvalue, y, z)
+
+
+def _bases(A: Tensor, V: Tensor, W: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Orthonormal bases after more and more products, and how much their second halves have grown.
+
+    The growth is that since the start, compared with the column that has grown most, see
+    :func:`growth`.
+    """
+    P, half = A, V.shape[1] // 2
+    sizes = A.new_ones(2, V.shape[1])
+    for products, squarings in CYCLES:
+        for _ in range(squarings):
+            P = P @ P
+            # lest high powers be too large or too small for numbers
+            P = P / torch.linalg.matrix_norm(P)
+        for n in range(1, products + 1):
+            V, W = P @ V, P.mT @ W
+            if n % STRETCH == 0 or n == products:
+                (V, R), (W, S) = torch.linalg.qr(V), torch.linalg.qr(W)
+                sizes = sizes * torch.stack((R.diagonal(), S.diagonal())).abs()
+                sizes = sizes / sizes.amax(1, keepdim=True)
+        yield V, W, sizes[:, half:].amax()
 
 
 def _orthonormal_problem(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> RitzProblem:
@@ -183,6 +219,24 @@ def _orthonormal_problem(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> RitzPr
     R, S = torch.addmm(AV, V, H, alpha=-1), torch.addmm(AW, W, K, alpha=-1)
     parts = (H, R.mT @ R, K, S.mT @ S, W.mT @ V, W.mT @ AV)
     return RitzProblem(*torch.stack(parts).to("cpu", torch.float64))
+
+
+def is_ahead(P: RitzProblem, theta: complex) -> bool:
+    """Whether every other Ritz value, plus its own residual, is below |θ| in modulus.
+
+    Then a :func:`candidate`, which takes four times as long, has no rivals.
+
+    Arguments:
+        P: The problem; one that is not finite has no answer.
+        theta: The eigenvalue that is followed, in the units of A.
+    """
+    if not P.H.isfinite().all():
+        return False
+    ritz, E = torch.linalg.eig(P.H)
+    reach = ritz.abs() + _residuals(ritz, E, P.H, P.H_out)
+    for mate in (theta, theta.conjugate()):
+        reach[(ritz - mate).abs().argmin()] = 0.0
+    return bool(reach.max() < abs(theta))
 
 
 def candidate(P: RitzProblem, eps: float) -> Candidate | None:
@@ -233,11 +287,12 @@ def candidate(P: RitzProblem, eps: float) -> Candidate | None:
         tolerance=max(0.5 * eps**0.5 * float(distance[j]), 16 * eps * rho),
         bound=float(bound[j]),
         estimate=float(r_x[j] * r_z[j] / (c[j] * rho)) if better[j] else math.inf,
-        tied=bool((rivals & ~second).any()) or mixtures > 2,
-        ratio=float(ritz[-1].abs()) / rho,
+        tied=bool((rivals & ~second).any()),
+        blurred=mixtures > 2,
+        ratio=float(ritz[len(ritz) // 2].abs()) / rho,
         inverse=inverse,
-        right=_real_basis(ritz, E, theta[j]),
-        left=_real_basis(q, Z, refined[j]),
+        right=(ritz, E, theta[j]),
+        left=(q, Z, refined[j]),
     )
 
 
@@ -403,6 +458,18 @@ def stands_alone(gram: Tensor, theta: complex) -> bool:
     own = [min(ritz, key=lambda value: abs(value - mate)) for mate in (theta, theta.conjugate())]
     others = [abs(value) for value in ritz if value not in own]
     return max(others, default=0.0) + max(out, 0.0) ** 0.5 < abs(theta)
+
+
+def growth(gram: Tensor) -> float:
+    """How much the second half of the columns has grown, compared with the first.
+
+    Arguments:
+        gram: All inner products of V, W, AV and AᵀW, with V and W powers of A and of Aᵀ times
+            orthonormal columns.
+    """
+    G = _blocks(gram)
+    sizes = torch.linalg.cholesky_ex(torch.stack((G[0, 0], G[1, 1]))).L.diagonal(dim1=-2, dim2=-1)
+    return float((sizes[:, sizes.shape[1] // 2 :].amax(1) / sizes.amax(1)).amax())
 
 
 def _blocks(gram: Tensor) -> Tensor:

@@ -23,8 +23,11 @@ from cayley.parametrizations.eigenvalue.dominant import (
     followed_columns,
 )
 from cayley.parametrizations.eigenvalue.subspace import (
+    GROWTH,
     Candidate,
     candidate,
+    growth,
+    is_ahead,
     ritz_problem,
     stands_alone,
 )
@@ -35,10 +38,14 @@ __all__ = ["Following", "Status", "Tracker"]
 # call later, all eigenvalues in the space of the columns every CHECK calls, and those of T every
 # AUDIT calls.
 CALM = 8
+# How many of these have to be in a row until a step does no more than a change like the last needs.
+SETTLED = 3
 CHECK = 16
 AUDIT = 8192
 # How often tracking is repeated from the last result, if that was waited for and is not good.
-TRIES = 6
+TRIES = 4
+# The modulus of the middle one of the eigenvalues, in units of ρ, from which on they are a crowd.
+CROWD = 0.87
 # How far θ may be from the eigenvalue in the space of the columns, beyond that one's error bound.
 NEAR = 1e-5
 # The residual that decides between little and much work.
@@ -58,15 +65,18 @@ class Work(NamedTuple):
     Attributes:
         products: With all columns, before anything else.
         terms: The terms of the series that corrects the eigenvectors.
+        squarings: How often the matrix is squared for these products.
     """
 
     products: int
     terms: int
+    squarings: int = 0
 
 
 LITTLE, MUCH = Work(3, 4), Work(3, 24)
-# For a matrix that has changed so much that other eigenvectors have to enter the columns.
-MOST = Work(8, 24)
+# For a matrix that has changed so much that other eigenvectors have to enter the columns, and for
+# one with so many eigenvalues of almost the same modulus that few products change little.
+MORE, MOST = Work(8, 24), Work(1, 4, 6)
 
 
 class Following(NamedTuple):
@@ -117,6 +127,7 @@ class Status(NamedTuple):
         latched: Whether the latch is closed.
         streak: How many good results in a row were waited for.
         terms: The number of terms of the series.
+        crowded: Whether many eigenvalues were almost as large, when last looked at.
     """
 
     real: float
@@ -130,6 +141,7 @@ class Status(NamedTuple):
     latched: float
     streak: float
     terms: float
+    crowded: float
 
     @property
     def eigenvalue(self) -> complex:
@@ -156,11 +168,29 @@ class Status(NamedTuple):
     @property
     def next_work(self) -> Work:
         """The work that a change like the last one needs."""
+        if self.streak < SETTLED:
+            return MOST if self.crowded else MORE
         if not self.terms or not self.start > 0:
             return MUCH
         # each term reduces the residual by about the same factor
         shortened = (max(self.r_u, self.r_v) / self.start) ** (LITTLE.terms / self.terms)
         return LITTLE if self.start * shortened <= FINE else MUCH
+
+
+class Look(NamedTuple):
+    """What the inner products of a step say about the eigenvalue that it tracked.
+
+    Attributes:
+        largest: Whether no other in the space of the columns is as large.
+        other: The largest one there, if it is another one and larger than all others.
+        crowded: Whether many of them are almost as large.
+        grown: How much the second half of the columns has grown.
+    """
+
+    largest: bool
+    other: Candidate | None = None
+    crowded: bool = False
+    grown: float = 1.0
 
 
 class Track(NamedTuple):
@@ -183,7 +213,9 @@ class Track(NamedTuple):
     iteration: InverseIteration
 
 
-def track(A: Tensor, columns: Tensor, lead: Tensor, products: int, terms: int) -> Track:
+def track(
+    A: Tensor, columns: Tensor, lead: Tensor, products: int, terms: int, squarings: int = 0
+) -> Track:
     r"""Eigenvectors of a matrix that is not far from one whose eigenvectors are known.
 
     With the columns V and W of both sides after some products with A and :math:`A^\top`, let
@@ -216,23 +248,27 @@ def track(A: Tensor, columns: Tensor, lead: Tensor, products: int, terms: int) -
         lead: The coordinates of the two eigenvectors in these, as rows, float64, (2, 2, k).
         products: How often A is applied to the columns before anything else.
         terms: The number of terms of the series, at least 1.
+        squarings: How often A is squared before these products.
 
     Returns:
         The eigenvectors, and what is known about their accuracy.
     """
-    X = columns
+    power = A[0]
+    for _ in range(squarings):
+        power = power @ power
+    X, P = columns, torch.stack((power, power.mT)) if squarings else A
     for _ in range(products):
-        X = A @ X
+        X = P @ X
     AX = A @ X
     Y = torch.cat((*X, *AX), 1)
     gram = Y.mT @ Y
     found = inverse_iteration(gram, lead, terms)
     u = found.rows @ X.mT
     residual = torch.baddbmm(found.rows @ AX.mT, found.turn.expand(2, -1, -1), u, alpha=-1)
-    powers = [residual]
+    parts = [residual]
     for _ in range(terms - 1):
-        powers.append(powers[-1] @ A.mT)
-    step = found.weights.expand(2, -1, -1) @ torch.cat(powers, 1)
+        parts.append(parts[-1] @ A.mT)
+    step = found.weights.expand(2, -1, -1) @ torch.cat(parts, 1)
     u = u + step
     columns = torch.baddbmm(X, step.mT, found.dual) @ found.basis
     return Track(u, u @ A.mT, residual, columns, gram, found)
@@ -323,7 +359,8 @@ class Tracker:
 
     - the first results, until ``CALM`` good ones in a row, are waited for and checked immediately.
       If a result is not good, or the space of the columns has a larger eigenvalue, tracking is
-      repeated from there; after ``TRIES`` attempts
+      repeated from there, with a high power of T if many eigenvalues are almost as large: a few
+      products do not separate these; after ``TRIES`` attempts
       :func:`~.eigenvalue.dominant.dominant_eigenpair` takes over;
     - after that, the residuals of a result are checked in the next call, when they have long
       arrived, and the eigenvalues in the space of the columns every ``CHECK`` calls. If a result
@@ -363,7 +400,7 @@ class Tracker:
         due = status.seen % AUDIT == 0
         streak = min(status.streak, CALM - 1)
         if status.streak >= CALM and not due:
-            checked = status.seen % CHECK != 0 or self._look(status, state)[0]
+            checked = status.seen % CHECK != 0 or self._look(status, state).largest
             if status.calm and checked:
                 stage.step(T, status.next_work)
                 self._post(stage, status.seen + 1)
@@ -373,28 +410,30 @@ class Tracker:
                 state.counts[Event.LATE] += 1
                 streak = 0
         if status.eigenvalue and cmath.isfinite(status.eigenvalue) and not due:
-            right, left, latched, counts = (buffer.clone() for buffer in state[:4])
-            for tries, work in enumerate((status.next_work, *[MOST] * (TRIES - 1))):
-                # a call is counted once, and its last result closes the latch
-                state.latched.copy_(latched)
-                state.counts.copy_(counts)
+            latched, counts = state.latched.clone(), state.counts.clone()
+            work, grown = status.next_work, 1.0
+            for tries in range(TRIES):
                 stage.step(T, work)
                 self._posted = None
                 found = self._status(state)
-                if not found.vectors:
-                    continue
-                largest, other = self._look(found, state)
-                if largest and found.good:
+                look = self._look(found, state, grown)
+                if look.largest and found.good:
                     # a second attempt starts at T itself, so it does not show how T changes
                     streak = streak + 1 if found.calm and tries == 0 else 0
-                    _write(state.status, streak=streak)
+                    _write(state.status, streak=streak, crowded=look.crowded)
                     stage.status.copy_(state.status, non_blocking=True)
                     self._post(stage, found.seen)
                     return stage.answer.clone()
-                if other is not None:
-                    _turn_to(other, found.scale, state)
-            for buffer, value in zip(state, (right, left, latched, counts), strict=False):
-                buffer.copy_(value)
+                # a call is counted once, and its last result closes the latch
+                state.latched.copy_(latched)
+                state.counts.copy_(counts)
+                again = MOST if look.crowded else MORE
+                # without vectors the columns stay, and the same work would find the same
+                if not found.vectors and again == work:
+                    break
+                work, grown = again, look.grown
+                if look.other is not None:
+                    _turn_to(look.other, found.scale, state)
         return self._anew(T, state, eps)
 
     def _anew(self, T: Tensor, state: Following, eps: float) -> Tensor:
@@ -421,22 +460,32 @@ class Tracker:
         return torch.cat((f.real, -f.imag, u.real, u.imag, denominator[None]))
 
     @_one_thread()
-    def _look(self, status: Status, state: Following) -> tuple[bool, Candidate | None]:
-        """Whether no eigenvalue in the space of the columns is as large as the tracked one.
+    def _look(self, status: Status, state: Following, grown: float = 1.0) -> Look:
+        """The tracked eigenvalue among those in the space of the columns.
 
-        Also the largest one there, if it is larger than all others.
+        Arguments:
+            status: That of the step.
+            state: Its buffers.
+            grown: How much the second half of the columns had grown before, see
+                :func:`~.eigenvalue.subspace.growth`.
         """
         gram, followed = self._read(state.gram), status.eigenvalue / status.scale
         if not gram.isfinite().all():
-            return False, None
-        if stands_alone(gram, followed):
-            return True, None
-        found = candidate(ritz_problem(gram), torch.finfo(torch.float32).eps)
-        if found is None or found.tied:
-            return False, None
+            return Look(False)
+        if status.vectors and stands_alone(gram, followed):
+            return Look(True)
+        problem = ritz_problem(gram)
+        if status.vectors and is_ahead(problem, followed):
+            return Look(True)
+        found = candidate(problem, torch.finfo(torch.float32).eps)
+        if found is None:
+            return Look(False)
+        crowded, grown = found.ratio > CROWD, grown * growth(gram)
+        if not status.vectors or found.tied or (found.blurred and grown > GROWTH):
+            return Look(False, None, crowded, grown)
         off = abs(found.eigenvalue - followed)
         largest = off <= found.bound + NEAR * abs(found.eigenvalue)
-        return largest, None if largest else found
+        return Look(largest, None if largest else found, crowded, grown)
 
     def _post(self, stage: _Stage, seen: float) -> None:
         """Remember what is being copied to the CPU: the status, and the gram if it is checked."""

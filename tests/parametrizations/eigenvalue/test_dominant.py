@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from eigenpairs import crowd
 from torch import Tensor
 
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization
@@ -179,6 +180,16 @@ def test_crowded_spectrum(lax: bool) -> None:
                 exact
             )
     assert follow.counts[Event.FOLLOWED] >= 27, follow.counts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_crowd_takes_powers_instead_of_decompositions(dtype: torch.dtype) -> None:
+    follow = Follower(S, dtype)
+    for T in crowd(S, 16):
+        rho, *_ = follow(T.to(dtype))
+        exact = torch.linalg.eigvals(T).abs().max()
+        torch.testing.assert_close(rho.double(), exact, rtol=1e-6, atol=0)
+    assert follow.counts[Event.FOLLOWED] == 15, follow.counts
 
 
 def test_audit() -> None:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from cayley.parametrizations.eigenvalue.subspace import (
     follow,
+    growth,
+    is_ahead,
     order_of,
     regular_factors,
     ritz_problem,
@@ -105,6 +107,41 @@ def test_slow_products_end_in_good_vectors(dtype: torch.dtype) -> None:
     assert pair is not None
     assert abs(pair.eigenvalue) == pytest.approx(1.05, rel=max(1e-12, 4 * eps))
     assert max(residuals(A, pair.eigenvalue, pair.u, pair.v)) < eps**0.5
+
+
+@dtypes
+@pytest.mark.parametrize("low", [0.8, 0.9])
+def test_a_crowd_is_separated_by_powers(dtype: torch.dtype, low: float) -> None:
+    """All moduli within 20 or 10 %, and a start that is not near: hundreds of products."""
+    moduli, angles = torch.linspace(1.05, 1.05 * low, S // 2), torch.rand(S // 2) * math.pi
+    blocks = [rotation(a, b) for a, b in zip(moduli.tolist(), angles.tolist(), strict=True)]
+    P = torch.eye(S) + 0.3 * torch.randn(S, S) / S**0.5
+    inverse = torch.linalg.inv(P)
+    A, eps = (P @ torch.block_diag(*blocks) @ inverse).to(dtype), torch.finfo(dtype).eps
+    V, W = (X[:, :K] + 0.3 * torch.randn(S, K) / S**0.5 for X in (P, inverse.mT))
+    pair, *_ = follow(A, V.to(dtype), W.to(dtype), eps=eps, lax=False)
+    assert pair is not None
+    assert abs(pair.eigenvalue) == pytest.approx(1.05, rel=max(1e-12, 8 * eps))
+    assert max(residuals(A, pair.eigenvalue, pair.u, pair.v)) < eps**0.5
+
+
+def test_is_ahead() -> None:
+    """By its distance to each other Ritz value; not if one of these is that uncertain."""
+    A = torch.cat((torch.tensor([1.0, 0.7]), torch.linspace(0.25, 0.01, 30))).diag()
+    V = torch.linalg.qr(torch.eye(32)[:, :8] + 0.01 * torch.randn(32, 8)).Q
+    Y = torch.cat((V, V, A @ V, A.mT @ V), 1)
+    assert is_ahead(ritz_problem(Y.mT @ Y), 1 + 0j)
+    A[9:, 1] = 0.5 / math.sqrt(23)
+    Y = torch.cat((V, V, A @ V, A.mT @ V), 1)
+    assert not is_ahead(ritz_problem(Y.mT @ Y), 1 + 0j)
+    assert not is_ahead(ritz_problem(torch.zeros(32, 32)), 1 + 0j)
+
+
+def test_growth_is_that_of_the_smaller_eigenvalues() -> None:
+    A = torch.cat((torch.tensor([1.0, 1.0, 0.9, 0.8]), torch.linspace(0.2, 0.1, 28))).diag()
+    V = torch.linalg.matrix_power(A, 4) @ torch.eye(32)[:, :4]
+    Y = torch.cat((V, V, A @ V, A.mT @ V), 1)
+    assert growth(Y.mT @ Y) == pytest.approx(0.9**4)
 
 
 def test_gives_up_on_ties() -> None:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from eigenpairs import on_cpu
+from eigenpairs import crowd, on_cpu
 from torch import Tensor
 
 from cayley.cache import Cache
@@ -17,7 +17,10 @@ from cayley.parametrizations.eigenvalue.tracker import (
     CALM,
     CHECK,
     LITTLE,
+    MORE,
+    MOST,
     MUCH,
+    SETTLED,
     Following,
     Status,
     Track,
@@ -344,6 +347,16 @@ def test_another_eigenvalue_that_has_become_larger_is_turned_to(
     assert len(waited) == 1
 
 
+def test_a_crowd_is_tracked_without_a_decomposition(device: str, waited: list[Tensor]) -> None:
+    """Few products never separate these eigenvalues; powers of T do."""
+    follow = Follower(device)
+    for T in crowd(S, 16):
+        follow(T)
+        assert follow.rho == pytest.approx(radius(T), rel=1e-6)
+    assert follow.count(Event.FOLLOWED) == 15
+    assert len(waited) <= 3
+
+
 K = 32
 REAL = torch.tensor([[-1.1]])
 PAIR = torch.tensor([[0.7, -0.9], [0.9, 0.7]])
@@ -450,14 +463,32 @@ def test_dependent_columns_are_not_sound() -> None:
 
 
 def test_more_terms_where_the_residual_falls_slowly() -> None:
-    slow = Status(*(1.0, 0.0, 1e-4, 1e-4, 1e-3, 1.0, 1.0, 9.0, 1.0, 8.0, 24.0))
+    slow = Status(*(1.0, 0.0, 1e-4, 1e-4, 1e-3, 1.0, 1.0, 9.0, 1.0, 8.0, 24.0, 0.0))
     assert slow.next_work == MUCH
     assert slow._replace(r_u=1e-7, r_v=1e-7, start=1e-4).next_work == LITTLE
     assert slow._replace(terms=0.0).next_work == MUCH
 
 
+def test_more_work_until_results_are_calm() -> None:
+    """That a result was good with much work does not mean that it will be with little."""
+    status = Status(*(1.0, 0.0, 1e-7, 1e-7, 1e-4, 1.0, 1.0, 9.0, 1.0, 0.0, 24.0, 0.0))
+    assert status.next_work == MORE
+    assert status._replace(crowded=1.0).next_work == MOST
+    assert status._replace(crowded=1.0, streak=SETTLED).next_work == LITTLE
+
+
+@pytest.mark.usefixtures("cpu")
+def test_squarings_are_products() -> None:
+    T = matrix(PAIR.double())
+    columns, lead, rho = exact_start(T + 1e-2 * torch.randn(S, S) / S**0.5)
+    A = torch.stack((T, T.mT)) / rho
+    one, other = track(A, columns, lead, 1, 4, 3), track(A, columns, lead, 8, 4)
+    torch.testing.assert_close(one.gram, other.gram)
+    torch.testing.assert_close(one.u, other.u)
+
+
 def test_quality() -> None:
-    status = Status(*(2.0, 0.0, 1e-4, 1e-4, 1e-3, 1.0, 1.0, 9.0, 1.0, 8.0, 4.0))
+    status = Status(*(2.0, 0.0, 1e-4, 1e-4, 1e-3, 1.0, 1.0, 9.0, 1.0, 8.0, 4.0, 0.0))
     assert status.good
     assert status.calm
     assert not status._replace(r_u=6e-4, r_v=6e-4).calm
