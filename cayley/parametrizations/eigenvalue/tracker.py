@@ -417,7 +417,9 @@ class Tracker:
                 self._posted = None
                 found = self._status(state)
                 look = self._look(found, state, grown)
-                if look.largest and found.good:
+                # the estimate of the error takes other eigenvalues to be far away
+                good = found.calm if look.crowded else found.good
+                if look.largest and good:
                     # a second attempt starts at T itself, so it does not show how T changes
                     streak = streak + 1 if found.calm and tries == 0 else 0
                     _write(state.status, streak=streak, crowded=look.crowded)
