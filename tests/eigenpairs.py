@@ -117,8 +117,8 @@ def write_answer(
         "scale": scale,
         "seen": counts.sum(),
         "latched": latched,
-        "streak": status[9].clone(),
         "terms": terms,
-        "crowded": status[11].clone(),
     }
-    status.copy_(torch.stack([torch.as_tensor(value).double() for value in Status(**fields)]))
+    kept = dict(zip(Status._fields, status.clone(), strict=True))
+    values = Status(**kept | fields)
+    status.copy_(torch.stack([torch.as_tensor(value).double() for value in values]))

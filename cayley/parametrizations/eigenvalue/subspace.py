@@ -16,14 +16,15 @@ __all__ = [
     "Candidate",
     "Eigenpair",
     "RitzProblem",
+    "Rival",
     "candidate",
     "follow",
     "growth",
     "is_ahead",
     "order_of",
     "ritz_problem",
+    "rival",
     "sharpen",
-    "stands_alone",
 ]
 
 # Before each Rayleigh–Ritz step: products, and how often the matrix is squared before these;
@@ -440,24 +441,36 @@ def ritz_problem(gram: Tensor) -> RitzProblem:
     )
 
 
-def stands_alone(gram: Tensor, theta: complex) -> bool:
-    """Whether every other Ritz value, plus the largest residual, is below |θ| in modulus.
+class Rival(NamedTuple):
+    """The Ritz values other than the one of an eigenvalue, in units of its modulus.
 
-    This is quick, and enough if an eigenvalue is far ahead of the others.
+    Attributes:
+        modulus: The largest modulus.
+        reach: The same plus the largest residual: no eigenvalue near them is larger.
+    """
+
+    modulus: float
+    reach: float
+
+
+def rival(gram: Tensor, theta: complex) -> Rival:
+    """How near others come to an eigenvalue that is followed.
+
+    This is quick, and says enough if the eigenvalue is far ahead of the others.
 
     Arguments:
         gram: All inner products of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
-        theta: The eigenvalue that is followed, in the units of A.
+        theta: The eigenvalue that is followed, in the units of A; not 0.
     """
     G, right = _blocks(gram), _orthonormal(gram, 0)
     H = right @ G[0, 2] @ right.mT
     if not H.isfinite().all():
-        return False
+        return Rival(math.inf, math.inf)
     out = float(torch.linalg.eigvalsh(right @ G[2, 2] @ right.mT - H.mT @ H)[-1])
     ritz = torch.linalg.eigvals(H).tolist()
     own = [min(ritz, key=lambda value: abs(value - mate)) for mate in (theta, theta.conjugate())]
-    others = [abs(value) for value in ritz if value not in own]
-    return max(others, default=0.0) + max(out, 0.0) ** 0.5 < abs(theta)
+    largest = max((abs(value) for value in ritz if value not in own), default=0.0)
+    return Rival(largest / abs(theta), (largest + max(out, 0.0) ** 0.5) / abs(theta))
 
 
 def growth(gram: Tensor) -> float:

@@ -6,6 +6,7 @@ of the inverse iteration, and the step also writes the numbers that show whether
 """
 
 import cmath
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -29,18 +30,21 @@ from cayley.parametrizations.eigenvalue.subspace import (
     growth,
     is_ahead,
     ritz_problem,
-    stands_alone,
+    rival,
 )
 
 __all__ = ["Following", "Status", "Tracker"]
 
 # CALM good results in a row are waited for. After them, the residuals of a result are checked one
-# call later, all eigenvalues in the space of the columns every CHECK calls, and those of T every
-# AUDIT calls.
+# call later, and all eigenvalues of T every AUDIT calls. Those in the space of the columns are
+# checked before the next one could have caught up if it came nearer PACE times as fast as before,
+# and at least every CHECK calls; what is known of its speed is forgotten by the factor FADE.
 CALM = 8
 # How many of these have to be in a row until a step does no more than a change like the last needs.
 SETTLED = 3
 CHECK = 16
+PACE = 8
+FADE = 0.9
 AUDIT = 8192
 # How often tracking is repeated from the last result, if that was waited for and is not good.
 TRIES = 4
@@ -128,6 +132,9 @@ class Status(NamedTuple):
         streak: How many good results in a row were waited for.
         terms: The number of terms of the series.
         crowded: Whether many eigenvalues were almost as large, when last looked at.
+        looked: The number of calls when others were last looked at.
+        rival: The modulus of the next eigenvalue then, in units of |λ|; 0 if it is not known.
+        motion: By how much that may change from call to call.
     """
 
     real: float
@@ -141,7 +148,10 @@ class Status(NamedTuple):
     latched: float
     streak: float
     terms: float
-    crowded: float
+    crowded: float = 0.0
+    looked: float = 0.0
+    rival: float = 0.0
+    motion: float = 0.0
 
     @property
     def eigenvalue(self) -> complex:
@@ -166,6 +176,31 @@ class Status(NamedTuple):
         return max(self.r_u, self.r_v) < ROUGH
 
     @property
+    def trusted_calls(self) -> float:
+        """How many calls after the last look no other eigenvalue can have become the largest."""
+        ahead, pace = 1 - self.rival, PACE * self.motion
+        if ahead <= 0:
+            return 0
+        return CHECK if pace * CHECK <= ahead else ahead // pace
+
+    @property
+    def alone(self) -> bool:
+        """Whether the next call is one of these."""
+        return self.seen < self.looked + self.trusted_calls
+
+    @property
+    def watch(self) -> dict[str, float]:
+        """What is known about the others."""
+        return {"looked": self.looked, "rival": self.rival, "motion": self.motion}
+
+    def watched(self, modulus: float) -> "Status":
+        """This status after a look at the others, the largest of which has this modulus."""
+        calls = max(self.seen - self.looked, 1)
+        speed = abs(modulus - self.rival) / calls if self.rival else 0.0
+        motion = max(speed, FADE * self.motion)
+        return self._replace(looked=self.seen, rival=modulus, motion=motion)
+
+    @property
     def next_work(self) -> Work:
         """The work that a change like the last one needs."""
         if self.streak < SETTLED:
@@ -182,12 +217,14 @@ class Look(NamedTuple):
 
     Attributes:
         largest: Whether no other in the space of the columns is as large.
+        rival: The largest modulus of the others, in units of its own.
         other: The largest one there, if it is another one and larger than all others.
         crowded: Whether many of them are almost as large.
         grown: How much the second half of the columns has grown.
     """
 
     largest: bool
+    rival: float
     other: Candidate | None = None
     crowded: bool = False
     grown: float = 1.0
@@ -363,16 +400,18 @@ class Tracker:
       products do not separate these; after ``TRIES`` attempts
       :func:`~.eigenvalue.dominant.dominant_eigenpair` takes over;
     - after that, the residuals of a result are checked in the next call, when they have long
-      arrived, and the eigenvalues in the space of the columns every ``CHECK`` calls. If a result
-      was not good, or another eigenvalue has become larger, it is counted as ``Event.LATE``, and
-      everything starts again. If it was good by a small margin only, the next one is waited for;
+      arrived, and the eigenvalues in the space of the columns before one of them, at the pace of
+      the last looks, could have become the largest. If one could at the next call, its result is
+      waited for, and so it is if the last one was good by a small margin only. If a result was not
+      good, or another eigenvalue is larger, it is counted as ``Event.LATE``, and everything starts
+      again;
     - every ``AUDIT`` calls all eigenvalues are computed.
 
     Note:
-        An eigenvalue that overtakes the tracked one is thus noticed up to ``CHECK`` calls late, and
-        a sudden large step one call late; if no eigenvectors are left, that call takes the last ρ
-        as a constant. All decisions are functions of the buffers: a run that is resumed from them
-        does the same.
+        An eigenvalue that overtakes the tracked one is thus noticed when it does, unless it comes
+        ``PACE`` times as fast as any lately; a sudden large step is noticed one call late; if no
+        eigenvectors are left, that call takes the last ρ as a constant. All decisions are functions
+        of the buffers: a run that is resumed from them does the same.
     """
 
     def __init__(self) -> None:
@@ -400,10 +439,15 @@ class Tracker:
         due = status.seen % AUDIT == 0
         streak = min(status.streak, CALM - 1)
         if status.streak >= CALM and not due:
-            checked = status.seen % CHECK != 0 or self._look(status, state).largest
-            if status.calm and checked:
+            checked = True
+            if not status.alone and status.looked < status.seen:
+                look = self._look(status, state)
+                checked, status = look.largest, status.watched(look.rival)
+                _write(state.status, **status.watch)
+            if status.calm and checked and status.alone:
                 stage.step(T, status.next_work)
-                self._post(stage, status.seen + 1)
+                after = status._replace(seen=status.seen + 1)
+                self._post(stage, gram=not after.alone)
                 return stage.answer.clone()
             if not (status.good and checked):
                 state.counts[Event.FOLLOWED] -= 1
@@ -422,9 +466,10 @@ class Tracker:
                 if look.largest and good:
                     # a second attempt starts at T itself, so it does not show how T changes
                     streak = streak + 1 if found.calm and tries == 0 else 0
-                    _write(state.status, streak=streak, crowded=look.crowded)
+                    watch = found.watched(look.rival).watch
+                    _write(state.status, streak=streak, crowded=look.crowded, **watch)
                     stage.status.copy_(state.status, non_blocking=True)
-                    self._post(stage, found.seen)
+                    self._post(stage, gram=False)
                     return stage.answer.clone()
                 # a call is counted once, and its last result closes the latch
                 state.latched.copy_(latched)
@@ -473,30 +518,31 @@ class Tracker:
         """
         gram, followed = self._read(state.gram), status.eigenvalue / status.scale
         if not gram.isfinite().all():
-            return Look(False)
-        if status.vectors and stands_alone(gram, followed):
-            return Look(True)
+            return Look(False, math.inf)
+        modulus, reach = rival(gram, followed)
+        if status.vectors and reach < 1:
+            return Look(True, modulus)
         problem = ritz_problem(gram)
         if status.vectors and is_ahead(problem, followed):
-            return Look(True)
+            return Look(True, modulus)
         found = candidate(problem, torch.finfo(torch.float32).eps)
         if found is None:
-            return Look(False)
+            return Look(False, modulus)
         crowded, grown = found.ratio > CROWD, grown * growth(gram)
         if not status.vectors or found.tied or (found.blurred and grown > GROWTH):
-            return Look(False, None, crowded, grown)
+            return Look(False, modulus, None, crowded, grown)
         off = abs(found.eigenvalue - followed)
         largest = off <= found.bound + NEAR * abs(found.eigenvalue)
-        return Look(largest, None if largest else found, crowded, grown)
+        return Look(largest, modulus, None if largest else found, crowded, grown)
 
-    def _post(self, stage: _Stage, seen: float) -> None:
-        """Remember what is being copied to the CPU: the status, and the gram if it is checked."""
-        status, gram = stage.state.status, stage.state.gram
-        if status.is_cuda:
-            sent = [(status, stage.status)]
-            if seen % CHECK == 0:
-                stage.gram.copy_(gram, non_blocking=True)
-                sent.append((gram, stage.gram))
+    def _post(self, stage: _Stage, *, gram: bool) -> None:
+        """Remember what is being copied to the CPU: the status, and perhaps the gram."""
+        state = stage.state
+        if state.status.is_cuda:
+            sent = [(state.status, stage.status)]
+            if gram:
+                stage.gram.copy_(state.gram, non_blocking=True)
+                sent.append((state.gram, stage.gram))
             self._posted = _Posted(sent)
 
     def _status(self, state: Following) -> Status:

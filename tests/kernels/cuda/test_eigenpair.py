@@ -93,7 +93,7 @@ def test_answer(device: str, kind: str, latched: bool, eps: float) -> None:
     state.latched.fill_(latched)
     state.counts.copy_(torch.arange(8))
     scale = (0.5 if kind == "below one" else 2.0) / float(theta[j].abs())
-    status = torch.arange(1.0, 13.0)
+    status = torch.arange(1.0, 1.0 + len(Status._fields))
     status[:2] *= scale / status[:2].norm()
     places = [status, torch.randn(2, 2, K), state.latched, state.counts]
     places += [torch.full((4 * s + 1,), 7.0, dtype=torch.float32), torch.tensor(False)]

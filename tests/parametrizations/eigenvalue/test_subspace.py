@@ -13,8 +13,8 @@ from cayley.parametrizations.eigenvalue.subspace import (
     order_of,
     regular_factors,
     ritz_problem,
+    rival,
     sharpen,
-    stands_alone,
 )
 
 S, K = 100, 16
@@ -219,13 +219,15 @@ def test_ritz_problem_from_inner_products() -> None:
 
 
 @pytest.mark.parametrize(("second", "alone"), [(0.3, True), (0.99, False)])
-def test_stands_alone(second: float, alone: bool) -> None:
+def test_the_nearest_rival(second: float, alone: bool) -> None:
     values = torch.cat((torch.tensor([1.0, second]), torch.linspace(0.25, 0.01, 30)))
     A = values.diag()
     V = torch.eye(32)[:, :8] + 0.02 * torch.randn(32, 8)
     Y = torch.cat((V, V, A @ V, A.mT @ V), 1)
-    assert stands_alone(Y.mT @ Y, 1 + 0j) == alone
+    found = rival(Y.mT @ Y, 1 + 0j)
+    assert found.modulus == pytest.approx(second, abs=2e-2)
+    assert (found.reach < 1) == alone
     # what is outside of the space may be anything
     A[9:, 2] = 1.0 / math.sqrt(23)
     Y = torch.cat((V, V, A @ V, A.mT @ V), 1)
-    assert not stands_alone(Y.mT @ Y, 1 + 0j)
+    assert rival(Y.mT @ Y, 1 + 0j).reach > 1

@@ -12,14 +12,16 @@ from torch import Tensor
 from cayley.cache import Cache
 from cayley.parametrizations.eigenvalue import tracker as module
 from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair
-from cayley.parametrizations.eigenvalue.subspace import candidate, ritz_problem, stands_alone
+from cayley.parametrizations.eigenvalue.subspace import candidate, ritz_problem, rival
 from cayley.parametrizations.eigenvalue.tracker import (
     CALM,
     CHECK,
+    FADE,
     LITTLE,
     MORE,
     MOST,
     MUCH,
+    PACE,
     SETTLED,
     Following,
     Status,
@@ -135,33 +137,55 @@ def test_follows_a_matrix_that_changes(device: str, kind: str, eps: float) -> No
     assert follow.count(Event.FOLLOWED) == CALM + CHECK + 19
 
 
-@pytest.mark.parametrize("rival", ["pair", "real"])
-def test_a_crossing_is_noticed(device: str, rival: str) -> None:
-    """A pair is overtaken slowly, by another pair or by a real eigenvalue."""
+@pytest.mark.parametrize("kind", ["pair", "real"])
+@pytest.mark.parametrize("faster", [1.0, 1.3])
+def test_no_crossing_is_missed(device: str, kind: str, faster: float) -> None:
+    """A pair is overtaken slowly, or ever faster, by another pair or by a real eigenvalue."""
     angles, radii = torch.rand(S // 2) * 1.5, torch.linspace(0.1, 0.8, S // 2)
-    if rival == "real":
+    if kind == "real":
         angles[20] = 0.0
     P = torch.eye(S) + 0.3 * torch.randn(S, S) / S**0.5
     inverse = torch.linalg.inv(P)
     follow = Follower(device)
-    crossed, wrong = False, 0
-    for call in range(90):
-        radii[10], radii[20] = 1.05, 0.96 + 0.002 * call
+    radii[10], radii[20] = 1.05, 0.9
+    speed, calm = 0.002, False
+    while radii[20] < 1.12:
         block = rotations(radii, angles)
-        if rival == "real":
+        if kind == "real":
             # two real eigenvalues, one of them far below
             block[41, 41] = 0.1
         follow(P @ block @ inverse)
-        if follow.rho != pytest.approx(float(radii.max()), rel=1e-6):
-            wrong += 1
-            crossed = True
-    assert crossed
-    assert wrong <= CHECK
-    assert follow.count(Event.LATE) == 1
-    assert follow.calm
+        assert follow.rho == pytest.approx(float(radii.max()), rel=1e-6)
+        calm |= follow.calm and follow.status.alone
+        if follow.calm:
+            speed *= faster
+        radii[20] += speed
+    # some results were not waited for
+    assert calm
+    assert follow.count(Event.LATE) == 0
     assert follow.status.eigenvalue.imag == pytest.approx(
-        radii[20].item() * math.sin(float(angles[20])), abs=1e-4
+        follow.rho * math.sin(float(angles[20])), abs=1e-4
     )
+
+
+def test_others_are_looked_at_before_they_can_have_caught_up() -> None:
+    status = Status(*[0.0] * 7, seen=40.0, latched=1.0, streak=8.0, terms=4.0, looked=40.0)
+    assert status._replace(rival=0.9).trusted_calls == CHECK
+    assert status._replace(rival=0.9, motion=0.1 / (3.5 * PACE)).trusted_calls == 3
+    assert status._replace(rival=0.9, motion=0.11 / PACE).trusted_calls == 0
+    assert status._replace(rival=1.0).trusted_calls == 0
+    status = status._replace(rival=0.9, motion=0.1 / (3.5 * PACE))
+    assert [status._replace(seen=seen).alone for seen in (40.0, 42.0, 43.0)] == [True, True, False]
+
+
+def test_the_pace_of_others_is_that_of_the_last_looks() -> None:
+    status = Status(*[0.0] * 7, seen=1.0, latched=1.0, streak=8.0, terms=4.0)
+    first = status.watched(0.9)
+    assert (first.looked, first.rival, first.motion) == (1.0, 0.9, 0.0)
+    second = first._replace(seen=5.0).watched(0.8)
+    assert second.motion == pytest.approx(0.025)
+    third = second._replace(seen=6.0).watched(0.801)
+    assert third.motion == pytest.approx(FADE * 0.025)
 
 
 def test_a_leap_is_noticed_one_call_later(device: str) -> None:
@@ -459,7 +483,7 @@ def test_dependent_columns_are_not_sound() -> None:
     found = track(torch.stack((T, T.mT)) / rho, columns, lead, 3, 4)
     assert found.iteration.sound.tolist() == [0, 1]
     assert candidate(ritz_problem(found.gram), 1e-7) is None
-    assert not stands_alone(found.gram, 1 + 0j)
+    assert rival(found.gram, 1 + 0j).reach == math.inf
 
 
 def test_more_terms_where_the_residual_falls_slowly() -> None:
