@@ -119,6 +119,5 @@ def write_answer(
         "latched": latched,
         "terms": terms,
     }
-    kept = dict(zip(Status._fields, status.clone(), strict=True))
-    values = Status(**kept | fields)
-    status.copy_(torch.stack([torch.as_tensor(value).double() for value in values]))
+    for name, value in fields.items():
+        status[Status._fields.index(name)] = torch.as_tensor(value).double()
