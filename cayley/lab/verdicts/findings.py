@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cayley.lab.verdicts.statistics import ALPHA, SEEDS
+from cayley.lab.verdicts.statistics import ALPHA, SEEDS, p_most
 
 __all__ = ["Finding", "Outcome", "by_count", "by_guess", "by_test", "combine", "missing"]
 
@@ -63,14 +63,19 @@ def by_guess(words: str, holds: bool, short: Sequence[str]) -> Finding:
 
 
 def by_count(recipe: str, statement: str, flags: Sequence[bool]) -> Finding:
-    """A finding from a yes or no for each seed: undecided if seeds differ, or are too few."""
-    words = (f"{recipe} {statement}: {sum(flags)} of {len(flags)} seeds",)
-    leaning = Outcome.HOLDS if 2 * sum(flags) > len(flags) else Outcome.FAILS
-    if len(flags) < SEEDS:
-        return Finding(Outcome.UNDECIDED, words, leaning, (recipe,))
-    if len(set(flags)) > 1:
-        return Finding(Outcome.UNDECIDED, words, leaning)
-    return Finding(leaning, words, leaning)
+    """A finding from a yes or no for each seed.
+
+    If all seeds agree, three are enough. If not, significantly more of them have to say one thing
+    than the other, which takes eight.
+    """
+    n, seen = len(flags), sum(flags)
+    words = f"{recipe} {statement}: {seen} of {n} seeds"
+    leaning = Outcome.HOLDS if 2 * seen > n else Outcome.FAILS
+    if n < SEEDS:
+        return Finding(Outcome.UNDECIDED, (words,), leaning, (recipe,))
+    if 0 < seen < n:
+        return by_test(words, p_most(seen, n), p_most(n - seen, n))
+    return Finding(leaning, (words,), leaning)
 
 
 def combine(findings: Sequence[Finding]) -> Finding:

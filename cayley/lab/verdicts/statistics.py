@@ -1,7 +1,8 @@
 """How certain it is, from a few seeds, that numbers differ: p-values of one-sided tests.
 
 Values of seeds are taken to be independent and roughly normal (Student, Welch 1947). Of the times
-at which curves cross a line only the order is used, since some never do (Mann and Whitney 1947).
+at which curves cross a line only the order is used, since some never do (Mann and Whitney 1947). Of
+what is seen with some seeds, and not with others, only the numbers count (sign test).
 """
 
 import math
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from statistics import mean, variance
 
-__all__ = ["ALPHA", "SEEDS", "p_below", "p_earlier", "p_less"]
+__all__ = ["ALPHA", "SEEDS", "p_below", "p_earlier", "p_less", "p_most"]
 
 ALPHA = 0.05  # the largest p-value of a significant difference
 SEEDS = 3  # the smallest number of seeds for a verdict
@@ -71,6 +72,20 @@ def p_earlier(first: Sequence[float], second: Sequence[float]) -> float:
     pairs = [(x < y) + (x == y) / 2 for x in first for y in second]
     counts = _orders(m, n)
     return sum(counts[int(sum(pairs)) :]) / sum(counts)
+
+
+def p_most(seen: int, n: int) -> float:
+    """The probability that so many of n seeds show something that every second one shows.
+
+    Arguments:
+        seen: With how many seeds it was seen, or more.
+        n: Their number.
+
+    Example:
+        >>> p_most(2, 3), p_most(7, 8) < 0.05
+        (0.5, True)
+    """
+    return sum(math.comb(n, k) for k in range(seen, n + 1)) / 2**n
 
 
 def _student(t: float, degrees: float) -> float:

@@ -7,6 +7,7 @@ import pytest
 from lab.verdicts.made_up import make_evidence, make_run
 
 from cayley.lab.verdicts import Evidence, Outcome
+from cayley.lab.verdicts.findings import by_count
 from cayley.lab.verdicts.judging import FORMS
 from cayley.lab.verdicts.pairs import Ratio, Tuned
 from cayley.lab.verdicts.single import Diverges, Ends
@@ -167,3 +168,22 @@ def test_every_recipe_has_to_hold() -> None:
     assert statement.judge(make_evidence({ONE: LOW, OTHER: HIGH})).outcome == Outcome.FAILS
     found = statement.judge(make_evidence({ONE: LOW}))
     assert (found.outcome, found.missing) == (Outcome.UNDECIDED, (OTHER,))
+
+
+@pytest.mark.parametrize(
+    ("seen", "n", "outcome"),
+    [
+        (3, 3, Outcome.HOLDS),
+        (0, 3, Outcome.FAILS),
+        (2, 2, Outcome.UNDECIDED),
+        (2, 3, Outcome.UNDECIDED),
+        (6, 7, Outcome.UNDECIDED),
+        (7, 8, Outcome.HOLDS),
+        (1, 8, Outcome.FAILS),
+        (4, 8, Outcome.UNDECIDED),
+    ],
+)
+def test_seeds_that_disagree_are_counted(seen: int, n: int, outcome: Outcome) -> None:
+    found = by_count(ONE, "falls", [True] * seen + [False] * (n - seen))
+    assert found.outcome == outcome
+    assert found.words[0].startswith(f"{ONE} falls: {seen} of {n} seeds")

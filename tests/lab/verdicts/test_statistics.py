@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cayley.lab.verdicts.statistics import p_below, p_earlier, p_less
+from cayley.lab.verdicts.statistics import p_below, p_earlier, p_less, p_most
 
 
 def test_student_of_two_values() -> None:
@@ -57,3 +57,11 @@ def test_they_are_the_tests_of_scipy(m: int, n: int) -> None:
         early, late = ([round(2 * value) for value in some] for some in (x, y))
         order = stats.mannwhitneyu(early, late, alternative="less", method="exact").pvalue
         assert p_earlier(early, late) == pytest.approx(min(order, 1.0), rel=1e-12)
+
+
+@pytest.mark.parametrize(("seen", "n"), [(0, 3), (2, 3), (3, 3), (7, 8), (13, 20)])
+def test_counts_of_seeds_are_those_of_a_coin(seen: int, n: int) -> None:
+    from scipy import stats
+
+    expected = stats.binomtest(seen, n, alternative="greater").pvalue
+    assert p_most(seen, n) == pytest.approx(expected, rel=1e-12)
