@@ -29,7 +29,8 @@ PLAIN = {Tensor, nn.Parameter, type(None)}
 
 def autocast_enabled(device: torch.device) -> bool:
     """Whether autocast is on for a device; the meta device has none."""
-    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+    kind = device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:

@@ -6,7 +6,7 @@ statistics and those of a past, and what the kernels refuse.
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +56,8 @@ def lstm_node(
     for site in call.sites():
         inputs += (None, None) if site is None else (site.gamma, site.beta)
     found = _Found()
-    h, cells, *statistics = _Node.apply(_Run(call, operator), found, *inputs)
+    # the tensors of the call once more, one by one: autograd does not see those of a record
+    h, cells, *statistics = _Node.apply(_Run(call, operator), call, found, *inputs)
     values = iter(statistics)
     of_sites = (next(values) if kept.dim() > 1 else kept for kept in found.statistics)
     return LstmStates(h, cells, found.kept, *of_sites), found.references
@@ -94,6 +95,9 @@ class _Inputs(NamedTuple):
         )
 
 
+C = _Inputs._fields.index("c")  # where the bias stands among them
+
+
 def _site(gamma: Tensor | None, beta: Tensor | None, reference: Tensor | None) -> Site | None:
     return None if gamma is None or beta is None else Site(gamma, beta, reference)
 
@@ -116,10 +120,10 @@ class _Found:
 
 class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, run: _Run, found: _Found, *tensors: Any) -> tuple[Tensor, ...]:
-        inputs = _Inputs(*tensors)
-        contribution = project_on_cuda(inputs.x, inputs.U, inputs.c)
-        call = inputs.call(run, found.references)
+    def forward(
+        ctx: Any, run: _Run, call: LstmCall, found: _Found, *inputs: Any
+    ) -> tuple[Tensor, ...]:
+        contribution = project_on_cuda(call.x, call.U, inputs[C])
         normalises = call.sites() != NO_SITES
         states, references = contributed_lstm(call, contribution, derive=normalises)
         h, cells, found.kept, *found.statistics = states
@@ -142,8 +146,8 @@ class _Node(torch.autograd.Function):
         states, values = LstmStates(*saved), iter(statistics)
         of_sites = (next(values) if kept.dim() > 1 else None for kept in states.statistics())
         of_states = LstmGradients(h, cells, None, *of_sites)
-        _, _, *needs = ctx.needs_input_grad
-        needed = [name for name, need in zip(_Inputs._fields, needs, strict=True) if need]
+        needs = ctx.needs_input_grad[3:]
+        needed = [*compress(_Inputs._fields, needs)]
         call = inputs.call(ctx.run, references)
         with no_autocast(inputs.x.device):
             if torch.is_grad_enabled():
@@ -153,7 +157,7 @@ class _Node(torch.autograd.Function):
             else:
                 found = lstm_backward(of_states, states, call, needed, contribution)
         of_inputs = zip(_Inputs._fields, needs, strict=True)
-        return None, None, *[found.get(name) if need else None for name, need in of_inputs]
+        return None, None, None, *[found.get(name) if need else None for name, need in of_inputs]
 
 
 def _by_operator(
