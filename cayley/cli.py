@@ -272,6 +272,13 @@ def make_parser() -> argparse.ArgumentParser:
     complete(output, FILES)
     sub.add_argument("--seeds", type=_positive, metavar="N", help="how many consecutive seeds")
     sub.add_argument(
+        "--jobs",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="compute N seeds at a time, each in its own process (%(default)s)",
+    )
+    sub.add_argument(
         "--set",
         nargs="+",
         action="extend",

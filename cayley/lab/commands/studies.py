@@ -41,13 +41,16 @@ def study(options: Namespace) -> int:
             return code
         # it is only read from now on, which needs no device
         options.device = "cpu"
+    # on a GPU steps as CUDA graphs, where they can be
+    machine = Machine(options.device, threads=options.threads, graph=None)
     record = run_study(
         chosen,
         options.output,
         seeds=options.seeds or 1,
+        jobs=options.jobs,
         changes=options.set,
         tiny=options.tiny,
-        settings=RunSettings(Machine(options.device, threads=options.threads), data=options.data),
+        settings=RunSettings(machine, data=options.data),
         tell=(lambda words: None) if options.json else print,
     )
     if options.json:
@@ -78,6 +81,7 @@ def _compute_on_cluster(options: Namespace) -> int:
     if options.set:
         arguments += ["--set", *options.set]
     arguments += ["--tiny"] * options.tiny
+    arguments += ["--jobs", str(options.jobs)]
     return run_on_cluster(
         [Work(name, name, output / name, child_command(arguments))],
         options.ray,

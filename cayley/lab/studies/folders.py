@@ -1,10 +1,15 @@
 """The folder of a study: ``study.json`` with the numbers of each seed, and ``picture.png``."""
 
 import io
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from datetime import UTC, datetime
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +28,7 @@ from cayley.lab.runs import (
     find_versions,
     read_study,
 )
-from cayley.lab.studies.study import Number, Study
+from cayley.lab.studies.study import Measured, Number, Settings, Study
 from cayley.lab.training import RunSettings
 
 __all__ = ["run_study"]
@@ -36,6 +41,7 @@ def run_study(
     output: Path,
     *,
     seeds: int = 1,
+    jobs: int = 1,
     changes: Sequence[str] = (),
     tiny: bool = False,
     settings: RunSettings | None = None,
@@ -47,6 +53,7 @@ def run_study(
         study: The study.
         output: The folder in which that of the study is made, under its name.
         seeds: The number of seeds.
+        jobs: How many are computed at a time, each in its own process.
         changes: Changes of its settings, each as ``key=value``.
         tiny: Whether to use tiny settings, to try it out.
         settings: Machine and data.
@@ -73,7 +80,6 @@ def run_study(
         settings=chosen,
         changed=study.changed(chosen),
     )
-    # sets the number of threads, on which times depend
     device = settings.machine.fabric().device
     with RunFolder(output / study.name) as folder:
         if folder.has(STUDY_FILE):
@@ -86,18 +92,18 @@ def run_study(
                 )
             record.seeds.update(before.seeds)
         numbers = range(FIRST_SEED, FIRST_SEED + (seeds if study.random else 1))
+        # the picture is that of the first seed
+        drawn = folder.has(STUDY_PICTURE)
+        left = []
         for seed in numbers:
-            # the picture is that of the first seed
-            drawn = seed != FIRST_SEED or folder.has(STUDY_PICTURE)
-            if str(seed) in record.seeds and drawn:
+            if str(seed) in record.seeds and (drawn or seed != FIRST_SEED):
                 tell(f"{study.name}, seed {seed}: is there already")
-                continue
-            start = time.perf_counter()
-            found = study.compute(chosen, seed, settings)
+            else:
+                left.append(seed)
+        for seed, found, seconds in _compute_all(study, chosen, left, settings, jobs):
             _check_finite(study.name, found.numbers)
-            if not drawn:
+            if seed == FIRST_SEED and not drawn:
                 folder.write(STUDY_PICTURE, _png(study.draw(found.picture, chosen)))
-            seconds = time.perf_counter() - start
             record.seeds[str(seed)] = SeedRecord(
                 numbers=found.numbers,
                 seconds=round(seconds, 2),
@@ -106,9 +112,58 @@ def run_study(
                 versions=find_versions(),
                 git=git,
             )
+            # by number, not in the order in which they end
+            in_order = sorted(record.seeds.items())
+            record.seeds.clear()
+            record.seeds.update(in_order)
             folder.write_json(STUDY_FILE, asdict(record))
             tell(f"{study.name}, seed {seed}: {seconds:.1f} s")
     return record
+
+
+def _compute_all(
+    study: Study, chosen: Settings, seeds: Sequence[int], settings: RunSettings, jobs: int
+) -> Iterator[tuple[int, Measured, float]]:
+    """Each seed with its result and the seconds that it took, as they end."""
+    if min(jobs, len(seeds)) <= 1:
+        for seed in seeds:
+            yield seed, *_compute(study, chosen, seed, settings)
+        return
+    others = {*active_children()}
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker) as pool:
+        futures = {pool.submit(_compute, study, chosen, seed, settings): seed for seed in seeds}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], *future.result()
+        except BaseException:
+            # a seed may take long: nobody waits for those that are under way
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in {*active_children()} - others:
+                worker.terminate()
+            raise
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the parent, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _compute(
+    study: Study, chosen: Settings, seed: int, settings: RunSettings
+) -> tuple[Measured, float]:
+    # sets the number of threads, on which times depend
+    settings.machine.fabric()
+    start = time.perf_counter()
+    found = study.compute(chosen, seed, settings)
+    return found, time.perf_counter() - start
 
 
 def _check_finite(name: str, numbers: dict[str, Number]) -> None:

@@ -1,5 +1,7 @@
 """Folders of studies, by one that costs nothing."""
 
+import time
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 
 from cayley.lab.errors import NotFinite, RecipeError, RunError
 from cayley.lab.runs import Machine, StudyRecord, read_study
-from cayley.lab.studies import Measured, Study, run_study
+from cayley.lab.studies import Measured, Study, find_study, run_study
 from cayley.lab.studies.study import Settings, make_panels
 from cayley.lab.training import RunSettings
 
@@ -95,3 +97,32 @@ def test_a_damaged_file_is_not_written_over(counting: Counting, tmp_path: Path) 
     with pytest.raises(RunError, match=r"could not use .*study.json, which is damaged"):
         counting.run(tmp_path)
     assert (tmp_path / "counting" / "study.json").read_text() == "{"
+
+
+@pytest.mark.slow
+def test_seeds_in_processes_of_their_own(tmp_path: Path) -> None:
+    study, settings = find_study("rebase"), RunSettings(Machine("cpu", threads=1))
+    alone = run_study(study, tmp_path / "a", seeds=3, tiny=True, settings=settings)
+    lines: list[str] = []
+    found = run_study(
+        study, tmp_path / "b", seeds=3, jobs=2, tiny=True, settings=settings, tell=lines.append
+    )
+    assert read_study(tmp_path / "b" / "rebase") == found
+    assert [*found.seeds] == ["5544", "5545", "5546"]
+    assert len(lines) == 3
+    for seed, one in alone.seeds.items():
+        assert found.seeds[seed].numbers == one.numbers
+    assert (tmp_path / "b" / "rebase" / "picture.png").exists()
+
+
+@pytest.mark.slow
+def test_a_seed_that_fails_in_its_process_ends_the_others(tmp_path: Path) -> None:
+    # int takes no settings, and can be sent to another process
+    broken: Any = Study("broken", "of integers", int, int)  # pyrefly: ignore[bad-argument-type]
+    with pytest.raises(TypeError, match="int"):
+        run_study(broken, tmp_path, seeds=3, jobs=2, settings=RunSettings(Machine("cpu")))
+    # a thread of the pool sees them end, so that they cannot be waited for here
+    end = time.monotonic() + 20
+    while active_children() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not active_children()
