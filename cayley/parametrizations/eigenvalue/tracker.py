@@ -37,15 +37,16 @@ __all__ = ["Following", "Status", "Tracker"]
 
 # CALM good results in a row are waited for. After them, the residuals of a result are checked one
 # call later, and all eigenvalues of T every AUDIT calls. Those in the space of the columns are
-# checked before the next one could have caught up if it came nearer PACE times as fast as before,
-# and at least every CHECK calls; what is known of its speed is forgotten by the factor FADE.
+# checked before one could have caught up if it came nearer PACE times as fast as before, and at
+# least every CHECK calls; with every look, what is known of its speed fades by the factor FADE.
 CALM = 8
-# How many of these have to be in a row until a step does no more than a change like the last needs.
-SETTLED = 3
 CHECK = 16
 PACE = 8
 FADE = 0.9
 AUDIT = 8192
+# How many calm results have to be in a row until a step does no more than a change like the last
+# needs.
+SETTLED = 3
 # How often tracking is repeated from the last result, if that was waited for and is not good.
 TRIES = 4
 # The modulus of the middle one of the eigenvalues, in units of ρ, from which on they are a crowd.
@@ -442,8 +443,10 @@ class Tracker:
             checked = True
             if not status.alone and status.looked < status.seen:
                 look = self._look(status, state)
-                checked, status = look.largest, status.watched(look.rival)
-                _write(state.status, **status.watch)
+                checked = look.largest
+                if checked:
+                    status = status.watched(look.rival)
+                    _write(state.status, **status.watch)
             if status.calm and checked and status.alone:
                 stage.step(T, status.next_work)
                 after = status._replace(seen=status.seen + 1)
