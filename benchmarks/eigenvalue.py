@@ -172,7 +172,7 @@ def train_on_gpu(setting: Setting, steps: int) -> None:
     followed, constant = Network(setting), Network(setting)
     error = 0.0
     for number in range(100):
-        T = followed.T.detach().double()
+        T = followed.T.detach().double().cpu()
         followed.step(*batches[number % len(batches)])
         exact = float(torch.linalg.eigvals(T).abs().max())
         error = max(error, abs(followed.rho - exact) / exact)
@@ -207,7 +207,7 @@ def audit(data: Path, steps: int, device: str) -> None:
     errors = []
     for _ in range(steps):
         T = free.detach()
-        exact = torch.linalg.eigvals(T.double()).abs().max()
+        exact = torch.linalg.eigvals(T.double().cpu()).abs().max().to(device)
         # what the next pass will divide by; before the latch closes, by nothing
         W = map(T)
         if bool(map.latched) or exact > 1:

@@ -330,7 +330,7 @@ class Report:
 
     @property
     def places(self) -> int:
-        """In how many tables and texts these numbers are printed: papers repeat each other."""
+        """How often these numbers are printed: papers repeat each other."""
         return sum(len(line.published.sources) for line in self._judged if line.published)
 
     @property

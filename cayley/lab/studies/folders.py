@@ -113,7 +113,7 @@ def run_study(
                 git=git,
             )
             # by number, not in the order in which they end
-            in_order = sorted(record.seeds.items())
+            in_order = sorted(record.seeds.items(), key=lambda item: int(item[0]))
             record.seeds.clear()
             record.seeds.update(in_order)
             folder.write_json(STUDY_FILE, asdict(record))
@@ -163,7 +163,9 @@ def _compute(
     settings.machine.fabric()
     start = time.perf_counter()
     found = study.compute(chosen, seed, settings)
-    return found, time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    # no other picture is drawn, and tensors would have to be sent
+    return (found if seed == FIRST_SEED else found._replace(picture=None)), seconds
 
 
 def _check_finite(name: str, numbers: dict[str, Number]) -> None:

@@ -75,11 +75,11 @@ def p_earlier(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def p_most(seen: int, n: int) -> float:
-    """The probability that so many of n seeds show something that every second one shows.
+    """The probability of so many of n seeds, or more, if each shows it with probability 1/2.
 
     Arguments:
-        seen: With how many seeds it was seen, or more.
-        n: Their number.
+        seen: With how many seeds it was seen.
+        n: The number of seeds.
 
     Example:
         >>> p_most(2, 3), p_most(7, 8) < 0.05

@@ -174,7 +174,7 @@ class Status(NamedTuple):
     @property
     def vectors(self) -> bool:
         """Whether the columns track T, even if roughly; not for NaN."""
-        return max(self.r_u, self.r_v) < ROUGH
+        return self.r_u < ROUGH and self.r_v < ROUGH
 
     @property
     def trusted_calls(self) -> float:
@@ -458,7 +458,7 @@ class Tracker:
                 streak = 0
         if status.eigenvalue and cmath.isfinite(status.eigenvalue) and not due:
             latched, counts = state.latched.clone(), state.counts.clone()
-            work, grown = status.next_work, 1.0
+            work, grown = status._replace(streak=streak).next_work, 1.0
             for tries in range(TRIES):
                 stage.step(T, work)
                 self._posted = None
@@ -481,7 +481,9 @@ class Tracker:
                 # without vectors the columns stay, and the same work would find the same
                 if not found.vectors and again == work:
                     break
-                work, grown = again, look.grown
+                work = again
+                # columns that stayed have not grown
+                grown = look.grown if found.vectors else grown
                 if look.other is not None:
                     _turn_to(look.other, found.scale, state)
         return self._anew(T, state, eps)
