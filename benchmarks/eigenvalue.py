@@ -25,10 +25,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from cayley.lab.recipes import find_recipe
 from cayley.lab.runs import Machine
-from cayley.lab.training import RunSettings, build_task, initial_model
-from cayley.lab.training.learner import Learner
+from cayley.lab.studies.training import Subject
+from cayley.lab.training import RunSettings
 from cayley.layers.enrnn import ENRNN
 from cayley.parametrizations.eigenvalue import EigenvalueNormalization, spectral_radius
 from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair
@@ -195,15 +194,10 @@ def train_on_gpu(setting: Setting, steps: int) -> None:
 
 def audit(data: Path, steps: int, device: str) -> None:
     """Print how far ρ was off in training by a recipe, and at how many steps."""
-    recipe, settings = find_recipe(AUDITED).recipe(), RunSettings(Machine(device), data=data)
-    task = build_task(recipe.task, settings)
-    model = initial_model(recipe, task, recipe.seed, settings.machine)
-    learner = Learner(recipe, task, model, settings.machine)
-    maps = (module for module in model.modules() if isinstance(module, EigenvalueNormalization))
-    map, free = next(maps), dict(model.named_parameters())["layers.0.structured.weight_hh_l0.T"]
-    batches = task.batches(
-        "train", recipe.training.batch, seed=recipe.seed, epochs=None, device=learner.fabric.device
-    )
+    subject = Subject(AUDITED, [], 5544, RunSettings(Machine(device), data=data))
+    modules = subject.model.modules()
+    map = next(module for module in modules if isinstance(module, EigenvalueNormalization))
+    free = subject.model.get_parameter("layers.0.structured.weight_hh_l0.T")
     errors = []
     for _ in range(steps):
         T = free.detach()
@@ -213,7 +207,7 @@ def audit(data: Path, steps: int, device: str) -> None:
         if bool(map.latched) or exact > 1:
             rho = T.double().norm() / W.double().norm() - map.eps
             errors.append(float((rho - exact).abs() / exact))
-        learner.learn(next(batches))
+        subject.train(1)
     wrong, worst = sum(error > 1e-5 for error in errors), max(errors, default=0.0)
     seen = ", ".join(f"{key} {n}" for key, n in map.events.items() if n)
     print(

@@ -271,13 +271,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     complete(output, FILES)
     sub.add_argument("--seeds", type=_positive, metavar="N", help="how many consecutive seeds")
-    sub.add_argument(
-        "--jobs",
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="compute N seeds at a time, each in its own process (%(default)s)",
-    )
+    _add_jobs(sub, "compute N seeds")
     sub.add_argument(
         "--set",
         nargs="+",
@@ -479,13 +473,13 @@ def _add_seeds(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_jobs(sub: argparse.ArgumentParser) -> None:
+def _add_jobs(sub: argparse.ArgumentParser, what: str = "train N runs") -> None:
     sub.add_argument(
         "--jobs",
         type=_positive,
         default=1,
         metavar="N",
-        help="train N runs at a time, each in its own process (%(default)s)",
+        help=f"{what} at a time, each in its own process (%(default)s)",
     )
 
 

@@ -178,7 +178,7 @@ class Status(NamedTuple):
 
     @property
     def trusted_calls(self) -> float:
-        """How many calls after the last look no other eigenvalue can have become the largest."""
+        """For how many calls after the last look no other eigenvalue can be the largest."""
         ahead, pace = 1 - self.rival, PACE * self.motion
         if ahead <= 0:
             return 0
@@ -186,7 +186,7 @@ class Status(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether the next call is one of these."""
+        """Whether the next call is one of the trusted ones."""
         return self.seen < self.looked + self.trusted_calls
 
     @property

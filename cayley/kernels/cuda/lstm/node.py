@@ -95,9 +95,6 @@ class _Inputs(NamedTuple):
         )
 
 
-C = _Inputs._fields.index("c")  # where the bias stands among them
-
-
 def _site(gamma: Tensor | None, beta: Tensor | None, reference: Tensor | None) -> Site | None:
     return None if gamma is None or beta is None else Site(gamma, beta, reference)
 
@@ -123,7 +120,7 @@ class _Node(torch.autograd.Function):
     def forward(
         ctx: Any, run: _Run, call: LstmCall, found: _Found, *inputs: Any
     ) -> tuple[Tensor, ...]:
-        contribution = project_on_cuda(call.x, call.U, inputs[C])
+        contribution = project_on_cuda(call.x, call.U, _Inputs(*inputs).c)
         normalises = call.sites() != NO_SITES
         states, references = contributed_lstm(call, contribution, derive=normalises)
         h, cells, found.kept, *found.statistics = states
