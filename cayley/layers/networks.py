@@ -48,11 +48,11 @@ class ScoRNN(RNN):
         init: What A starts with: ``"blocks"``, the paper's choice, which gives W the eigenvalues
             :math:`\pm e^{\pm it}`, :math:`t \sim U[0, \pi/2)`; ``"circle"``, ``"uniform"`` or
             ``"zero"``, see :func:`~cayley.parametrizations.skew.initial_entries`.
-        rebase: Whether D is chosen again where entries of A grow beyond 1, for the same W, so that
-            ρ need not be tuned: ``"auto"``, or after how many steps to look. D is chosen for the
-            initial W when the layer is made. In training it takes the optimizer, whose moments
-            have to follow: call ``cayley.optim.attach_rebase(model, optimizer)`` once; a warning
-            says so if you forget. None to keep D.
+        rebase: Whether D is chosen again where entries of A grow beyond 1, for the same W:
+            ``"auto"``, or after how many steps to look. When the layer is made, D is chosen for
+            the initial W, which depends on ``negative_ones``. In training it takes the optimizer,
+            whose moments have to follow: call ``cayley.optim.attach_rebase(model, optimizer)``
+            once; a warning says so if you forget. None to keep D.
         options: Further keyword arguments of :class:`~cayley.RNN`.
 
     Example:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cayley.lab.errors import RunError
 from cayley.lab.runs.description import RunDescription
@@ -56,6 +57,21 @@ def thin(records: Iterable[Record], points: int) -> list[Record]:
     return result
 
 
+def shorten(value: Any) -> Any:
+    """A record with its numbers rounded to nine digits, which tell all of float32 apart.
+
+    Arguments:
+        value: What JSON holds.
+
+    Example:
+        >>> shorten({"step": 1234567890, "scores": {"mse": 0.123456789876}})
+        {'step': 1234567890, 'scores': {'mse': 0.12345679}}
+    """
+    if isinstance(value, dict):
+        return {key: shorten(part) for key, part in value.items()}
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
 def without_places(description: RunDescription) -> RunDescription:
     """A description without the host's name, and with only the last parts of absolute paths.
 
@@ -63,15 +79,15 @@ def without_places(description: RunDescription) -> RunDescription:
         description: The description of a run.
     """
 
-    def shorten(word: str) -> str:
+    def last_part(word: str) -> str:
         return Path(word).name if Path(word).is_absolute() else word
 
     data, machine = description.data, description.machine
     return replace(
         description,
-        data=replace(data, folder=shorten(data.folder) if data.folder else data.folder),
+        data=replace(data, folder=last_part(data.folder) if data.folder else data.folder),
         machine=replace(machine, host=""),
-        command=tuple(map(shorten, description.command)),
+        command=tuple(map(last_part, description.command)),
     )
 
 
@@ -92,7 +108,8 @@ def archive_run(folder: Path, target: Path, points: int = 300, *, weights: bool 
     if result is not None:
         check_metrics(folder, result)
     with explain_damage(folder, "metrics.jsonl"):
-        lines = [json.dumps(record) + "\n" for record in thin(read_metrics(folder), points)]
+        records = [shorten(record) for record in thin(read_metrics(folder), points)]
+    lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
     files = {"run.json": without_places(description).to_json()}
     if result is not None:
         result = replace(

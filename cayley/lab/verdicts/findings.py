@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cayley.lab.verdicts.statistics import ALPHA, SEEDS, p_most
+from cayley.lab.verdicts.statistics import ALPHA, SEEDS, p_few, p_most
 
 __all__ = ["Finding", "Outcome", "by_count", "by_guess", "by_test", "combine", "missing"]
 
@@ -41,17 +41,19 @@ def missing(recipe: str) -> Finding:
 
 
 def by_test(words: str, p_for: float, p_against: float, short: Sequence[str] = ()) -> Finding:
-    """A finding from the p-values of a statement and of its opposite.
+    """A finding from the p-values of a statement.
 
     Arguments:
         words: The numbers.
         p_for: The p-value of the data if the statement were only just false.
-        p_against: The same for its opposite.
+        p_against: The p-value if it were true, and no more than that.
         short: Recipes with fewer seeds than a verdict needs.
     """
-    leaning = Outcome.HOLDS if p_for < p_against else Outcome.FAILS
-    words = f"{words}, p = {min(p_for, p_against):.2g}"
-    if not short and min(p_for, p_against) <= ALPHA:
+    # of many seeds both can be small: a difference is certain, and not a large one
+    holds = p_for <= ALPHA or p_for < p_against
+    leaning, p = (Outcome.HOLDS, p_for) if holds else (Outcome.FAILS, p_against)
+    words = f"{words}, p = {p:.2g}"
+    if not short and p <= ALPHA:
         return Finding(leaning, (words,), leaning)
     return Finding(Outcome.UNDECIDED, (words,), leaning, tuple(short))
 
@@ -65,8 +67,8 @@ def by_guess(words: str, holds: bool, short: Sequence[str]) -> Finding:
 def by_count(recipe: str, statement: str, flags: Sequence[bool]) -> Finding:
     """A finding from a yes or no for each seed.
 
-    If all seeds agree, three are enough. If not, significantly more of them have to say one thing
-    than the other, which takes eight.
+    If all seeds agree, three are enough. If not, more than half must say yes, or fewer than three
+    in four, and significantly so.
     """
     n, seen = len(flags), sum(flags)
     words = f"{recipe} {statement}: {seen} of {n} seeds"
@@ -74,7 +76,7 @@ def by_count(recipe: str, statement: str, flags: Sequence[bool]) -> Finding:
     if n < SEEDS:
         return Finding(Outcome.UNDECIDED, (words,), leaning, (recipe,))
     if 0 < seen < n:
-        return by_test(words, p_most(seen, n), p_most(n - seen, n))
+        return by_test(words, p_most(seen, n), p_few(seen, n))
     return Finding(leaning, (words,), leaning)
 
 

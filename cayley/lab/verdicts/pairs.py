@@ -24,7 +24,13 @@ from cayley.lab.verdicts.statement import (
     line_words,
     value_words,
 )
-from cayley.lab.verdicts.statistics import SEEDS, p_earlier, p_less
+from cayley.lab.verdicts.statistics import (
+    SEEDS,
+    p_earlier,
+    p_less,
+    p_rarely_earlier,
+    p_rarely_less,
+)
 
 __all__ = ["Better", "Earlier", "Equal", "Leads", "Ratio", "Tuned"]
 
@@ -118,7 +124,9 @@ class Better(_Numbers):
         return first + self.by < second
 
     def _compare(self, first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-        return p_less(first, second, self.by), p_less(second, first, -self.by)
+        # what is often true says nothing about a distance
+        against = p_less(second, first, -self.by) if self.by else p_rarely_less(first, second)
+        return p_less(first, second, self.by), against
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +203,7 @@ class Earlier(_Curves):
             + ", ".join(f"{time:.3g}" if math.isfinite(time) else "never" for time in times)
             for name, times in zip(names, (first, second), strict=True)
         )
-        return by_test(words, p_earlier(first, second), p_earlier(second, first), short)
+        return by_test(words, p_earlier(first, second), p_rarely_earlier(first, second), short)
 
 
 @dataclass(frozen=True, kw_only=True)

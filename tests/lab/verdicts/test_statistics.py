@@ -4,7 +4,15 @@ import random
 
 import pytest
 
-from cayley.lab.verdicts.statistics import p_below, p_earlier, p_less, p_most
+from cayley.lab.verdicts.statistics import (
+    p_below,
+    p_earlier,
+    p_few,
+    p_less,
+    p_most,
+    p_rarely_earlier,
+    p_rarely_less,
+)
 
 
 def test_student_of_two_values() -> None:
@@ -65,3 +73,46 @@ def test_counts_of_seeds_are_those_of_a_coin(seen: int, n: int) -> None:
 
     expected = stats.binomtest(seen, n, alternative="greater").pvalue
     assert p_most(seen, n) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("seen", "n"), [(0, 3), (2, 3), (3, 3), (3, 8), (13, 20)])
+def test_few_seeds_are_those_of_a_coin_that_prefers_one_side(seen: int, n: int) -> None:
+    from scipy import stats
+
+    expected = stats.binomtest(seen, n, 0.75, alternative="less").pvalue
+    assert p_few(seen, n) == pytest.approx(expected, rel=1e-12)
+
+
+def test_orders_of_times_with_hazards_of_three_to_one() -> None:
+    # x with the rate 3, y with 1: both x before y has ∫ e⁻ʸ (1 − e⁻³ʸ)² dy = 1 − 2/4 + 1/7
+    assert 1 - p_rarely_earlier([1, 3], [2]) == pytest.approx(1 - 2 / 4 + 1 / 7)
+    # y before both: ∫ e⁻ʸ e⁻⁶ʸ dy
+    assert p_rarely_earlier([2, 3], [1]) == pytest.approx(1 / 7)
+    assert p_rarely_earlier([1, 2], [3]) == pytest.approx(1.0)
+
+
+def test_what_never_comes_on_either_side_contradicts_nothing() -> None:
+    assert p_rarely_earlier([math.inf, math.inf], [math.inf]) == 1.0
+
+
+@pytest.mark.parametrize(("m", "n", "sigma"), [(3, 3, 1.0), (8, 8, 2.0), (20, 5, 1.0)])
+def test_what_is_often_less_is_contradicted_in_one_of_twenty_draws(
+    m: int, n: int, sigma: float
+) -> None:
+    from scipy import stats
+
+    draws = random.Random(m * n)
+    # P(x < y) = 3/4 for x ~ N(0, 1) and y ~ N(δ, σ²)
+    distance = float(stats.norm.ppf(0.75)) * math.hypot(1.0, sigma)
+    rejected = 0
+    for _ in range(1000):
+        x = [draws.gauss(0.0, 1.0) for _ in range(m)]
+        y = [draws.gauss(distance, sigma) for _ in range(n)]
+        rejected += p_rarely_less(x, y) <= 0.05
+    # five standard deviations of 1000 draws, 34, and what Welch's degrees of freedom leave out
+    assert abs(rejected - 50) < 40
+
+
+def test_values_without_spread_are_less_or_not() -> None:
+    assert p_rarely_less([1.0, 1.0], [2.0, 2.0]) == 1.0
+    assert p_rarely_less([2.0, 2.0], [2.0, 2.0]) == 0.0
