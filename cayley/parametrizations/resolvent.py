@@ -37,6 +37,14 @@ def resolvent(A: Tensor) -> Tensor:
     eye = torch.eye(A.shape[-1], device=A.device, dtype=A.dtype)
     if not A.is_cuda:
         return torch.linalg.inv_ex(eye + A).inverse
-    LU, _, _ = torch.linalg.lu_factor_ex(eye + A, pivot=False)
+    LU = _factorise(eye + A)
     L_inverse = torch.linalg.solve_triangular(LU, eye, upper=False, unitriangular=True)
     return torch.linalg.solve_triangular(LU, L_inverse, upper=True).to(dtype)
+
+
+def _factorise(M: Tensor) -> Tensor:
+    """L and U of a matrix on a GPU, or of several, without pivots."""
+    if M.dim() > 2:
+        # not together: torch may leave that to MAGMA, which waits for the GPU
+        return torch.stack([_factorise(one) for one in M])
+    return torch.linalg.lu_factor_ex(M, pivot=False).LU

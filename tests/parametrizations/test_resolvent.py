@@ -68,6 +68,22 @@ def test_waits_for_nobody_and_lets_nan_through() -> None:
 
 
 @gpu
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_several_are_inverted_in_a_cuda_graph(is_complex: bool) -> None:
+    A = torch.stack([skew(190, 0.5) for _ in range(4)]).cuda()
+    if is_complex:
+        A = torch.complex(A, A.abs())
+    resolvent(A)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        X = resolvent(A)
+    A.mul_(0.5)
+    graph.replay()
+    torch.testing.assert_close(X, torch.stack([resolvent(one) for one in A]))
+
+
+@gpu
 def test_matrices_on_a_gpu_have_the_gradient_of_the_cpu() -> None:
     W: Any = StructuredMatrix(ScaledCayley(70), dtype=torch.float32)
     G = torch.randn(70, 70, dtype=torch.float32)
