@@ -102,4 +102,5 @@ def _record(verdict: "Verdict") -> dict[str, object]:
         "leaning": finding.leaning.value,
         "words": list(finding.words),
         "missing": list(finding.missing),
+        "unsettled": dict(finding.unsettled),
     }

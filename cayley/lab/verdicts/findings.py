@@ -1,6 +1,6 @@
 """The findings of a judge, and how they are combined into a verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,12 +27,15 @@ class Finding:
         words: The numbers.
         leaning: The outcome that an undecided one tends to; undecided if there is none.
         missing: Recipes without enough runs; a study as ``study NAME``.
+        unsettled: Recipes of an undecided finding with enough runs for a verdict, each with twice
+            as many seeds as it has.
     """
 
     outcome: Outcome
     words: tuple[str, ...] = ()
     leaning: Outcome = Outcome.UNDECIDED
     missing: tuple[str, ...] = ()
+    unsettled: tuple[tuple[str, int], ...] = ()
 
 
 def missing(recipe: str) -> Finding:
@@ -40,28 +43,33 @@ def missing(recipe: str) -> Finding:
     return Finding(Outcome.UNDECIDED, (f"{recipe}: no runs",), missing=(recipe,))
 
 
-def by_test(words: str, p_for: float, p_against: float, short: Sequence[str] = ()) -> Finding:
+def by_test(words: str, p_for: float, p_against: float, seeds: Mapping[str, int]) -> Finding:
     """A finding from the p-values of a statement.
 
     Arguments:
         words: The numbers.
         p_for: The p-value of the data if the statement were only just false.
         p_against: The p-value if it were true, and no more than that.
-        short: Recipes with fewer seeds than a verdict needs.
+        seeds: The number of seeds of each recipe that was looked at.
     """
     # of many seeds both can be small: a difference is certain, and not a large one
     holds = p_for <= ALPHA or p_for < p_against
     leaning, p = (Outcome.HOLDS, p_for) if holds else (Outcome.FAILS, p_against)
     words = f"{words}, p = {p:.2g}"
-    if not short and p <= ALPHA:
+    if p <= ALPHA and min(seeds.values()) >= SEEDS:
         return Finding(leaning, (words,), leaning)
-    return Finding(Outcome.UNDECIDED, (words,), leaning, tuple(short))
+    return _undecided(words, leaning, seeds)
 
 
-def by_guess(words: str, holds: bool, short: Sequence[str]) -> Finding:
+def by_guess(words: str, holds: bool, seeds: Mapping[str, int]) -> Finding:
     """A finding from too few numbers for a test."""
-    leaning = Outcome.HOLDS if holds else Outcome.FAILS
-    return Finding(Outcome.UNDECIDED, (words,), leaning, tuple(short))
+    return _undecided(words, Outcome.HOLDS if holds else Outcome.FAILS, seeds)
+
+
+def _undecided(words: str, leaning: Outcome, seeds: Mapping[str, int]) -> Finding:
+    short = tuple(name for name, n in seeds.items() if n < SEEDS)
+    unsettled = () if short else tuple((name, 2 * n) for name, n in seeds.items())
+    return Finding(Outcome.UNDECIDED, (words,), leaning, short, unsettled)
 
 
 def by_count(recipe: str, statement: str, flags: Sequence[bool]) -> Finding:
@@ -74,9 +82,9 @@ def by_count(recipe: str, statement: str, flags: Sequence[bool]) -> Finding:
     words = f"{recipe} {statement}: {seen} of {n} seeds"
     leaning = Outcome.HOLDS if 2 * seen > n else Outcome.FAILS
     if n < SEEDS:
-        return Finding(Outcome.UNDECIDED, (words,), leaning, (recipe,))
+        return _undecided(words, leaning, {recipe: n})
     if 0 < seen < n:
-        return by_test(words, p_most(seen, n), p_few(seen, n))
+        return by_test(words, p_most(seen, n), p_few(seen, n), {recipe: n})
     return Finding(leaning, (words,), leaning)
 
 
@@ -95,10 +103,11 @@ def combine(findings: Sequence[Finding]) -> Finding:
         return Finding(Outcome.FAILS, words, Outcome.FAILS, lacking)
     if set(outcomes) == {Outcome.HOLDS}:
         return Finding(Outcome.HOLDS, words, Outcome.HOLDS)
+    unsettled = tuple(dict.fromkeys(pair for one in findings for pair in one.unsettled))
     leanings = {one.outcome if one.outcome == Outcome.HOLDS else one.leaning for one in findings}
     leaning = Outcome.UNDECIDED
     if Outcome.FAILS in leanings:
         leaning = Outcome.FAILS
     elif leanings == {Outcome.HOLDS}:
         leaning = Outcome.HOLDS
-    return Finding(Outcome.UNDECIDED, words, leaning, lacking)
+    return Finding(Outcome.UNDECIDED, words, leaning, lacking, unsettled)

@@ -60,18 +60,15 @@ class _Pairs(Statement):
         named = list(zip(names, both, strict=True))
         if not all(both):
             return combine([missing(name) for name, trials in named if not trials])
-        short = tuple(name for name, trials in named if len(trials) < SEEDS)
-        return self._judge_trials(names, both, short)
+        return self._judge_trials(names, both)
 
     @abstractmethod
     def _serves(self, trial: Trial) -> bool:
         """Whether a run has the quantity that is compared."""
 
     @abstractmethod
-    def _judge_trials(
-        self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
-    ) -> Finding:
-        """What two sets of runs say; ``short`` names recipes with too few seeds."""
+    def _judge_trials(self, names: tuple[str, str], both: Sequence[Sequence[Trial]]) -> Finding:
+        """What two sets of runs say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +84,7 @@ class _Numbers(_Pairs):
     def _serves(self, trial: Trial) -> bool:
         return trial.value(self.quantity, self.at) is not None
 
-    def _judge_trials(
-        self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
-    ) -> Finding:
+    def _judge_trials(self, names: tuple[str, str], both: Sequence[Sequence[Trial]]) -> Finding:
         values = [find_values(trials, self.quantity, self.at) for trials in both]
         words = " against ".join(
             value_words(name, self.quantity, some) for name, some in zip(names, values, strict=True)
@@ -97,9 +92,9 @@ class _Numbers(_Pairs):
         sign = both[0][0].sign(self.quantity)
         first, second = ([sign * value for value in some] for some in values)
         if min(len(first), len(second)) > 1:
-            return by_test(words, *self._compare(first, second), short)
+            return by_test(words, *self._compare(first, second), _seeds(names, both))
         # one number has no spread to test against
-        return by_guess(words, self._guess(mean(first), mean(second)), short)
+        return by_guess(words, self._guess(mean(first), mean(second)), _seeds(names, both))
 
     @abstractmethod
     def _guess(self, first: float, second: float) -> bool:
@@ -191,9 +186,7 @@ class Earlier(_Curves):
     line: float
     of: Scale = ""
 
-    def _judge_trials(
-        self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
-    ) -> Finding:
+    def _judge_trials(self, names: tuple[str, str], both: Sequence[Sequence[Trial]]) -> Finding:
         first, second = (
             sorted(find_crossing(trial, self.quantity, self.line, self.of) for trial in trials)
             for trials in both
@@ -203,7 +196,8 @@ class Earlier(_Curves):
             + ", ".join(f"{time:.3g}" if math.isfinite(time) else "never" for time in times)
             for name, times in zip(names, (first, second), strict=True)
         )
-        return by_test(words, p_earlier(first, second), p_rarely_earlier(first, second), short)
+        p_for, p_against = p_earlier(first, second), p_rarely_earlier(first, second)
+        return by_test(words, p_for, p_against, _seeds(names, both))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,14 +212,15 @@ class Leads(_Curves):
     after: float
     share: float = 0.9
 
-    def _judge_trials(
-        self, names: tuple[str, str], both: Sequence[Sequence[Trial]], short: tuple[str, ...]
-    ) -> Finding:
+    def _judge_trials(self, names: tuple[str, str], both: Sequence[Sequence[Trial]]) -> Finding:
         trials, others = both
         curves = [one.curve(self.quantity) for one in others]
         flags = [self._leads(trial, curves) for trial in trials]
         found = by_count(names[0], f"leads {names[1]} from epoch {self.after:g} on", flags)
-        return replace(found, outcome=Outcome.UNDECIDED, missing=short) if short else found
+        if len(others) >= SEEDS:
+            return found
+        short = (*found.missing, names[1])
+        return replace(found, outcome=Outcome.UNDECIDED, missing=short, unsettled=())
 
     def _leads(self, trial: Trial, curves: Sequence[tuple[Point, ...]]) -> bool:
         """Whether one run does."""
@@ -265,9 +260,11 @@ class Tuned(Statement):
             self._best_rate(self.runs, seed, evidence) > self._best_rate(self.than, seed, evidence)
             for seed in sorted(seeds)
         ]
-        return by_count(
+        found = by_count(
             self.runs[0], f"and so on are best at larger rates than {self.than[0]}", flags
         )
+        all_rows = tuple((name, n) for name in self.recipes for _, n in found.unsettled)
+        return replace(found, unsettled=all_rows)
 
     def _judge_one(self, recipe: str, evidence: Evidence) -> Finding:
         raise NotImplementedError("rows of a grid are judged together")
@@ -280,6 +277,11 @@ class Tuned(Statement):
             loss = math.inf if value is None else trial.sign(self.quantity) * value
             found.append((loss, trial.run.recipe.optim.lr))
         return min(found)[1]
+
+
+def _seeds(names: Sequence[str], trials: Sequence[Sequence[Trial]]) -> dict[str, int]:
+    """The number of seeds of each recipe."""
+    return {name: len(some) for name, some in zip(names, trials, strict=True)}
 
 
 def _value_at(curve: Sequence[Point], epoch: float) -> float:

@@ -11,19 +11,22 @@ from cayley.lab.verdicts.evidence import Evidence
 from cayley.lab.verdicts.findings import Outcome
 from cayley.lab.verdicts.judging import Judge, Verdict, judges
 from cayley.lab.verdicts.statement import Statement
+from cayley.lab.verdicts.statistics import SEEDS
 from cayley.lab.verdicts.studied import StudyNumber
 
 __all__ = ["missing_command", "show_verdicts"]
 
 
 def missing_command(verdict: Verdict) -> str:
-    """The command for the runs or the study that a verdict lacks; empty if it lacks none."""
-    names = verdict.finding.missing
-    if not names:
+    """The command for what a verdict lacks, runs or more seeds; empty if it lacks nothing."""
+    found = verdict.finding
+    lacking = [*((name, SEEDS) for name in found.missing), *found.unsettled]
+    if not lacking:
         return ""
-    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
-    command = names[0] if names[0].startswith("study ") else f"train {names[0]}"
-    return f"cayley {command} --seeds 3{more}"
+    (name, seeds), *others = lacking
+    more = f", and {len(others)} more" if others else ""
+    command = name if name.startswith("study ") else f"train {name}"
+    return f"cayley {command} --seeds {seeds}{more}"
 
 
 def show_verdicts(

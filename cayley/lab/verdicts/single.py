@@ -15,7 +15,7 @@ from cayley.lab.verdicts.statement import (
     line_words,
     value_words,
 )
-from cayley.lab.verdicts.statistics import SEEDS, p_below
+from cayley.lab.verdicts.statistics import p_below
 
 __all__ = ["Diverges", "Drops", "Ends", "Reaches", "Returns", "Starts"]
 
@@ -196,7 +196,6 @@ class Ends(Statement):
         words = f"{value_words(recipe, self.quantity, values)} against {line:.4g}"
         signed = [sign * value for value in values]
         if len(values) == 1:
-            return by_guess(words, signed[0] < sign * line, (recipe,))
+            return by_guess(words, signed[0] < sign * line, {recipe: 1})
         against = p_below([-value for value in signed], -sign * line)
-        short = (recipe,) if len(values) < SEEDS else ()
-        return by_test(words, p_below(signed, sign * line), against, short)
+        return by_test(words, p_below(signed, sign * line), against, {recipe: len(values)})

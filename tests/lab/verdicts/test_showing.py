@@ -7,7 +7,7 @@ from lab.verdicts.made_up import make_run, make_study
 from cayley.lab.report import JudgedClaim, summarize, write_page
 from cayley.lab.report.claims import verdict_table
 from cayley.lab.report.reading import MeasuredRun
-from cayley.lab.verdicts import Evidence, judge_claims, show_verdicts
+from cayley.lab.verdicts import Evidence, judge_claims, missing_command, show_verdicts
 
 FALLING, FLAT = [0.5, 0.01, 0.001], [0.5, 0.4, 0.4]
 
@@ -38,6 +38,17 @@ def test_a_claim_has_the_curves_that_it_was_judged_by() -> None:
         "ln-lstm/adding-200",
         "lstm/adding-200-rmsprop",
     }
+
+
+def test_the_command_for_what_is_missing() -> None:
+    def command(seeds: int, curves: list[list[float]]) -> str:
+        runs = [make_run("ornn/adding-200", seed, curves[seed % 2]) for seed in range(seeds)]
+        runs += [make_run("ornn/adding-200-128", seed, curves[seed % 2]) for seed in range(seeds)]
+        verdicts = {one.claim.id: one for one in judge_claims(Evidence(runs))}
+        return missing_command(verdicts["add-ornn-full-reflections-worse"])
+
+    assert command(0, []) == "cayley train ornn/adding-200 --seeds 3, and 1 more"
+    assert command(3, [FALLING, FLAT]) == "cayley train ornn/adding-200 --seeds 6, and 1 more"
 
 
 def test_a_claim_has_the_picture_of_its_study() -> None:

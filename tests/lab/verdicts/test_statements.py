@@ -93,6 +93,18 @@ def test_too_few_seeds_decide_nothing_but_lean(case: Case, seeds: int) -> None:
     assert found.leaning == (Outcome.HOLDS if seeds else Outcome.UNDECIDED)
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_seeds_that_do_not_settle_it_are_to_be_twice_as_many(case: Case) -> None:
+    ours, theirs = case.undecided
+    evidence = make_evidence({ONE: ours, OTHER: theirs})
+    paired = {"than": (OTHER,)} if theirs else {}
+    found = FORMS[case.form](runs=(ONE,), metric="test_mse", **paired, **case.settings).judge(
+        evidence
+    )
+    assert not found.missing
+    assert found.unsettled[0] == (ONE, 2 * len(ours))
+
+
 def test_every_form_is_here() -> None:
     assert {case.form for case in CASES.values()} | {"diverges", "ratio", "study", "tuned"} == set(
         FORMS
