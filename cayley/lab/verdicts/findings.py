@@ -27,12 +27,14 @@ class Finding:
         words: The numbers.
         leaning: The outcome that an undecided one tends to; undecided if there is none.
         missing: Recipes without enough runs; a study as ``study NAME``.
+        part: The part of the data that it is about; empty for all.
     """
 
     outcome: Outcome
     words: tuple[str, ...] = ()
     leaning: Outcome = Outcome.UNDECIDED
     missing: tuple[str, ...] = ()
+    part: str = ""
 
 
 def missing(recipe: str) -> Finding:

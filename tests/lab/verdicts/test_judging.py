@@ -66,7 +66,7 @@ def test_runs_with_other_settings_count_for_nothing() -> None:
 
 def test_judges_of_studies_judge_the_claims_that_these_decide() -> None:
     for name, judge in judges().items():
-        for statement in judge.statements:
+        for statement in (*judge.statements, *judge.instead):
             if isinstance(statement, StudyNumber):
                 assert name in STUDIES[statement.study].claims
     decided = {id for study in STUDIES.values() for id in study.claims}
