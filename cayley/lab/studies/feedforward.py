@@ -146,7 +146,7 @@ CIFAR10_SLICE = Study(
         "test": 500,
         # the grid of helfrich2020-figure-3.1-rates
         "rates": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0],
-        # The document does not say how many. These take about ten minutes of one core.
+        # The document does not say how many. These take four to ten minutes of one core.
         "epochs": 30,
         # The document has running statistics with ρ = 0.99, which remember 100 steps: an eighth of
         # an epoch of 50,000 images in batches of 60, but six epochs of 1,000. Averages over the
