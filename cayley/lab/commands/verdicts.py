@@ -100,6 +100,7 @@ def _record(verdict: "Verdict") -> dict[str, object]:
         "text": claim.text,
         "outcome": finding.outcome.value,
         "leaning": finding.leaning.value,
+        "part": finding.part,
         "words": list(finding.words),
         "missing": list(finding.missing),
         "unsettled": dict(finding.unsettled),

@@ -42,7 +42,7 @@ class JudgedClaim:
         source: The paper, and the place in it.
         paper: The ``id`` of the paper.
         outcome: ``"holds"``, ``"does not hold"``, ``"undecided"`` or ``"cannot be run"``.
-        words: The outcome, with its tendency if it is undecided.
+        words: The outcome, with its tendency if it is undecided, and on which part of the data.
         reasons: The numbers.
         command: The command for missing runs; empty if none are missing.
         basis: What decided: available runs or studies, tests, or nothing.

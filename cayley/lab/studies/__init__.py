@@ -7,6 +7,7 @@
 ``gradients``        gradients of states, Jacobians of states by inputs
 ``normalisations``   what is left of states after normalisation
 ``matrices``         orthogonality, eigenvalues, series and costs of matrices
+``feedforward``      batch normalisation and BNP on a slice of CIFAR-10
 ``rebasing``         a fixed D against one that is chosen again
 ``catalogue``        all of them, by name
 ``diagnosis``        what goes on inside the user's own runs

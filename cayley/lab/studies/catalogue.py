@@ -4,6 +4,7 @@ import difflib
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.studies.activations import MODRELU_SURFACE
+from cayley.lab.studies.feedforward import CIFAR10_SLICE
 from cayley.lab.studies.gradients import GRADIENT_STABILITY, HEATMAPS
 from cayley.lab.studies.matrices import (
     COST_ORDER,
@@ -28,6 +29,7 @@ STUDIES: dict[str, Study] = {
         POSTNORM,
         UNITARITY,
         MULTIPLE_EIGENVALUES,
+        CIFAR10_SLICE,
         REBASE,
     )
 }

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cayley.lab.errors import NotFinite
 from cayley.lab.recipes import ModelSettings, find_recipe
-from cayley.lab.tasks import Batch, Split
+from cayley.lab.tasks import Batch, Metric, Split
 from cayley.lab.training import RunSettings, build_task, initial_model
 from cayley.lab.training.evaluation import score_model
 from cayley.lab.training.learner import Learner
@@ -58,9 +58,9 @@ class Subject:
             raise NotFinite(f"expected finite weights of {self.recipe.name}, got inf or NaN")
         return losses
 
-    def score(self, split: Split) -> float:
-        """The task's first metric with the current weights."""
-        metric = self.task.metrics[0]
+    def score(self, split: Split, metric: Metric | None = None) -> float:
+        """A metric, the task's first if none is given, with the current weights."""
+        metric = self.task.metrics[0] if metric is None else metric
         scores = score_model(
             self.recipe,
             self.task,

@@ -29,6 +29,7 @@ class Finding:
         missing: Recipes without enough runs; a study as ``study NAME``.
         unsettled: Recipes of an undecided finding with enough runs for a verdict, each with twice
             as many seeds as it has.
+        part: The part of the data that it is about; empty for all.
     """
 
     outcome: Outcome
@@ -36,6 +37,7 @@ class Finding:
     leaning: Outcome = Outcome.UNDECIDED
     missing: tuple[str, ...] = ()
     unsettled: tuple[tuple[str, int], ...] = ()
+    part: str = ""
 
 
 def missing(recipe: str) -> Finding:

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,17 +43,29 @@ class Judge:
     Attributes:
         statements: The statements, all of which have to hold.
         data: The data it needs that are not freely available; empty for none.
+        part: The part of the data that a study has; empty for none.
+        instead: Statements about that study, for as long as there are no runs on all the data.
     """
 
     statements: tuple[Statement | StudyNumber, ...]
     data: str = ""
+    part: str = ""
+    instead: tuple[StudyNumber, ...] = ()
+
+    def choose(self, evidence: Evidence) -> tuple[Statement | StudyNumber, ...]:
+        """The statements that are judged."""
+        names = {name for statement in self.statements for name in statement.recipes}
+        whole = not self.instead or any(evidence.trials(name) for name in names)
+        return self.statements if whole else self.instead
 
     def judge(self, evidence: Evidence) -> Finding:
         """What runs and studies say."""
-        names = {name for statement in self.statements for name in statement.recipes}
+        chosen = self.choose(evidence)
+        names = {name for statement in chosen for name in statement.recipes}
         if self.data and not any(evidence.trials(name) for name in names):
             return Finding(Outcome.CANNOT, (self.data,))
-        return combine([statement.judge(evidence) for statement in self.statements])
+        found = combine([statement.judge(evidence) for statement in chosen])
+        return replace(found, part=self.part) if chosen is self.instead else found
 
 
 @dataclass(frozen=True)
@@ -65,11 +77,12 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """The outcome, with its tendency if it is undecided."""
+        """The outcome, with its tendency if it is undecided, and on which part of the data."""
         outcome, leaning = self.finding.outcome, self.finding.leaning
+        words = outcome.value
         if outcome == Outcome.UNDECIDED and leaning != Outcome.UNDECIDED:
-            return f"undecided, leaning to {leaning.value}"
-        return outcome.value
+            words = f"undecided, leaning to {leaning.value}"
+        return f"{words}, on {self.finding.part}" if self.finding.part else words
 
 
 def judge_claims(evidence: Evidence) -> list[Verdict]:
@@ -88,18 +101,27 @@ def judges() -> dict[str, Judge]:
 
 
 def _read(name: str, table: Mapping[str, Any]) -> Judge:
-    if unknown := set(table) - {"says", "data"}:
-        raise RecipeError(f"judges.toml: {name}: expected says and data, got {sorted(unknown)}")
-    statements = []
-    for one in table.get("says", ()):
-        rest = {key: value for key, value in one.items() if key != "form"}
-        if one.get("form") not in FORMS:
-            raise RecipeError(
-                f"judges.toml: {name}: expected a form among {', '.join(FORMS)}, "
-                f"got {one.get('form')!r}"
-            )
-        statements.append(from_table(FORMS[one["form"]], rest))
-    return Judge(tuple(statements), table.get("data", ""))
+    if unknown := set(table) - {"says", "data", "part", "instead"}:
+        raise RecipeError(
+            f"judges.toml: {name}: expected says, data, part and instead, got {sorted(unknown)}"
+        )
+    if ("part" in table) != ("instead" in table):
+        raise RecipeError(f"judges.toml: {name}: expected part and instead together, got one")
+    says, instead = (
+        tuple(_read_statement(name, one) for one in table.get(key, ()))
+        for key in ("says", "instead")
+    )
+    return Judge(says, table.get("data", ""), table.get("part", ""), instead)
+
+
+def _read_statement(name: str, table: Mapping[str, Any]) -> Any:
+    rest = {key: value for key, value in table.items() if key != "form"}
+    if table.get("form") not in FORMS:
+        raise RecipeError(
+            f"judges.toml: {name}: expected a form among {', '.join(FORMS)}, "
+            f"got {table.get('form')!r}"
+        )
+    return from_table(FORMS[table["form"]], rest)
 
 
 def _judge(claim: published.Claim, evidence: Evidence) -> Finding:

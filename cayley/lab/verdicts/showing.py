@@ -16,6 +16,8 @@ from cayley.lab.verdicts.studied import StudyNumber
 
 __all__ = ["missing_command", "show_verdicts"]
 
+Statements = Sequence[Statement | StudyNumber]
+
 
 def missing_command(verdict: Verdict) -> str:
     """The command for what a verdict lacks, runs or more seeds; empty if it lacks nothing."""
@@ -59,16 +61,14 @@ def _show(
     pictures: Mapping[str, bytes],
 ) -> JudgedClaim:
     claim, finding = verdict.claim, verdict.finding
-    judge = judges().get(claim.same_as or claim.id, Judge(()))
+    statements = judges().get(claim.same_as or claim.id, Judge(())).choose(evidence)
     paper = published.papers()[claim.paper]
     studies = [
         name
-        for name in dict.fromkeys(
-            one.study for one in judge.statements if isinstance(one, StudyNumber)
-        )
+        for name in dict.fromkeys(one.study for one in statements if isinstance(one, StudyNumber))
         if name in evidence.studies
     ]
-    figures = _draw(claim.id, judge, rows)
+    figures = _draw(claim.id, statements, rows)
     return JudgedClaim(
         id=claim.id,
         text=claim.text,
@@ -80,7 +80,7 @@ def _show(
         command=missing_command(verdict),
         basis=(
             "runs"
-            if figures or studies or _has_runs(judge, evidence)
+            if figures or studies or _has_runs(statements, evidence)
             else "tests"
             if finding.outcome == Outcome.HOLDS
             else "nothing"
@@ -94,15 +94,15 @@ def _show(
     )
 
 
-def _has_runs(judge: Judge, evidence: Evidence) -> bool:
-    names = {name for one in judge.statements for name in one.recipes}
+def _has_runs(statements: Statements, evidence: Evidence) -> bool:
+    names = {name for one in statements for name in one.recipes}
     return any(evidence.trials(name) or evidence.diverged(name) for name in names)
 
 
-def _draw(name: str, judge: Judge, rows: Mapping[str, Row]) -> tuple[Figure, ...]:
+def _draw(name: str, statements: Statements, rows: Mapping[str, Row]) -> tuple[Figure, ...]:
     """Charts of the quantities that the statements are about, one per task."""
     groups: dict[Quantity, dict[str, Row]] = {}
-    for one in judge.statements:
+    for one in statements:
         if isinstance(one, Statement):
             found = {recipe: rows[recipe] for recipe in one.recipes if recipe in rows}
             groups.setdefault(one.quantity, {}).update(found)

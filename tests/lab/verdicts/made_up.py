@@ -11,7 +11,7 @@ from cayley.lab.runs import MachineFacts, RunResult, SeedRecord, StudyRecord
 from cayley.lab.runs.result import SelectedScores
 from cayley.lab.verdicts import Evidence
 
-BETTER = {"accuracy": "higher", "cross_entropy": "lower", "mse": "lower"}
+BETTER = {"accuracy": "higher", "rocauc": "higher", "cross_entropy": "lower", "mse": "lower"}
 
 
 def make_run(

@@ -1,11 +1,13 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lab.verdicts.made_up import make_run
 
+from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import find_recipe, published, tables
 from cayley.lab.studies import STUDIES
-from cayley.lab.verdicts import Evidence, Judge, Outcome, judge_claims, judges
+from cayley.lab.verdicts import Evidence, Judge, Outcome, judge_claims, judges, judging
 from cayley.lab.verdicts.studied import StudyNumber
 
 NAMES = {entry.name for table in tables().values() for entry in table.entries}
@@ -66,10 +68,34 @@ def test_runs_with_other_settings_count_for_nothing() -> None:
 
 def test_judges_of_studies_judge_the_claims_that_these_decide() -> None:
     for name, judge in judges().items():
-        for statement in judge.statements:
+        for statement in (*judge.statements, *judge.instead):
             if isinstance(statement, StudyNumber):
                 assert name in STUDIES[statement.study].claims
     decided = {id for study in STUDIES.values() for id in study.claims}
     own = {id for id in decided if published.claim(id).same_as is None}
     assert own <= set(judges())
     assert all(published.claim(id).same_as in decided for id in decided - own)
+
+
+@pytest.mark.parametrize("name", ["proteins", "products"])
+def test_what_lacks_its_data_cannot_be_run_until_there_are_runs(name: str) -> None:
+    judge, metric = judges()[f"bnp-{name}-curve"], {"proteins": "rocauc", "products": "accuracy"}
+    found = judge.judge(Evidence([]))
+    assert (found.outcome, found.missing) == (Outcome.CANNOT, ())
+    assert found.words[0].startswith(f"ogbn-{name} (")
+    run = make_run(f"sage/{name}-sgd", 1, [0.5], metric=metric[name])
+    assert judge.judge(Evidence([run])).outcome == Outcome.UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"sais": []}, r"expected says, data, part and instead, got \['sais'\]"),
+        ({"part": "a half"}, "expected part and instead together, got one"),
+        ({"instead": [{"form": "no"}]}, "expected part and instead together, got one"),
+        ({"says": [{"form": "no"}]}, "expected a form among .*, got 'no'"),
+    ],
+)
+def test_judges_that_are_wrong(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        judging._read("some-claim", table)

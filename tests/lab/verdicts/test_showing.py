@@ -59,6 +59,18 @@ def test_a_claim_has_the_picture_of_its_study() -> None:
     assert (picture.study, picture.address) == ("heatmaps", "data:image/png;base64,cG5n")
 
 
+def test_a_verdict_on_a_part_of_the_data_is_marked_and_has_its_picture() -> None:
+    evidence = Evidence([], [make_study("cifar10-slice", 3 * [{"bnp_60_loss_share": 0.9}])])
+    claims = show_verdicts(
+        judge_claims(evidence), evidence, summarize([]), {"cifar10-slice": b"png"}
+    )
+    claim = next(one for one in claims if one.id == "bnp-cifar-train-loss")
+    assert (claim.basis, claim.outcome) == ("runs", "does not hold")
+    assert claim.words == "does not hold, on 1,000 of the 50,000 images of CIFAR-10"
+    assert [picture.study for picture in claim.pictures] == ["cifar10-slice"]
+    assert claim.words in verdict_table(claims).rows[claims.index(claim)]
+
+
 def test_claims_without_runs_say_what_makes_them() -> None:
     claims = show([])
     assert {one.basis for one in claims.values()} == {"tests", "nothing"}

@@ -3,16 +3,25 @@
 from math import inf
 
 import pytest
-from lab.verdicts.made_up import make_study
+from lab.verdicts.made_up import make_run, make_study
 
-from cayley.lab.verdicts import Evidence, Finding, Judge, Outcome, judges
+from cayley.lab.verdicts import (
+    Evidence,
+    Finding,
+    Judge,
+    Outcome,
+    Verdict,
+    judge_claims,
+    judges,
+)
 from cayley.lab.verdicts.studied import StudyNumber
 
 STATEMENT = StudyNumber(study="heatmaps", number="share", above=0.1, below=0.5)
 OF_STUDIES = {
     name: judge
     for name, judge in judges().items()
-    if judge.statements and all(isinstance(one, StudyNumber) for one in judge.statements)
+    if judge.instead
+    or (judge.statements and all(isinstance(one, StudyNumber) for one in judge.statements))
 }
 
 
@@ -67,13 +76,14 @@ def test_a_study_that_is_not_there_is_missing() -> None:
 @pytest.mark.parametrize("judge", OF_STUDIES.values(), ids=OF_STUDIES)
 def test_judges_give_each_outcome(judge: Judge) -> None:
     study, good = "", dict[str, float]()
-    for one in judge.statements:
+    statements = judge.choose(Evidence([]))
+    for one in statements:
         assert isinstance(one, StudyNumber)
         study = one.study
         low = one.above if one.above > -inf else one.below - 2
         high = one.below if one.below < inf else one.above + 2
         good[one.number] = (low + high) / 2
-    first = judge.statements[0]
+    first = statements[0]
     assert isinstance(first, StudyNumber)
     bad = good | {first.number: first.below + 1 if first.below < inf else first.above - 1}
     cases = {
@@ -82,4 +92,23 @@ def test_judges_give_each_outcome(judge: Judge) -> None:
         Outcome.UNDECIDED: [good, good, bad],
     }
     for outcome, numbers in cases.items():
-        assert judge.judge(Evidence([], [make_study(study, numbers)])).outcome == outcome
+        found = judge.judge(Evidence([], [make_study(study, numbers)]))
+        assert (found.outcome, found.part) == (outcome, judge.part)
+
+
+def test_a_verdict_on_a_part_says_so_and_ends_with_runs_on_all() -> None:
+    study = make_study("cifar10-slice", [{"bnp_60_loss_share": 0.1}] * 3)
+
+    def find(evidence: Evidence) -> Verdict:
+        verdicts = judge_claims(evidence)
+        return next(one for one in verdicts if one.claim.id == "bnp-cifar-train-loss")
+
+    found = find(Evidence([], [study]))
+    assert found.words == "holds, on 1,000 of the 50,000 images of CIFAR-10"
+    part = make_study("cifar10-slice", [{"bnp_60_loss_share": 0.1}] * 3, epochs=2)
+    leaning = find(Evidence([], [part]))
+    assert leaning.words == f"undecided, leaning to {found.words}"
+    run = make_run("mlp/cifar10-60", 1, [1.0], metric="cross_entropy", split="train")
+    found = find(Evidence([run], [study]))
+    assert found.words == "undecided"
+    assert found.finding.missing == ("mlp/cifar10-60-bnp", "mlp/cifar10-60-bn")

@@ -23,6 +23,18 @@ FILES = {
     "train": [f"data_batch_{number}.bin" for number in range(1, 6)],
     "test": ["test_batch.bin"],
 }
+# The first images of each split in the same format, for those who do not have all. They are read
+# only where a part is asked for, so that nobody takes it for the whole.
+SLICE = (
+    Resource(
+        "train_first1000.bin",
+        sha256="1c5f9ea0fc1111d586f29115efd3db25eecf7db27b29aaebbe84721446b052cc",
+    ),
+    Resource(
+        "test_first500.bin",
+        sha256="ba456e78b292ef2a6e366d304e587255370906951905b2e06af8e9f54f412f62",
+    ),
+)
 RECORD = 1 + 3 * 32 * 32
 
 
@@ -52,8 +64,12 @@ class CIFAR10(Images):
 
     Arguments:
         validation: How many images, from the beginning of the training files, are for validation.
+        train: How many images to take from the beginning of the training files; 0 for all.
+        test: How many to take from the beginning of the test file; 0 for all.
         shuffle: Whether each epoch of training has an order of its own.
-        source: Where the files are: the archive of the binary version, or its unpacked files.
+        source: Where the files are: the archive of the binary version, or its unpacked files. If
+            ``train`` and ``test`` ask for a part, ``train_first1000.bin`` and
+            ``test_first500.bin`` will do.
         invented: Whether to use random images instead of files.
 
     Example:
@@ -62,6 +78,8 @@ class CIFAR10(Images):
     """
 
     validation: Annotated[int, Range(0, 49_999)] = 0
+    train: Annotated[int, Range(0, 50_000)] = 0
+    test: Annotated[int, Range(0, 10_000)] = 0
     shuffle: bool = True
     source: Source = NOWHERE
     invented: bool = False
@@ -80,9 +98,19 @@ class CIFAR10(Images):
         return (ARCHIVE,)
 
     def find_data(self) -> None:
-        """Look for the unpacked files or the archive."""
-        if not self.invented and not self.source.has(Resource(FILES["test"][0])):
+        """Look for the unpacked files or the archive, or for those of a part."""
+        if not (self.invented or self._unpacked or self._sliced):
             self.source.find(self.needs)
+
+    @property
+    def _unpacked(self) -> bool:
+        return self.source.has(Resource(FILES["test"][0]))
+
+    @property
+    def _sliced(self) -> bool:
+        """Whether a part is asked for, and no more than a part is there."""
+        asked = bool(self.train and self.test) and not self.source.has(ARCHIVE)
+        return asked and all(map(self.source.has, SLICE))
 
     @property
     def invented_pixels(self) -> int:
@@ -90,10 +118,20 @@ class CIFAR10(Images):
         return RECORD - 1
 
     def read(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The unpacked files if they exist, else those of the archive."""
-        unpacked = self.source.has(Resource(FILES["test"][0]))
-        archive = None if unpacked else self.source.read(ARCHIVE)
-        tensors: list[Tensor] = []
+        """The unpacked files if they exist, else those of the archive, or of a part."""
+        if not self._unpacked and self._sliced:
+            read = [read_records(self.source.read(resource)) for resource in SLICE]
+        else:
+            read = self._read_all()
+        (images, labels), (test_images, test_labels) = (
+            _take(*one, count, split)
+            for one, count, split in zip(read, (self.train, self.test), FILES, strict=True)
+        )
+        return images, labels, test_images, test_labels
+
+    def _read_all(self) -> list[tuple[Tensor, Tensor]]:
+        archive = None if self._unpacked else self.source.read(ARCHIVE)
+        read = []
         for names in FILES.values():
             if archive is None:
                 content = b"".join(self.source.read(Resource(name)) for name in names)
@@ -110,8 +148,8 @@ class CIFAR10(Images):
                     f"{count_classes(labels, CLASSES).tolist()}: fetch the files again, or use "
                     "them as they are with check=False or --unchecked"
                 )
-            tensors += images, labels
-        return tensors[0], tensors[1], tensors[2], tensors[3]
+            read.append((images, labels))
+        return read
 
     def examples(
         self, split: Split, index: Tensor, seed: int, dtype: torch.dtype
@@ -122,6 +160,16 @@ class CIFAR10(Images):
     def tiny(self) -> "CIFAR10":
         """Random images."""
         return replace(self, invented=True)
+
+
+def _take(images: Tensor, labels: Tensor, count: int, split: str) -> tuple[Tensor, Tensor]:
+    """The first of images and labels; all for a count of 0."""
+    if count > len(labels):
+        raise DataError(
+            f"expected {count} {split} images, got {len(labels)}: ask for fewer with "
+            f"task.{split}, or fetch all, {ARCHIVE.url}"
+        )
+    return images[: count or None], labels[: count or None]
 
 
 def _from_tar(archive: bytes, names: list[str]) -> bytes:

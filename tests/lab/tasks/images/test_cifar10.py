@@ -84,17 +84,73 @@ def test_an_incomplete_archive_is_named(tmp_path: Path) -> None:
         CIFAR10(source=Source(tmp_path)).size("train")
 
 
-def test_real_images(source: Source, tmp_path: Path) -> None:
-    """The first thousand of the training images, standing in for all."""
-    assert source.folder is not None
-    subset = source.folder / "cifar10_subset"
-    train = lzma.decompress((subset / "train_first1000.bin.xz").read_bytes())
-    for number in range(5):
-        part = train[number * 200 * 3073 : (number + 1) * 200 * 3073]
-        (tmp_path / f"data_batch_{number + 1}.bin").write_bytes(part)
-    test = (subset / "test_first500.bin.xz").read_bytes()
-    (tmp_path / "test_batch.bin.xz").write_bytes(test)
-    task = CIFAR10(source=Source(tmp_path, check=False), shuffle=False)
+def write_unpacked(folder: Path, files: dict[str, bytes]) -> Source:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return Source(folder, check=False)
+
+
+@pytest.mark.parametrize(("train", "test"), [(1, 1), (3, 0), (0, 1), (10, 1)])
+def test_the_first_of_each_split(
+    train: int, test: int, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    source = write_unpacked(tmp_path, files)
+    task = CIFAR10(source=source, train=train, test=test, shuffle=False)
+    first = [0, 1, 1, 2, 2, 3, 3, 4, 4, 5][: train or 10]
+    assert task.batch("train", 10, Position()).target.tolist() == first
+    assert task.size("test") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"train": 11}, r"expected 11 train images, got 10: ask for fewer with task\.train, or"),
+        ({"test": 2}, r"expected 2 test images, got 1: ask for fewer with task\.test, or fetch"),
+    ],
+)
+def test_more_images_than_there_are(
+    asked: dict[str, Any], message: str, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    task = CIFAR10(source=write_unpacked(tmp_path, files), **asked)
+    with pytest.raises(DataError, match=message):
+        task.size("train")
+
+
+@pytest.fixture
+def sliced(tmp_path: Path) -> Source:
+    """A part of the images in two files, as they are published nowhere."""
+    train = lzma.compress(record(1) + record(2))
+    (tmp_path / "train_first1000.bin.xz").write_bytes(train)
+    (tmp_path / "test_first500.bin").write_bytes(record(3))
+    return Source(tmp_path, check=False)
+
+
+def test_a_part_is_read_where_it_is_asked_for(sliced: Source) -> None:
+    task = CIFAR10(source=sliced, train=2, test=1)
+    task.find_data()
+    assert (task.size("train"), task.size("test")) == (2, 1)
+    with pytest.raises(DataError, match="expected the sha256 1c5f9ea0"):
+        CIFAR10(source=Source(sliced.folder), train=2, test=1).size("train")
+
+
+@pytest.mark.parametrize("asked", [{}, {"train": 2}, {"test": 1}])
+def test_a_part_is_never_taken_for_all(asked: dict[str, Any], sliced: Source) -> None:
+    task = CIFAR10(source=sliced, **asked)
+    with pytest.raises(DataError, match=r"expected the file cifar-10-binary\.tar"):
+        task.find_data()
+    with pytest.raises(DataError, match=r"expected the file cifar-10-binary\.tar"):
+        task.size("train")
+
+
+def test_all_come_before_a_part(tmp_path: Path, files: dict[str, bytes], sliced: Source) -> None:
+    source = write_unpacked(tmp_path, files)
+    task = CIFAR10(source=source, train=2, test=1, shuffle=False)
+    assert task.batch("test", 1, Position()).target.tolist() == [9]
+
+
+def test_real_images(source: Source) -> None:
+    """The first thousand of the training images."""
+    task = CIFAR10(source=source, train=1000, test=500, shuffle=False)
     assert (task.size("train"), task.size("test")) == (1000, 500)
     batch: Any = task.batch("train", 1000, Position())
     images = batch.input.view(1000, 3, 1024)
