@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from cayley.lab.errors import NotFinite
@@ -53,10 +54,11 @@ class Subject:
 
     def train(self, steps: int) -> list[float]:
         """Take steps; their losses, which have to be finite."""
-        losses = [float(self.learner.learn(next(self.batches))) for _ in range(steps)]
+        # copies, since the next step of a CUDA graph overwrites it; to read each would wait for it
+        losses = [self.learner.learn(next(self.batches)).clone() for _ in range(steps)]
         if not self.learner.is_finite():
             raise NotFinite(f"expected finite weights of {self.recipe.name}, got inf or NaN")
-        return losses
+        return torch.stack(losses).tolist() if losses else []
 
     def score(self, split: Split, metric: Metric | None = None) -> float:
         """A metric, the task's first if none is given, with the current weights."""
