@@ -8,6 +8,9 @@ import pytest
 
 # workers, and the processes that tests start, read compiled modules and not the sources again
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
+# for a few lines of C++, inductor need neither try vector instructions nor precompile headers
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 # modules whose examples need a package
 NEEDS = {

@@ -1,14 +1,16 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
 
-from cayley.notices import forget_notices
 
-# one thread a worker: the workers share the cores
-torch.set_num_threads(1)
-# nobody reads where the nodes of a graph come from, and stacks are deep in tests
-torch.fx.config.do_not_emit_stack_traces = True
+def pytest_collection() -> None:
+    """Settings of torch, which the process that hands out tests to workers need not import."""
+    import torch
+
+    # one thread a worker: the workers share the cores
+    torch.set_num_threads(1)
+    # nobody reads where the nodes of a graph come from, and stacks are deep in tests
+    torch.fx.config.do_not_emit_stack_traces = True
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +19,10 @@ def same_start() -> Iterator[None]:
 
     One fixture, as each takes as long as a short test.
     """
+    import torch
+
+    from cayley.notices import forget_notices
+
     torch.default_generator.manual_seed(5544)
     # torch.manual_seed formats a traceback for every kind of device that is not there
     if torch.cuda.is_available():

@@ -6,12 +6,14 @@ them anew takes seconds.
 
 import importlib
 import multiprocessing
+import os
 import socket
 import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONTEXT", "call", "call_in_processes", "free_port"]
+__all__ = ["CONTEXT", "call", "call_in_processes", "free_port", "start"]
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -49,8 +51,24 @@ def call_in_processes(file: str, function: str, *calls: tuple) -> None:
     assert codes == [0] * len(calls), f"{function} of {file} has ended with {codes}"
 
 
-def call(file: str, function: str, *arguments: Any) -> None:
+def start(folder: Path, file: str, function: str, *arguments: Any) -> BaseProcess:
+    """Begin to call a function of a file, with its output in ``out`` and ``err`` of a folder."""
+    for name in ("out", "err"):
+        (folder / name).touch()
+    process = CONTEXT.Process(target=call_into, args=(folder, file, function, *arguments))
+    process.start()
+    return process
+
+
+def call_into(folder: Path, file: str, function: str, *arguments: Any) -> None:
+    """Call a function of a file, and exit with what it returns."""
+    for name, stream in (("out", 1), ("err", 2)):
+        os.dup2(os.open(folder / name, os.O_WRONLY), stream)
+    sys.exit(call(file, function, *arguments))
+
+
+def call(file: str, function: str, *arguments: Any) -> Any:
     """Call a function of a file, in the process that it is meant for."""
     path = Path(file)
     sys.path[:0] = [str(path.parent), str(Path(__file__).parent)]
-    getattr(importlib.import_module(path.stem), function)(*arguments)
+    return getattr(importlib.import_module(path.stem), function)(*arguments)

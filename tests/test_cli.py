@@ -1,13 +1,16 @@
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from lab.descriptions import make_description
+from processes import start
 
 import cayley
 from cayley import cli
@@ -512,26 +515,22 @@ def test_a_signal_ends_the_command_with_a_checkpoint(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     settings = ["training.steps=100000", "task.T=10", "model.hidden=4", "training.log=1"]
-    command = [sys.executable, "-m", "cayley.cli", "train", "quickstart", "-o", str(tmp_path)]
-    process = subprocess.Popen(
-        [*command, "--threads", "1", "--device", "cpu", "--json", "--set", *settings],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["kind"] == "train":
-            break
-    process.send_signal(number)
+    command = ["train", "quickstart", "-o", str(tmp_path / "runs")]
+    command += ["--threads", "1", "--device", "cpu", "--json", "--set", *settings]
+    process = start(tmp_path, __file__, "run", *command)
+    while '"kind": "train"' not in (tmp_path / "out").read_text():
+        assert process.is_alive(), (tmp_path / "err").read_text()
+        time.sleep(0.05)
+    assert process.pid is not None
+    os.kill(process.pid, number)
     if number == signal.SIGTERM:
         # as timeout does, once to the process and once to its group
-        process.send_signal(number)
-    _, err = process.communicate()
-    assert process.returncode == code
+        os.kill(process.pid, number)
+    process.join()
+    err = (tmp_path / "err").read_text()
+    assert process.exitcode == code
     assert "continue with: cayley resume" in err
-    (folder,) = find_runs(tmp_path)
+    (folder,) = find_runs(tmp_path / "runs")
     step = load_tensors(folder, "checkpoint.pt")["progress"]["step"]
     assert f"stopped after step {step};" in err
     assert step > 0

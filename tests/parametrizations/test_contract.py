@@ -27,6 +27,7 @@ from cayley.parametrizations import (
     SpectralSVD,
     StructuredMatrix,
 )
+from cayley.parametrizations.neumann import next_inverse, update_inverse_
 
 # makes a map of the size asked for, or of the next that it can have: the tests read map.n
 Factory = Callable[[int], Parametrization]
@@ -198,20 +199,24 @@ def trained(optimizer: str, dtype: torch.dtype) -> dict[str, StructuredMatrix]:
     values, gradients = (parts_like(free, long) for long in (numbers.detach(), numbers.grad))
     for step in range(1001):
         for name, matrix in matrices.items():
-            # A map that follows its inverse is called at every step. All that the other maps with
-            # a memory remember, at this size, is whether a spectral radius was above 1; W of those
-            # without depends on X alone, and gradients may serve for several steps.
-            every = 25 if isinstance(matrix.map, NeumannCayley) else 100
-            if every == 100 and step % every:
+            map = matrix.map
+            if isinstance(map, NeumannCayley):
+                if step % 25:
+                    # nothing is read between gradients but the inverse that follows the steps
+                    map._inverse(values[name][0], update_inverse_, next_inverse)
+                    continue
+            # All that the other maps with a memory remember, at this size, is whether a spectral
+            # radius was above 1; W of those without depends on X alone, and gradients may serve for
+            # several steps.
+            elif step % 100:
                 continue
             with torch.no_grad():
                 for X, value in zip(free[name], values[name], strict=True):
                     X.copy_(value)
             W = matrix(update=True)
-            if step % every == 0:
-                found = torch.autograd.grad((torch.randn_like(W) * W).sum().abs(), free[name])
-                for gradient, one in zip(gradients[name], found, strict=True):
-                    gradient.copy_(one)
+            found = torch.autograd.grad((torch.randn_like(W) * W).sum().abs(), free[name])
+            for gradient, one in zip(gradients[name], found, strict=True):
+                gradient.copy_(one)
         if step < 1000:
             stepper.step()
     return matrices

@@ -313,7 +313,8 @@ def test_compiled_training_is_the_same_training() -> None:
     torch.compiler.reset()
     matrix = matrix_of(6, refresh_every=3, tolerance=torch.inf)
     twin = copy.deepcopy(matrix)
-    compiled = torch.compile(twin, fullgraph=True)
+    # all of inductor, but not a C++ compiler for every sum of two matrices
+    compiled = torch.compile(twin, fullgraph=True, options={"fallback_by_default": True})
     G = torch.randn(6, 6)
     for _ in range(5):
         matrix.A.grad = twin.A.grad = None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import CONTEXT
 
 from cayley.lab.errors import NotFinite, RecipeError, RunError
 from cayley.lab.runs import Machine, StudyRecord, read_study
@@ -116,7 +117,11 @@ def test_seeds_in_processes_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_that_fails_in_its_process_ends_the_others(tmp_path: Path) -> None:
+def test_a_seed_that_fails_in_its_process_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # processes that need not import torch: how they begin is tried above
+    monkeypatch.setattr("cayley.lab.studies.folders.get_context", lambda method: CONTEXT)
     # int takes no settings, and can be sent to another process
     broken: Any = Study("broken", "of integers", int, int)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(TypeError, match="int"):

@@ -10,13 +10,11 @@ import importlib.metadata
 import json
 import os
 import random
-import sys
 import traceback
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-import lightning_fabric  # noqa: F401  here, so that children need not import it
 import optuna
 import torch
 
@@ -145,6 +143,13 @@ def describe(folder: Path, url: str) -> dict[str, Any]:
 
 
 def main(folder: Path, url: str) -> None:
+    torch.set_num_threads(1)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # what takes long and is not tried here
+    entry_points: Any = functools.cache(importlib.metadata.entry_points)
+    importlib.metadata.entry_points = entry_points
+    setup.find_git_state = lambda folder=None: None
+    os.fsync = lambda fd: None
     # what these import or find out, children need not
     warm = folder / "warm"
     recipe = read_space(SPACE, "killed").base(tiny=True)
@@ -170,14 +175,3 @@ def main(folder: Path, url: str) -> None:
         for child in running:
             os.kill(child, SIGKILL)
     print(json.dumps({"kills": kills, **describe(folder, url)}), flush=True)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # what takes long and is not tried here
-    entry_points: Any = functools.cache(importlib.metadata.entry_points)
-    importlib.metadata.entry_points = entry_points
-    setup.find_git_state = lambda folder=None: None
-    os.fsync = lambda fd: None
-    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,9 +1,6 @@
 """Workers that are killed at any moment: no trial is lost, none is counted twice."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,26 +8,20 @@ from typing import Any
 import mariadb_server
 import postgres
 import pytest
+from processes import start
 
 pytest.importorskip("optuna", reason="sweeps need the extra sweep")
 
-ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parent / "killed.py"
+SCRIPT = Path(__file__).with_name("killed.py")
 
 
 def kill_workers(folder: Path, url: str) -> dict[str, Any]:
-    path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, folder, url],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    process = start(folder, str(SCRIPT), "main", folder, url)
+    process.join(280)
+    errors = (folder / "err").read_text()
+    assert process.exitcode == 0, errors
+    assert not errors
+    return json.loads((folder / "out").read_text().splitlines()[-1])
 
 
 def check(found: dict[str, Any]) -> None:

@@ -8,12 +8,10 @@ A process of its own, with one thread: it forks, which a test process with threa
 import json
 import os
 import random
-import sys
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-import lightning_fabric  # noqa: F401  here, so that children need not import it
 import pytest
 import torch
 from lab.looking import look_once
@@ -109,7 +107,18 @@ def session(last: int | None, job: Any) -> int | None:
     return int(count) if count else None
 
 
-def main(folder: Path, content: dict[str, Any]) -> None:
+def main(folder: Path, contents: list[dict[str, Any]]) -> None:
+    torch.set_num_threads(1)
+    look_once(pytest.MonkeyPatch())
+    # here, so that children need not look: what is remembered is theirs too
+    SETTINGS.machine.fabric()
+    machine.find_cpu()
+    setup.find_git_state()
+    for content in contents:
+        kill(folder / content["name"], content)
+
+
+def kill(folder: Path, content: dict[str, Any]) -> None:
     recipe = read_recipe(content)
     # what these import, children need not
     build_model(recipe.model, build_task(recipe.task, SETTINGS))
@@ -132,14 +141,3 @@ def main(folder: Path, content: dict[str, Any]) -> None:
     same = equal(numbers(whole), numbers(run))
     report = {"name": recipe.name, "kills": kills, "resumed": resumed, "same": same}
     print(json.dumps(report), flush=True)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    look_once(pytest.MonkeyPatch())
-    # here, so that children need not look: what is remembered is theirs too
-    SETTINGS.machine.fabric()
-    machine.find_cpu()
-    setup.find_git_state()
-    for content in json.loads(sys.argv[2]):
-        main(Path(sys.argv[1], content["name"]), content)

@@ -1,13 +1,12 @@
 import json
-import os
 import shutil
-import subprocess
 import sys
 import wave
 from pathlib import Path
 
 import pytest
 import torch
+from processes import start
 
 from cayley.lab.errors import DataError, RecipeError, RunError
 from cayley.lab.recipes import find_recipe
@@ -17,7 +16,6 @@ from cayley.lab.runs import load_tensors, read_metrics, read_result, read_run
 from cayley.lab.runs.machine import Machine
 from cayley.lab.training import RunSettings, evaluate, resume, run_folder, train
 
-ROOT = Path(__file__).parents[3]
 TINY = RunSettings(Machine("cpu", "64-true", 1), tiny=True)
 ADDING = {
     "name": "adding",
@@ -69,16 +67,11 @@ SPEECH = ADDING | {
 
 @pytest.mark.slow
 def test_killed_at_random_moments_the_numbers_are_the_same(tmp_path: Path) -> None:
-    contents = json.dumps([ADDING, CHARACTERS, GRAPH])
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("killed.py"), tmp_path, contents],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
-    )
-    assert done.returncode == 0, done.stderr
-    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    script = Path(__file__).with_name("killed.py")
+    process = start(tmp_path, str(script), "main", tmp_path, [ADDING, CHARACTERS, GRAPH])
+    process.join()
+    assert process.exitcode == 0, (tmp_path / "err").read_text()
+    reports = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert len(reports) == 3
     for report in reports:
         assert report["same"], report

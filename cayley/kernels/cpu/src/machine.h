@@ -7,6 +7,14 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
+/* Whether the rest of a row is read and written by the masks of AVX-512, which sanitizers of gcc do not
+ * look at. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MASKED 0
+#else
+#define MASKED (VECTOR_BYTES == 64)
+#endif
+
 static void *allocate(size_t bytes) {
     void *p = NULL;
     return posix_memalign(&p, 64, bytes ? bytes : 64) ? NULL : p;

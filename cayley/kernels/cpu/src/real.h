@@ -22,9 +22,9 @@ static INLINE void NAME(store)(REAL *p, V v) { *(VU *)p = v; }
 /* The first `left` numbers at p, and 0 in the lanes beyond them. */
 static INLINE V NAME(take)(const REAL *p, int left) {
     if (left >= LANES) return NAME(load)(p);
-#if VECTOR_BYTES == 64 && BITS == 32
+#if MASKED && BITS == 32
     return (V)_mm512_maskz_loadu_ps((1u << left) - 1, p);
-#elif VECTOR_BYTES == 64
+#elif MASKED
     return (V)_mm512_maskz_loadu_pd((1u << left) - 1, p);
 #else
     V v = {0};
@@ -38,9 +38,9 @@ static INLINE void NAME(put)(REAL *p, V v, int left) {
     if (left >= LANES)
         NAME(store)(p, v);
     else
-#if VECTOR_BYTES == 64 && BITS == 32
+#if MASKED && BITS == 32
         _mm512_mask_storeu_ps(p, (1u << left) - 1, (__m512)v);
-#elif VECTOR_BYTES == 64
+#elif MASKED
         _mm512_mask_storeu_pd(p, (1u << left) - 1, (__m512d)v);
 #else
         memcpy(p, &v, left * sizeof(REAL));
