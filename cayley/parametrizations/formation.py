@@ -60,8 +60,7 @@ def formed_under_transforms(A: Tensor, D: Tensor, n: int, bandwidth: int | None)
     """The scaled Cayley transform under ``vmap`` and ``grad`` of :mod:`torch.func`.
 
     The matrices of G networks are formed together: on a GPU in one launch if a matrix fits into a
-    multiprocessor, in C one after another if they are small, and otherwise by torch's batched
-    inverse.
+    multiprocessor, in C one after another if they are small, and otherwise by torch.
 
     Arguments:
         A: The free entries, one diagonal after another.

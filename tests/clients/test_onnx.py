@@ -25,18 +25,12 @@ QUICK = "ScoRNN"
 
 @pytest.fixture(scope="module", autouse=True)
 def one_registry() -> Iterator[None]:
-    """Let all exports read one table of operators: to make it takes as long as a small export.
-
-    Each also goes over all operators thirty times to find those that are new: none are here.
-    """
+    """Let all exports read one table of operators: to make it takes as long as a small export."""
     registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
     make = functools.cache(registry.from_torchlib)
     with pytest.MonkeyPatch.context() as patch:
         # its method of the class, called on an instance too
         patch.setattr(registry, "from_torchlib", staticmethod(make))
-        operators = importlib.import_module("torch._export.utils")
-        find = functools.cache(operators._materialize_cpp_cia_ops)
-        patch.setattr(operators, "_materialize_cpp_cia_ops", find)
         yield
 
 

@@ -19,9 +19,9 @@ __all__ = ["verdicts", "write_verdicts"]
 def verdicts(options: Namespace) -> int:
     """Judge every claim of the papers by runs and studies.
 
-    A claim holds, does not hold, is undecided (then the missing runs are named), or cannot be run.
-    Only finished runs with a recipe's own settings count, and only from three seeds on. Problems
-    with other runs are printed.
+    A claim holds, does not hold, is undecided (then a command for what is missing is shown), or
+    cannot be run. Only finished runs with a recipe's own settings count, and only from three seeds
+    on. Problems with other runs are printed.
     """
     from cayley.lab.report import count_outcomes, read_runs
     from cayley.lab.runs import find_studies, read_study

@@ -44,7 +44,7 @@ class JudgedClaim:
         outcome: ``"holds"``, ``"does not hold"``, ``"undecided"`` or ``"cannot be run"``.
         words: The outcome, with its tendency if it is undecided, and on which part of the data.
         reasons: The numbers.
-        command: The command for missing runs; empty if none are missing.
+        command: The command for missing runs or seeds; empty if none are missing.
         basis: What decided: available runs or studies, tests, or nothing.
         figures: Curves of the runs.
         pictures: Pictures of studies.

@@ -87,6 +87,7 @@ def p_rarely_less(first: Sequence[float], second: Sequence[float]) -> float:
         >>> p_rarely_less([1.0, 1.1, 0.9], [2.0, 2.1, 1.9]) > 0.99
         True
     """
+    # not scipy.stats, as below
     from scipy.special import nctdtr
 
     if len(set(first)) == len(set(second)) == 1:
