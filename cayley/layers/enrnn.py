@@ -45,7 +45,8 @@ class ENRNN(RNN):
         num_layers: The number of layers stacked.
         bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         coupled: Whether the short-term state acts on the long-term one, by :math:`W_C`.
-        negative_ones: How many entries of D are −1, the last ones. None for q // 2.
+        negative_ones: How many entries of D are −1, the last ones. None for q // 2, or for none of
+            them with ``rebase``.
         eps: The ε above; the reference uses 0.
         nonlinearity: See :class:`~cayley.RNN`.
         coupling: How :math:`W_C` is drawn, ``"uniform"`` (Glorot) or ``"orthogonal"``.

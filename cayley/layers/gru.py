@@ -84,7 +84,8 @@ class NCGRU(Recurrent):
             ``"candidate"``. The paper leaves that of the update gate free; the other choices are
             its ablation study.
         order: The order of the Neumann series; None for the exact inverse.
-        negative_ones: How many entries of D are −1, the last ones. None for n // 2.
+        negative_ones: How many entries of D are −1, the last ones. None for n // 2, or for none of
+            them with ``rebase``.
         tolerance: The residual above which an inverse is computed from scratch; None for what the
             precision allows, see :class:`~cayley.parametrizations.NeumannCayley`.
         refresh_every: After how many updates an inverse is computed from scratch in any case.

@@ -42,7 +42,7 @@ class ScoRNN(RNN):
         num_layers: The number of layers stacked.
         bias, batch_first, dropout, bidirectional: See :class:`~cayley.RNN`.
         negative_ones: How many entries of D are −1, the last ones: the paper's ρ, which it tunes
-            between n/10 and 7n/10. None for n // 2.
+            between n/10 and 7n/10. None for n // 2, or for none of them with ``rebase``.
         nonlinearity: See :class:`~cayley.RNN`.
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
         init: What A starts with: ``"blocks"``, the paper's choice, which gives W the eigenvalues

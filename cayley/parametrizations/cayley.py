@@ -99,7 +99,8 @@ class ScaledCayley(Parametrization):
 
     Arguments:
         n: The size of W.
-        negative_ones: How many of D's entries are −1: the last ones. None for n // 2.
+        negative_ones: How many of D's entries are −1: the last ones. None for n // 2, or for none
+            of them with ``rebase``.
         bandwidth: How many diagonals of A above the main one may be non-zero; None for all.
         init: What A starts with, ``"blocks"``, ``"circle"``, ``"uniform"`` or ``"zero"``: see
             :func:`~cayley.parametrizations.skew.initial_entries`.
@@ -131,7 +132,7 @@ class ScaledCayley(Parametrization):
         rebase: Rebase | None = None,
     ) -> None:
         super().__init__(n)
-        self.negative_ones = count_signs(n, negative_ones)
+        self.negative_ones = count_signs(n, negative_ones, rebased=rebase is not None)
         self.rebase_option = RebaseOption(rebase)
         self.skew = Skew(n, bandwidth=bandwidth, init=init)
         self.register_buffer("D", torch.empty(n))
@@ -242,9 +243,15 @@ def differentiated(A: Tensor) -> bool:
     return (torch.is_grad_enabled() and A.requires_grad) or has_tangent(A)
 
 
-def count_signs(n: int, negative_ones: int | None) -> int:
-    """How many of n signs are −1: ``negative_ones``, by default half of them."""
-    count = n // 2 if negative_ones is None else negative_ones
+def count_signs(n: int, negative_ones: int | None, *, rebased: bool = False) -> int:
+    """How many of n signs are −1: ``negative_ones``, by default half of them.
+
+    A D that is chosen again starts without: −1 is there to spare A large entries, which the start
+    does not have, and takes W further from the identity.
+    """
+    count = negative_ones
+    if count is None:
+        count = 0 if rebased else n // 2
     if not is_integer(count) or not 0 <= count <= n:
         raise ValueError(f"expected an int negative_ones from 0 to n = {n}, got {negative_ones!r}")
     return count

@@ -59,7 +59,8 @@ class LongShort(Parametrization):
         q: The size of :math:`W_L`; 0 for none.
         s: The size of :math:`W_S`; 0 for none.
         coupled: Whether there is a :math:`W_C`.
-        negative_ones: How many entries of D are −1, the last ones. None for q // 2.
+        negative_ones: How many entries of D are −1, the last ones. None for q // 2, or for none of
+            them with ``rebase``.
         eps: The ε above.
         coupling: How :math:`W_C` is drawn: ``"uniform"`` (Glorot) or ``"orthogonal"``, rows or
             columns of a random orthogonal matrix.

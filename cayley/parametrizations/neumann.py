@@ -115,7 +115,8 @@ class NeumannCayley(Parametrization):
     Arguments:
         n: The size of W.
         order: The highest power of the series, at least 1.
-        negative_ones: How many of D's entries are −1: the last ones. None for n // 2.
+        negative_ones: How many of D's entries are −1: the last ones. None for n // 2, or for none
+            of them with ``rebase``.
         tolerance: The largest residual that is accepted, 0 to factorise in every pass; None for the
             square root of the machine precision, 3.5e-4 in float32.
         refresh_every: After how many updates to factorise in any case; None to leave that to the
@@ -174,7 +175,7 @@ class NeumannCayley(Parametrization):
         if refresh_every is not None:
             check_integer("refresh_every", refresh_every)
         self.order = order
-        self.negative_ones = count_signs(n, negative_ones)
+        self.negative_ones = count_signs(n, negative_ones, rebased=rebase is not None)
         self.tolerance = tolerance
         self.refresh_every = refresh_every
         self.refine = refine

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,10 @@ LAYERS: dict[str, Callable[[], cayley.RNN | cayley.NCGRU]] = {
 
 def entries(model: nn.Module) -> list[Tensor]:
     return [p for name, p in model.named_parameters() if name.rpartition(".")[2].endswith("A")]
+
+
+def scalings(model: nn.Module) -> list[Tensor]:
+    return [D for name, D in model.named_buffers() if name.rpartition(".")[2] == "D"]
 
 
 def grow(model: nn.Module, scale: float = 40.0) -> None:
@@ -292,11 +297,11 @@ def test_errors() -> None:
 
 
 OPTIONS: dict[str, Callable[..., cayley.RNN | cayley.NCGRU]] = {
-    "ScoRNN": lambda **options: cayley.ScoRNN(I, N, negative_ones=1, init="circle", **options),
-    "ENRNN": lambda **options: cayley.ENRNN(I, 5, 3, **options),
-    "NCGRU": lambda **options: cayley.NCGRU(I, N, **options),
-    "NCGRU-exact": lambda **options: cayley.NCGRU(I, N, order=None, **options),
-    "ScoRNNCell": lambda **options: cayley.ScoRNNCell(I, N, init="circle", **options),
+    "ScoRNN": partial(cayley.ScoRNN, I, N, negative_ones=1, init="circle"),
+    "ENRNN": partial(cayley.ENRNN, I, 5, 3, negative_ones=2),
+    "NCGRU": partial(cayley.NCGRU, I, N, negative_ones=2),
+    "NCGRU-exact": partial(cayley.NCGRU, I, N, negative_ones=2, order=None),
+    "ScoRNNCell": partial(cayley.ScoRNNCell, I, N, negative_ones=2, init="circle"),
 }
 
 
@@ -312,6 +317,18 @@ def test_the_option_chooses_d_at_the_start(make: Callable) -> None:
     assert "rebase='auto'" in repr(layer)
     if "init" in repr(plain):
         assert any((A.abs() > 1).any() for A in entries(plain)), "something was to be done"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [partial(cayley.ENRNN, I, 5, 3), partial(cayley.NCGRU, I, N), partial(cayley.ScoRNN, I, N)],
+)
+def test_with_the_option_d_starts_as_the_identity(make: Callable) -> None:
+    """Unless it is told otherwise, and nothing is to be done for the paper's A."""
+    with_option, without = scalings(make(rebase="auto")), scalings(make())
+    assert with_option
+    assert all((D == 1).all() for D in with_option)
+    assert all((D == -1).sum() == len(D) // 2 for D in without)
 
 
 @pytest.mark.parametrize("make", OPTIONS.values(), ids=OPTIONS)
