@@ -193,7 +193,7 @@ def traced(*tensors: Tensor | None) -> bool:
     """
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._is_tracing()
         or transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
         or any(t is not None and (t.is_meta or is_wrapper(t)) for t in tensors)

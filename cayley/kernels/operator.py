@@ -127,7 +127,7 @@ class Operator(Generic[Call, States]):
         if is_traced and self.scan is not None and is_decomposing():
             return self.scan(call)
         if not is_traced and x.device.type in self.kernels:
-            states = self.states(*_Node.apply(self, backend, *flat))
+            states = self.states(*_Node.apply(self, backend, call, *flat))
         else:
             states = self.states(*self.operator(*flat, backend))
         if is_observed():
@@ -177,17 +177,16 @@ class Operator(Generic[Call, States]):
         found = self.backward_operator(*flat, needs, backend)
         return dict(zip(self.differentiable, found, strict=True))
 
-    def save(self, ctx: Any, call: Call, states: States, backend: str) -> None:
+    def save(self, ctx: Any, call: Call, flat: Sequence[Any], states: States, backend: str) -> None:
         """Save what the gradient needs in a context."""
-        flat, count = self.kept(call, states), len(self.fields.tensors)
+        flat, count = self.kept(call, flat, states), len(self.fields.tensors)
         ctx.save_for_backward(*states, *flat[:count])
         ctx.options, ctx.backend = flat[count:], backend
         # results other than the states seldom get a gradient
         ctx.set_materialize_grads(False)
 
-    def kept(self, call: Call, states: States) -> Sequence[Any]:
+    def kept(self, call: Call, flat: Sequence[Any], states: States) -> Sequence[Any]:
         """The values of a call as they are saved for the gradient."""
-        flat = self.fields.flatten(call)
         if self.kept_input is None:
             return flat
         _, *others = flat
@@ -257,7 +256,7 @@ class Operator(Generic[Call, States]):
 
     def _save_all(self, ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
         *flat, backend = inputs
-        self.save(ctx, self.fields.unflatten(flat), self.states(*output), backend)
+        self.save(ctx, self.fields.unflatten(flat), flat, self.states(*output), backend)
 
     def _differentiate_operator(self, ctx: Any, *gradients: Tensor | None) -> tuple:
         *needs, _ = ctx.needs_input_grad
@@ -303,17 +302,19 @@ class _Node(torch.autograd.Function):
     """An operator without torch's dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, backend: str, *flat: Any) -> tuple[Tensor, ...]:
-        call = operator.fields.unflatten(flat)
+    def forward(
+        ctx: Any, operator: Operator, backend: str, call: Any, *flat: Any
+    ) -> tuple[Tensor, ...]:
+        # the same values twice: autograd sees those of flat only
         states = operator.forward(call, backend)
         ctx.operator = operator
-        operator.save(ctx, call, states, backend)
+        operator.save(ctx, call, flat, states, backend)
         return (*states,)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        _, _, *needs = ctx.needs_input_grad
-        return None, None, *ctx.operator.differentiate(ctx, gradients, needs)
+        _, _, _, *needs = ctx.needs_input_grad
+        return None, None, None, *ctx.operator.differentiate(ctx, gradients, needs)
 
 
 class _OperatorRule:
@@ -328,14 +329,15 @@ class _OperatorRule:
         return self.operator.forward(self.operator.fields.unflatten(flat), self.backend)
 
     def node(self, *flat: Any) -> Sequence[Tensor]:
-        return _Node.apply(self.operator, self.backend, *flat)
+        call = self.operator.fields.unflatten(flat)
+        return _Node.apply(self.operator, self.backend, call, *flat)
 
     def loop(self, *flat: Any) -> Sequence[Tensor]:
         return (*self.operator.loop(self.operator.fields.unflatten(flat)),)
 
     def kept(self, results: Sequence[Tensor], flat: Sequence[Any]) -> Sequence[Any]:
         operator = self.operator
-        return operator.kept(operator.fields.unflatten(flat), operator.states(*results))
+        return operator.kept(operator.fields.unflatten(flat), flat, operator.states(*results))
 
     def serves(
         self,

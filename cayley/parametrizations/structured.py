@@ -174,7 +174,9 @@ class StructuredMatrix(nn.Module):
         if self.is_frozen:
             # a copy for readers, who may write to it
             return self.constant if update else self.constant.clone()
-        if traced(self.free[0]) and is_decomposing():
+        free = self.free
+        is_traced = traced(free[0])
+        if is_traced and is_decomposing():
             message = (
                 "a structured matrix is exported as a constant, got one that is a function of its "
                 "free tensors: call layer.freeze(), or cayley.freeze(model), before the export"
@@ -182,7 +184,6 @@ class StructuredMatrix(nn.Module):
             # a warning too: torch.onnx tries again another way and shows that error instead
             warnings.warn(message, stacklevel=2)
             raise RuntimeError(message)
-        free = self.free
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
         update = update and recorded and self.training
         held = self._held.value
@@ -190,7 +191,7 @@ class StructuredMatrix(nn.Module):
             # torch clears it at the end of the context
             cache = cast(dict[Any, dict[bool, _Held]], parametrize._cache)
             held = cache.setdefault((id(self), "held"), {})
-        if held is None or traced(free[0]):
+        if held is None or is_traced:
             return self._form(free, recorded, update)
         found = held.get(recorded)
         if found is None or (update and not found.followed):
@@ -200,17 +201,18 @@ class StructuredMatrix(nn.Module):
 
     def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:
         check_whole(free[0])
-        if update and computes_now(free[0]):
+        is_traced, is_computed = traced(free[0]), computes_now(free[0])
+        if update and is_computed:
             self._look_now_and_then()
         if recorded and self.map.on_manifold:
             # here the free tensor is W
             return self.map(*free)
         if (
-            traced(free[0])
+            is_traced
             # a cached W has no tangent
             or any(has_tangent(X) for X in free)
             # while a CUDA graph is captured, unless the map can be captured too
-            or (not computes_now(free[0]) and not (recorded and self.map.capturable(*free)))
+            or (not is_computed and not (recorded and self.map.capturable(*free)))
         ):
             return self.map.advance(*free) if update else self.map(*free)
         if recorded and free[0].device.type != "cpu":
