@@ -27,8 +27,9 @@ from cayley.parametrizations.eigenvalue.subspace import (
     GROWTH,
     Candidate,
     candidate,
+    factors,
     growth,
-    is_ahead,
+    ritz_pairs,
     ritz_problem,
     rival,
 )
@@ -522,18 +523,18 @@ class Tracker:
                 :func:`~.eigenvalue.subspace.growth`.
         """
         gram, followed = self._read(state.gram), status.eigenvalue / status.scale
-        if not gram.isfinite().all():
+        L = factors(gram)
+        problem = ritz_problem(gram, L)
+        pairs = ritz_pairs(problem)
+        if pairs is None:
             return Look(False, math.inf)
-        modulus, reach = rival(gram, followed)
+        modulus, reach = rival(pairs, followed)
         if status.vectors and reach < 1:
             return Look(True, modulus)
-        problem = ritz_problem(gram)
-        if status.vectors and is_ahead(problem, followed):
-            return Look(True, modulus)
-        found = candidate(problem, torch.finfo(torch.float32).eps)
+        found = candidate(problem, pairs, torch.finfo(torch.float32).eps)
         if found is None:
             return Look(False, modulus)
-        crowded, grown = found.ratio > CROWD, grown * growth(gram)
+        crowded, grown = found.ratio > CROWD, grown * growth(L)
         if not status.vectors or found.tied or (found.blurred and grown > GROWTH):
             return Look(False, modulus, None, crowded, grown)
         off = abs(found.eigenvalue - followed)
