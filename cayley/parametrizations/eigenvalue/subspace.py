@@ -4,6 +4,7 @@ Eigenvalues of a real matrix are complex. This module keeps real bases of the sp
 pairs span, and stores a complex vector as two real rows, so that the large products are real.
 """
 
+import cmath
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,13 +16,15 @@ __all__ = [
     "GROWTH",
     "Candidate",
     "Eigenpair",
+    "RitzPairs",
     "RitzProblem",
     "Rival",
     "candidate",
+    "factors",
     "follow",
     "growth",
-    "is_ahead",
     "order_of",
+    "ritz_pairs",
     "ritz_problem",
     "rival",
     "sharpen",
@@ -57,18 +60,32 @@ class Eigenpair(NamedTuple):
 
 
 class RitzProblem(NamedTuple):
-    """All that a Rayleigh–Ritz step needs to know about A, (k, k) each, on the CPU.
+    """All that a Rayleigh–Ritz step needs to know about A, float64, on the CPU.
 
-    VᵀAV and the Gram matrix of what AV has outside the space of V; WᵀAᵀW, and the same for AᵀW;
-    WᵀV and WᵀAV. V and W are orthonormal.
+    Attributes:
+        inner: VᵀAV and WᵀAᵀW, with orthonormal V and W, (2, k, k).
+        outer: The Gram matrices of what AV and AᵀW have outside the spaces of V and W, (2, k, k).
+        M, N: WᵀV and WᵀAV, (k, k).
     """
 
-    H: Tensor
-    H_out: Tensor
-    K: Tensor
-    K_out: Tensor
+    inner: Tensor
+    outer: Tensor
     M: Tensor
     N: Tensor
+
+
+class RitzPairs(NamedTuple):
+    """The eigenvalues of VᵀAV.
+
+    Attributes:
+        values: θ by decreasing modulus, (k).
+        vectors: Their vectors x in terms of V, (k, k).
+        residuals: The norms of (A − θ)Vx, (k).
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
 
 
 class Candidate(NamedTuple):
@@ -149,7 +166,9 @@ def follow(
     for basis, left_basis, grown in _bases(A, V, W):
         V, W = basis, left_basis
         AV, AW = A @ V, A.mT @ W
-        found = candidate(_orthonormal_problem(V, W, AV, AW), eps)
+        problem = _orthonormal_problem(V, W, AV, AW)
+        pairs = ritz_pairs(problem)
+        found = None if pairs is None else candidate(problem, pairs, eps)
         if found is None:
             return None, V, W, False
         tied = found.tied or (found.blurred and float(grown) > GROWTH)
@@ -218,83 +237,89 @@ def _bases(A: Tensor, V: Tensor, W: Tensor) -> Iterator[tuple[Tensor, Tensor, Te
 def _orthonormal_problem(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> RitzProblem:
     H, K = V.mT @ AV, W.mT @ AW
     R, S = torch.addmm(AV, V, H, alpha=-1), torch.addmm(AW, W, K, alpha=-1)
-    parts = (H, R.mT @ R, K, S.mT @ S, W.mT @ V, W.mT @ AV)
-    return RitzProblem(*torch.stack(parts).to("cpu", torch.float64))
+    parts = torch.stack((H, K, R.mT @ R, S.mT @ S, W.mT @ V, W.mT @ AV)).to("cpu", torch.float64)
+    return RitzProblem(parts[:2], parts[2:4], parts[4], parts[5])
 
 
-def is_ahead(P: RitzProblem, theta: complex) -> bool:
-    """Whether every other Ritz value, plus its own residual, is below |θ| in modulus.
+def ritz_pairs(P: RitzProblem) -> RitzPairs | None:
+    """The eigenvalues of the right side, or None if that is not finite."""
+    H, H_out = P.inner[0], P.outer[0]
+    if not (_is_finite(H) and _is_finite(H_out)):
+        return None
+    theta, E = _eig(H)
+    # an eigenvector of H has no residual inside the space of V
+    return RitzPairs(theta, E, _squares(H_out, _as_real(E)).sqrt())
 
-    Then a :func:`candidate`, which takes four times as long, has no rivals.
+
+def candidate(P: RitzProblem, pairs: RitzPairs, eps: float) -> Candidate | None:
+    """The largest eigenvalue as far as the bases show it, or None if they are not finite.
 
     Arguments:
-        P: The problem; one that is not finite has no answer.
-        theta: The eigenvalue that is followed, in the units of A.
+        P: The problem.
+        pairs: Its :func:`ritz_pairs`.
+        eps: The precision of the eigenvalue.
     """
-    if not P.H.isfinite().all():
-        return False
-    ritz, E = torch.linalg.eig(P.H)
-    reach = ritz.abs() + _residuals(ritz, E, P.H, P.H_out)
-    for mate in (theta, theta.conjugate()):
-        reach[(ritz - mate).abs().argmin()] = 0.0
-    return bool(reach.max() < abs(theta))
-
-
-def candidate(P: RitzProblem, eps: float) -> Candidate | None:
-    """The largest eigenvalue as far as the bases show it, or None if they are not finite."""
     inverse = torch.linalg.inv_ex(P.M).inverse
     pencil = inverse @ P.N
-    if not (P.H.isfinite().all() and pencil.isfinite().all()):
+    if not _is_finite(pencil):
         return None
-    (ritz, E), (q, X) = _eig(P.H), _eig(pencil)
-    Z = (torch.linalg.inv_ex(X).inverse @ inverse.to(X.dtype)).mT
-    if not Z.isfinite().all():
+    (ritz, E, residuals), (q, X) = pairs, _eig(pencil)
+    Z = torch.linalg.solve_ex(X, inverse.to(X.dtype)).result.mT
+    if not _is_finite(Z):
         return None
     # of each pair, one; each Ritz vector is refined by the pair with the nearest right vector
-    upper, pencil_upper = (t.imag.ge(0).nonzero()[:, 0] for t in (ritz, q))
-    theta, e = ritz[upper], E[:, upper]
-    nearest = pencil_upper[(X[:, pencil_upper].mH @ e).abs().argmax(0)]
-    refined, x, z = q[nearest], X[:, nearest], Z[:, nearest]
-    c = torch.linalg.vector_norm(z, dim=0).reciprocal()
-    # complex arithmetic leaves small imaginary parts on real vectors
-    z = torch.where(refined.imag == 0, z.real, z) * c
-    r = _residuals(theta, e, P.H, P.H_out)
-    r_x, r_z = _residuals(refined, x, P.H, P.H_out), _residuals(refined, z, P.K, P.K_out)
-    distance = (theta - ritz[:, None]).abs()
-    distance[upper, torch.arange(len(upper), device=upper.device)] = math.inf
-    distance = distance.amin(0)
-    bound = r_x * r_z / (c * distance)
-    # Vectors of different eigenvalues have an inner product too, as large as their errors: what
-    # refines is near the Ritz value, and its two vectors belong together.
-    better = (refined - theta).abs() <= r + 64 * eps * ritz[0].abs()
-    better &= c > 2 * (r_x + r_z) / distance
-    value, bound = torch.where(better, refined, theta), torch.where(better, bound, r)
-    j = int(value.abs().argmax())
-    rho = float(value[j].abs())
+    upper, pencil_upper = _upper(ritz), _upper(q)
+    nearest = pencil_upper[(X[:, pencil_upper].mH @ E[:, upper]).abs().argmax(0)]
+    values, vectors = q[nearest], torch.stack((X, Z))[..., nearest]
+    norms = torch.linalg.vector_norm(vectors, dim=1)
+    r_x, r_z = (_residuals(P, values, vectors) / norms).tolist()
+    # but for the value itself
+    distance = (ritz[upper] - ritz[:, None]).abs().kthvalue(2, 0).values.tolist()
+    # Lists from here on: for so few numbers, an operator takes longer than the arithmetic.
+    theta, r, refined = ritz[upper].tolist(), residuals[upper].tolist(), values.tolist()
+    c = norms[1].reciprocal().tolist()
+    slack = 64 * eps * abs(ritz[0].item())
+    value, bound, better = theta.copy(), r.copy(), [False] * len(theta)
+    for i, d in enumerate(distance):
+        # Vectors of different eigenvalues have an inner product too, as large as their errors: what
+        # refines is near the Ritz value, and its two vectors belong together.
+        near = abs(refined[i] - theta[i]) <= r[i] + slack
+        if near and c[i] * d > 2 * (r_x[i] + r_z[i]):
+            value[i], bound[i], better[i] = refined[i], r_x[i] * r_z[i] / (c[i] * d), True
+    moduli = [abs(one) for one in value]
+    rho = max(moduli)
     if rho == 0:
         return None
-    rivals = value.abs() + bound >= (1 - 64 * eps) * rho - bound[j]
-    rivals[j] = False
+    j = moduli.index(rho)
+    least = (1 - 64 * eps) * rho - bound[j]
+    rivals = [i for i, modulus in enumerate(moduli) if i != j and modulus + bound[i] >= least]
     # Those of the second half need not converge. But a large residual there is that of a mixture,
     # which may hide an eigenvalue; the pair that the k-th column cuts in two makes one or two.
-    second = upper >= len(ritz) // 2
-    blurred = rivals & second & (r > BLUR * rho)
-    mixtures = int(blurred.sum() + (blurred & (theta.imag > 0)).sum())
+    half, places = len(ritz) // 2, upper.tolist()
+    second = [i for i in rivals if places[i] >= half]
+    mixtures = sum(1 + (theta[i].imag > 0) for i in second if r[i] > BLUR * rho)
+    x, z = vectors[..., j] / norms[:, j, None]
     return Candidate(
-        complex(value[j]),
-        x[:, j],
-        z[:, j],
-        residual=float(torch.maximum(r_x[j], r_z[j])),
-        tolerance=max(0.5 * eps**0.5 * float(distance[j]), 16 * eps * rho),
-        bound=float(bound[j]),
-        estimate=float(r_x[j] * r_z[j] / (c[j] * rho)) if better[j] else math.inf,
-        tied=bool((rivals & ~second).any()),
+        value[j],
+        x,
+        # complex arithmetic leaves small imaginary parts on real vectors
+        z if refined[j].imag else z.real.to(z.dtype),
+        residual=max(r_x[j], r_z[j]),
+        tolerance=max(0.5 * eps**0.5 * distance[j], 16 * eps * rho),
+        bound=bound[j],
+        estimate=r_x[j] * r_z[j] / (c[j] * rho) if better[j] else math.inf,
+        tied=len(second) < len(rivals),
         blurred=mixtures > 2,
-        ratio=float(ritz[len(ritz) // 2].abs()) / rho,
+        ratio=abs(ritz[half].item()) / rho,
         inverse=inverse,
-        right=(ritz, E, theta[j]),
-        left=(q, Z, refined[j]),
+        right=(ritz, E, ritz[places[j]]),
+        left=(q, Z, values[j]),
     )
+
+
+def _is_finite(X: Tensor) -> bool:
+    """Whether all entries are finite; one that is not leaves its trace in the sum."""
+    return cmath.isfinite(X.sum().item())
 
 
 def _eig(H: Tensor) -> tuple[Tensor, Tensor]:
@@ -306,14 +331,31 @@ def _eig(H: Tensor) -> tuple[Tensor, Tensor]:
 
 def order_of(theta: Tensor) -> Tensor:
     """Indices by decreasing modulus, positive imaginary parts before their conjugates."""
-    order = theta.imag.argsort(descending=True, stable=True)
-    return order[theta[order].abs().argsort(descending=True, stable=True)]
+    keys = [(-abs(value), -value.imag) for value in theta.tolist()]
+    return torch.tensor(sorted(range(len(keys)), key=keys.__getitem__), device=theta.device)
 
 
-def _residuals(theta: Tensor, X: Tensor, H: Tensor, H_out: Tensor) -> Tensor:
-    """Norms of (A − θ)Vx, from the parts inside and outside the space of V."""
-    inside = (H.to(X.dtype) @ X - theta * X).abs().square().sum(0)
-    return (inside + (X.conj() * (H_out.to(X.dtype) @ X)).sum(0).real.clamp(min=0)).sqrt()
+def _upper(theta: Tensor) -> Tensor:
+    """Indices of one eigenvalue of each pair, and of the real ones."""
+    indices = [i for i, value in enumerate(theta.tolist()) if value.imag >= 0]
+    return torch.tensor(indices, device=theta.device)
+
+
+def _residuals(P: RitzProblem, theta: Tensor, X: Tensor) -> Tensor:
+    """Norms of (A − θ)Vx and (Aᵀ − θ)Wz, from the parts inside and outside the spaces."""
+    Y = _as_real(X)
+    inside = torch.view_as_complex((P.inner @ Y).unflatten(-1, (-1, 2))) - theta * X
+    return torch.linalg.vector_norm(inside, dim=-2).square().add(_squares(P.outer, Y)).sqrt()
+
+
+def _as_real(X: Tensor) -> Tensor:
+    """Each complex column as two real ones, its real and its imaginary part."""
+    return torch.view_as_real(X.contiguous()).flatten(-2)
+
+
+def _squares(G: Tensor, Y: Tensor) -> Tensor:
+    """x*Gx of complex columns x, given as real ones; G is positive but for rounding."""
+    return (Y * (G @ Y)).unflatten(-1, (-1, 2)).sum((-3, -1)).clamp(min=0)
 
 
 def _real_basis(theta: Tensor, E: Tensor, first: Tensor) -> Tensor:
@@ -420,25 +462,34 @@ def regular_factors(M: Tensor) -> tuple[Tensor, Tensor]:
     return LU, pivots
 
 
-def ritz_problem(gram: Tensor) -> RitzProblem:
+def factors(gram: Tensor) -> Tensor:
+    """The Cholesky factors L of VᵀV and WᵀW, NaN where columns are dependent, (2, k, k).
+
+    Arguments:
+        gram: All inner products of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
+    """
+    G = _blocks(gram)
+    L, info = torch.linalg.cholesky_ex(torch.stack((G[0, 0], G[1, 1])))
+    return torch.where(info[:, None, None] == 0, L, math.nan) if info.any() else L
+
+
+def ritz_problem(gram: Tensor, L: Tensor) -> RitzProblem:
     """The input of a Rayleigh–Ritz step, in orthonormal bases, from all inner products.
 
     Arguments:
         gram: Those of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
+        L: Its :func:`factors`.
 
     Returns:
         The problem; it is not finite if the columns are dependent.
     """
-    G, right, left = _blocks(gram), _orthonormal(gram, 0), _orthonormal(gram, 1)
-    H, K = right @ G[0, 2] @ right.mT, left @ G[1, 3] @ left.mT
-    return RitzProblem(
-        H,
-        right @ G[2, 2] @ right.mT - H.mT @ H,
-        K,
-        left @ G[3, 3] @ left.mT - K.mT @ K,
-        left @ G[1, 0] @ right.mT,
-        left @ G[1, 2] @ right.mT,
-    )
+    G, eye = _blocks(gram), torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    bases = torch.linalg.solve_triangular(L, eye, upper=False)
+    right, left = bases
+    inner = bases @ torch.stack((G[0, 2], G[1, 3])) @ bases.mT
+    products = bases @ torch.stack((G[2, 2], G[3, 3])) @ bases.mT
+    M, N = left @ G[1, ::2] @ right.mT
+    return RitzProblem(inner, torch.baddbmm(products, inner.mT, inner, alpha=-1), M, N)
 
 
 class Rival(NamedTuple):
@@ -446,54 +497,39 @@ class Rival(NamedTuple):
 
     Attributes:
         modulus: The largest modulus.
-        reach: The same plus the largest residual: no eigenvalue near them is larger.
+        reach: The largest one of a modulus plus its own residual: no eigenvalue near them is
+            larger. If it is below 1, a :func:`candidate` has no rivals.
     """
 
     modulus: float
     reach: float
 
 
-def rival(gram: Tensor, theta: complex) -> Rival:
+def rival(pairs: RitzPairs, theta: complex) -> Rival:
     """How near others come to an eigenvalue that is followed.
 
-    This is quick, and says enough if the eigenvalue is far ahead of the others.
-
     Arguments:
-        gram: All inner products of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
+        pairs: The Ritz values.
         theta: The eigenvalue that is followed, in the units of A; not 0.
     """
-    G, right = _blocks(gram), _orthonormal(gram, 0)
-    H = right @ G[0, 2] @ right.mT
-    if not H.isfinite().all():
-        return Rival(math.inf, math.inf)
-    out = float(torch.linalg.eigvalsh(right @ G[2, 2] @ right.mT - H.mT @ H)[-1])
-    ritz = torch.linalg.eigvals(H).tolist()
-    own = [min(ritz, key=lambda value: abs(value - mate)) for mate in (theta, theta.conjugate())]
-    largest = max((abs(value) for value in ritz if value not in own), default=0.0)
-    return Rival(largest / abs(theta), (largest + max(out, 0.0) ** 0.5) / abs(theta))
+    values, residuals = pairs.values.tolist(), pairs.residuals.tolist()
+    own = [min(values, key=lambda value: abs(value - mate)) for mate in (theta, theta.conjugate())]
+    others = [(abs(a), r) for a, r in zip(values, residuals, strict=True) if a not in own]
+    modulus = max((a for a, _ in others), default=0.0)
+    reach = max((a + r for a, r in others), default=0.0)
+    return Rival(modulus / abs(theta), reach / abs(theta))
 
 
-def growth(gram: Tensor) -> float:
+def growth(L: Tensor) -> float:
     """How much the second half of the columns has grown, compared with the first.
 
     Arguments:
-        gram: All inner products of V, W, AV and AᵀW, with V and W powers of A and of Aᵀ times
-            orthonormal columns.
+        L: The :func:`factors` of V and W that are powers of A and of Aᵀ times orthonormal columns.
     """
-    G = _blocks(gram)
-    sizes = torch.linalg.cholesky_ex(torch.stack((G[0, 0], G[1, 1]))).L.diagonal(dim1=-2, dim2=-1)
+    sizes = L.diagonal(dim1=-2, dim2=-1)
     return float((sizes[:, sizes.shape[1] // 2 :].amax(1) / sizes.amax(1)).amax())
 
 
 def _blocks(gram: Tensor) -> Tensor:
     k = len(gram) // 4
     return gram.reshape(4, k, 4, k).transpose(1, 2)
-
-
-def _orthonormal(gram: Tensor, side: int) -> Tensor:
-    """What makes the columns of one side orthonormal, transposed; NaN if they are dependent."""
-    G = _blocks(gram)[side, side]
-    L, info = torch.linalg.cholesky_ex(G)
-    if info:
-        return torch.full_like(G, math.nan)
-    return torch.linalg.solve_triangular(L, torch.eye(len(G), device=L.device).to(L), upper=False)

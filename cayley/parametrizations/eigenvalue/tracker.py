@@ -27,8 +27,9 @@ from cayley.parametrizations.eigenvalue.subspace import (
     GROWTH,
     Candidate,
     candidate,
+    factors,
     growth,
-    is_ahead,
+    ritz_pairs,
     ritz_problem,
     rival,
 )
@@ -189,11 +190,6 @@ class Status(NamedTuple):
         """Whether the next call is one of the trusted ones."""
         return self.seen < self.looked + self.trusted_calls
 
-    @property
-    def watch(self) -> dict[str, float]:
-        """What is known about the others."""
-        return {"looked": self.looked, "rival": self.rival, "motion": self.motion}
-
     def watched(self, modulus: float) -> "Status":
         """This status after a look at the others, the largest of which has this modulus."""
         calls = max(self.seen - self.looked, 1)
@@ -348,6 +344,11 @@ class _Stage:
             a is b and a.data_ptr() == b.data_ptr() for a, b in zip(state, self.state, strict=True)
         )
 
+    def write(self, status: Status) -> None:
+        """Change the status, by one copy; the one before must have arrived."""
+        self.status.copy_(torch.tensor(status, dtype=torch.float64, device="cpu"))
+        self.state.status.copy_(self.status, non_blocking=True)
+
     def step(self, T: Tensor, work: Work) -> None:
         """Track the eigenpair to T."""
         self.T.copy_(T)
@@ -446,7 +447,7 @@ class Tracker:
                 checked = look.largest
                 if checked:
                     status = status.watched(look.rival)
-                    _write(state.status, **status.watch)
+                    stage.write(status)
             if status.calm and checked and status.alone:
                 stage.step(T, status.next_work)
                 after = status._replace(seen=status.seen + 1)
@@ -461,7 +462,7 @@ class Tracker:
             work, grown = status._replace(streak=streak).next_work, 1.0
             for tries in range(TRIES):
                 stage.step(T, work)
-                self._posted = None
+                self._post(stage, gram=True)
                 found = self._status(state)
                 look = self._look(found, state, grown)
                 # the estimate of the error takes other eigenvalues to be far away
@@ -469,9 +470,8 @@ class Tracker:
                 if look.largest and good:
                     # a second attempt starts at T itself, so it does not show how T changes
                     streak = streak + 1 if found.calm and tries == 0 else 0
-                    watch = found.watched(look.rival).watch
-                    _write(state.status, streak=streak, crowded=look.crowded, **watch)
-                    stage.status.copy_(state.status, non_blocking=True)
+                    found = found.watched(look.rival)
+                    stage.write(found._replace(streak=streak, crowded=float(look.crowded)))
                     self._post(stage, gram=False)
                     return stage.answer.clone()
                 # a call is counted once, and its last result closes the latch
@@ -522,18 +522,18 @@ class Tracker:
                 :func:`~.eigenvalue.subspace.growth`.
         """
         gram, followed = self._read(state.gram), status.eigenvalue / status.scale
-        if not gram.isfinite().all():
+        L = factors(gram)
+        problem = ritz_problem(gram, L)
+        pairs = ritz_pairs(problem)
+        if pairs is None:
             return Look(False, math.inf)
-        modulus, reach = rival(gram, followed)
+        modulus, reach = rival(pairs, followed)
         if status.vectors and reach < 1:
             return Look(True, modulus)
-        problem = ritz_problem(gram)
-        if status.vectors and is_ahead(problem, followed):
-            return Look(True, modulus)
-        found = candidate(problem, torch.finfo(torch.float32).eps)
+        found = candidate(problem, pairs, torch.finfo(torch.float32).eps)
         if found is None:
             return Look(False, modulus)
-        crowded, grown = found.ratio > CROWD, grown * growth(gram)
+        crowded, grown = found.ratio > CROWD, grown * growth(L)
         if not status.vectors or found.tied or (found.blurred and grown > GROWTH):
             return Look(False, modulus, None, crowded, grown)
         off = abs(found.eigenvalue - followed)
