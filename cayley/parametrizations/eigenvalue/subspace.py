@@ -75,17 +75,17 @@ class RitzProblem(NamedTuple):
 
 
 class RitzPairs(NamedTuple):
-    """The eigenvalues of VᵀAV.
+    """The eigenvalues of VᵀAV, one of each pair.
 
     Attributes:
-        values: θ by decreasing modulus, (k).
-        vectors: Their vectors x in terms of V, (k, k).
-        residuals: The norms of (A − θ)Vx, (k).
+        values: θ by decreasing modulus, m of them.
+        vectors: Their vectors x in terms of V, (k, m).
+        residuals: The norms of (A − θ)Vx.
     """
 
-    values: Tensor
+    values: list[complex]
     vectors: Tensor
-    residuals: Tensor
+    residuals: list[float]
 
 
 class Candidate(NamedTuple):
@@ -102,7 +102,8 @@ class Candidate(NamedTuple):
         ratio: The modulus of the middle Ritz value, in units of |θ|: by at least this much a
             product shortens what is outside the bases.
         inverse: That of WᵀV.
-        right, left: All eigenvalues, their vectors in terms of V and W, and the one of θ.
+        right, left: One eigenvalue of each pair, their vectors in terms of V and W, and which of
+            them belong to θ.
     """
 
     eigenvalue: complex
@@ -116,8 +117,8 @@ class Candidate(NamedTuple):
     blurred: bool
     ratio: float
     inverse: Tensor
-    right: tuple[Tensor, Tensor, Tensor]
-    left: tuple[Tensor, Tensor, Tensor]
+    right: tuple[list[complex], Tensor, int]
+    left: tuple[list[complex], Tensor, int]
 
 
 def follow(
@@ -246,9 +247,10 @@ def ritz_pairs(P: RitzProblem) -> RitzPairs | None:
     H, H_out = P.inner[0], P.outer[0]
     if not (_is_finite(H) and _is_finite(H_out)):
         return None
-    theta, E = _eig(H)
+    theta, E = torch.linalg.eig(H)
+    theta, (e,) = _upper(theta, E)
     # an eigenvector of H has no residual inside the space of V
-    return RitzPairs(theta, E, _squares(H_out, _as_real(E)).sqrt())
+    return RitzPairs(theta, e, _squares(H_out, _as_real(e)).sqrt().tolist())
 
 
 def candidate(P: RitzProblem, pairs: RitzPairs, eps: float) -> Candidate | None:
@@ -263,22 +265,19 @@ def candidate(P: RitzProblem, pairs: RitzPairs, eps: float) -> Candidate | None:
     pencil = inverse @ P.N
     if not _is_finite(pencil):
         return None
-    (ritz, E, residuals), (q, X) = pairs, _eig(pencil)
+    q, X = torch.linalg.eig(pencil)
     Z = torch.linalg.solve_ex(X, inverse.to(X.dtype)).result.mT
     if not _is_finite(Z):
         return None
-    # of each pair, one; each Ritz vector is refined by the pair with the nearest right vector
-    upper, pencil_upper = _upper(ritz), _upper(q)
-    nearest = pencil_upper[(X[:, pencil_upper].mH @ E[:, upper]).abs().argmax(0)]
-    values, vectors = q[nearest], torch.stack((X, Z))[..., nearest]
-    norms = torch.linalg.vector_norm(vectors, dim=1)
-    r_x, r_z = (_residuals(P, values, vectors) / norms).tolist()
-    # but for the value itself
-    distance = (ritz[upper] - ritz[:, None]).abs().kthvalue(2, 0).values.tolist()
-    # Lists from here on: for so few numbers, an operator takes longer than the arithmetic.
-    theta, r, refined = ritz[upper].tolist(), residuals[upper].tolist(), values.tolist()
-    c = norms[1].reciprocal().tolist()
-    slack = 64 * eps * abs(ritz[0].item())
+    # each Ritz vector is refined by the pair with the nearest right vector
+    (theta, e, r), (q, XZ) = pairs, _upper(q, X, Z)
+    nearest = (XZ[0].mH @ e).abs().argmax(0).tolist()
+    refined, xz = [q[i] for i in nearest], XZ[..., nearest]
+    # lists, since for so few numbers an operator takes longer than the arithmetic
+    c = torch.linalg.vector_norm(xz[1], dim=0).reciprocal().tolist()
+    r_x, r_z = _residuals(P, refined, xz).tolist()
+    r_z = [a * b for a, b in zip(r_z, c, strict=True)]
+    distance, slack = _distances(theta), 64 * eps * abs(theta[0])
     value, bound, better = theta.copy(), r.copy(), [False] * len(theta)
     for i, d in enumerate(distance):
         # Vectors of different eigenvalues have an inner product too, as large as their errors: what
@@ -295,13 +294,14 @@ def candidate(P: RitzProblem, pairs: RitzPairs, eps: float) -> Candidate | None:
     rivals = [i for i, modulus in enumerate(moduli) if i != j and modulus + bound[i] >= least]
     # Those of the second half need not converge. But a large residual there is that of a mixture,
     # which may hide an eigenvalue; the pair that the k-th column cuts in two makes one or two.
-    half, places = len(ritz) // 2, upper.tolist()
-    second = [i for i in rivals if places[i] >= half]
-    mixtures = sum(1 + (theta[i].imag > 0) for i in second if r[i] > BLUR * rho)
-    x, z = vectors[..., j] / norms[:, j, None]
+    every = [i for i, one in enumerate(theta) for _ in range(2 if one.imag else 1)]
+    half = len(every) // 2
+    second = [i for i in rivals if every.index(i) >= half]
+    mixtures = sum(every.count(i) for i in second if r[i] > BLUR * rho)
+    z = c[j] * xz[1, :, j]
     return Candidate(
         value[j],
-        x,
+        xz[0, :, j],
         # complex arithmetic leaves small imaginary parts on real vectors
         z if refined[j].imag else z.real.to(z.dtype),
         residual=max(r_x[j], r_z[j]),
@@ -310,10 +310,10 @@ def candidate(P: RitzProblem, pairs: RitzPairs, eps: float) -> Candidate | None:
         estimate=r_x[j] * r_z[j] / (c[j] * rho) if better[j] else math.inf,
         tied=len(second) < len(rivals),
         blurred=mixtures > 2,
-        ratio=abs(ritz[half].item()) / rho,
+        ratio=abs(theta[every[half]]) / rho,
         inverse=inverse,
-        right=(ritz, E, ritz[places[j]]),
-        left=(q, Z, values[j]),
+        right=(theta, e, j),
+        left=(q, XZ[1], nearest[j]),
     )
 
 
@@ -322,29 +322,31 @@ def _is_finite(X: Tensor) -> bool:
     return cmath.isfinite(X.sum().item())
 
 
-def _eig(H: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues by decreasing modulus, and their vectors."""
-    theta, E = torch.linalg.eig(H)
-    order = order_of(theta)
-    return theta[order], E[:, order]
-
-
-def order_of(theta: Tensor) -> Tensor:
+def order_of(theta: Tensor) -> list[int]:
     """Indices by decreasing modulus, positive imaginary parts before their conjugates."""
     keys = [(-abs(value), -value.imag) for value in theta.tolist()]
-    return torch.tensor(sorted(range(len(keys)), key=keys.__getitem__), device=theta.device)
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
-def _upper(theta: Tensor) -> Tensor:
-    """Indices of one eigenvalue of each pair, and of the real ones."""
-    indices = [i for i, value in enumerate(theta.tolist()) if value.imag >= 0]
-    return torch.tensor(indices, device=theta.device)
+def _upper(theta: Tensor, *vectors: Tensor) -> tuple[list[complex], Tensor]:
+    """One eigenvalue of each pair by decreasing modulus, and their vectors, (…, k, m)."""
+    values = theta.tolist()
+    upper = [i for i in order_of(theta) if values[i].imag >= 0]
+    return [values[i] for i in upper], torch.stack(vectors)[..., upper]
 
 
-def _residuals(P: RitzProblem, theta: Tensor, X: Tensor) -> Tensor:
+def _distances(theta: list[complex]) -> list[float]:
+    """Of one eigenvalue of each pair, that to the nearest other one or to its mate."""
+    return [
+        min([2 * a.imag or math.inf, *(abs(a - b) for j, b in enumerate(theta) if j != i)])
+        for i, a in enumerate(theta)
+    ]
+
+
+def _residuals(P: RitzProblem, theta: list[complex], X: Tensor) -> Tensor:
     """Norms of (A − θ)Vx and (Aᵀ − θ)Wz, from the parts inside and outside the spaces."""
     Y = _as_real(X)
-    inside = torch.view_as_complex((P.inner @ Y).unflatten(-1, (-1, 2))) - theta * X
+    inside = torch.view_as_complex((P.inner @ Y).unflatten(-1, (-1, 2))) - X.new_tensor(theta) * X
     return torch.linalg.vector_norm(inside, dim=-2).square().add(_squares(P.outer, Y)).sqrt()
 
 
@@ -358,11 +360,11 @@ def _squares(G: Tensor, Y: Tensor) -> Tensor:
     return (Y * (G @ Y)).unflatten(-1, (-1, 2)).sum((-3, -1)).clamp(min=0)
 
 
-def _real_basis(theta: Tensor, E: Tensor, first: Tensor) -> Tensor:
+def _real_basis(theta: list[complex], X: Tensor, first: int) -> Tensor:
     """One real column for each eigenvalue: of a pair, the real and the imaginary part."""
-    order = ((theta != first) & (theta != first.conj())).to(torch.int8).argsort(stable=True)
-    columns = torch.where(theta.imag < 0, E.imag, E.real)
-    return torch.linalg.qr(columns[:, order]).Q
+    order = sorted(range(len(theta)), key=lambda i: i != first)
+    columns = [2 * i + part for i in order for part in range(2 if theta[i].imag else 1)]
+    return torch.linalg.qr(_as_real(X)[:, columns]).Q
 
 
 def _terms(excess: float, ratio: float) -> int:
@@ -488,7 +490,7 @@ def ritz_problem(gram: Tensor, L: Tensor) -> RitzProblem:
     right, left = bases
     inner = bases @ torch.stack((G[0, 2], G[1, 3])) @ bases.mT
     products = bases @ torch.stack((G[2, 2], G[3, 3])) @ bases.mT
-    M, N = left @ G[1, ::2] @ right.mT
+    M, N = (left @ G[1, i] @ right.mT for i in (0, 2))
     return RitzProblem(inner, torch.baddbmm(products, inner.mT, inner, alpha=-1), M, N)
 
 
@@ -512,9 +514,14 @@ def rival(pairs: RitzPairs, theta: complex) -> Rival:
         pairs: The Ritz values.
         theta: The eigenvalue that is followed, in the units of A; not 0.
     """
-    values, residuals = pairs.values.tolist(), pairs.residuals.tolist()
-    own = [min(values, key=lambda value: abs(value - mate)) for mate in (theta, theta.conjugate())]
-    others = [(abs(a), r) for a, r in zip(values, residuals, strict=True) if a not in own]
+    distances = [abs(value - theta) for value in pairs.values]
+    own = distances.index(min(distances))
+    # of a pair that is nearest to a real eigenvalue, one is another
+    others = [
+        (abs(value), r)
+        for i, (value, r) in enumerate(zip(pairs.values, pairs.residuals, strict=True))
+        if i != own or (value.imag and not theta.imag)
+    ]
     modulus = max((a for a, _ in others), default=0.0)
     reach = max((a + r for a, r in others), default=0.0)
     return Rival(modulus / abs(theta), reach / abs(theta))

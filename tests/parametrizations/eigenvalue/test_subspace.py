@@ -1,5 +1,6 @@
 """Subspace iteration from a good start, and when it gives up."""
 
+import cmath
 import math
 
 import pytest
@@ -133,12 +134,12 @@ def inner_products(A: Tensor, V: Tensor, W: Tensor) -> Tensor:
     return Y.mT @ Y
 
 
-def look(A: Tensor, V: Tensor) -> Rival:
-    """The others in the space of V, if an eigenvalue 1 is followed."""
+def look(A: Tensor, V: Tensor, theta: complex = 1 + 0j) -> Rival:
+    """The others in the space of V, if an eigenvalue is followed."""
     gram = inner_products(A, V, V)
     pairs = ritz_pairs(ritz_problem(gram, factors(gram)))
     assert pairs is not None
-    return rival(pairs, 1 + 0j)
+    return rival(pairs, theta)
 
 
 def test_each_rival_has_its_own_residual() -> None:
@@ -150,6 +151,14 @@ def test_each_rival_has_its_own_residual() -> None:
     assert look(A, V).reach < 1
     A[9:, 1] = 0.5 / math.sqrt(23)
     assert look(A, V).reach > 1
+
+
+def test_a_real_eigenvalue_next_to_a_pair_has_a_rival() -> None:
+    """Two real eigenvalues may have become a pair."""
+    A = torch.block_diag(rotation(1.0, 0.01), torch.linspace(0.25, 0.01, 30).diag())
+    V = torch.eye(32)[:, :8]
+    assert look(A, V).modulus == pytest.approx(1)
+    assert look(A, V, cmath.rect(1.0, 0.01)).modulus == pytest.approx(0.25)
 
 
 def test_dependent_columns_have_no_ritz_values() -> None:
