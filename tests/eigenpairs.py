@@ -13,7 +13,7 @@ from cayley.parametrizations.eigenvalue import tracker
 from cayley.parametrizations.eigenvalue.dominant import Event
 from cayley.parametrizations.eigenvalue.tracker import ROUGH, Status
 
-__all__ = ["crowd", "inverse_iteration", "on_cpu", "write_answer"]
+__all__ = ["crowd", "inverse_iteration", "on_cpu", "rotation", "write_answer"]
 
 # As in pencil.cu: how often the matrix of the inverse iteration is squared, how much its shift is
 # off the estimate, lest it be singular, and the relative imaginary part of what counts as real.
@@ -26,6 +26,12 @@ def on_cpu(patch: pytest.MonkeyPatch) -> None:
     """Let trackers take these in the place of kernels."""
     patch.setattr(tracker, "inverse_iteration", inverse_iteration)
     patch.setattr(tracker, "write_answer", write_answer)
+
+
+def rotation(radius: float, angle: float) -> Tensor:
+    """A matrix with the eigenvalues radius · e^{± i angle}."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    return radius * torch.tensor([[cos, -sin], [sin, cos]])
 
 
 def crowd(s: int, steps: int) -> Iterator[Tensor]:

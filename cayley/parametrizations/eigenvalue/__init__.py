@@ -8,6 +8,7 @@ definition:
 - :mod:`~.eigenvalue.normalization` has the map, its latch and its gradient;
 - :mod:`~.eigenvalue.dominant` has the operator that finds the eigenpair and waits for the result;
 - :mod:`~.eigenvalue.subspace` has the iteration that it uses;
+- :mod:`~.eigenvalue.ritz` tells from small matrices which eigenvalue is the largest;
 - :mod:`~.eigenvalue.tracker` does the same on a GPU without waiting.
 """
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.parametrizations.eigenvalue.subspace import follow, order_of, sharpen
+from cayley.parametrizations.eigenvalue.ritz import order_of
+from cayley.parametrizations.eigenvalue.subspace import follow, sharpen
 
 __all__ = ["NOISE", "SCOUTS", "Event", "dominant_eigenpair", "followed_columns"]
 

@@ -4,7 +4,6 @@ Eigenvalues of a real matrix are complex. This module keeps real bases of the sp
 pairs span, and stores a complex vector as two real rows, so that the large products are real.
 """
 
-import cmath
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,23 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "GROWTH",
-    "Candidate",
-    "Eigenpair",
-    "RitzPairs",
-    "RitzProblem",
-    "Rival",
-    "candidate",
-    "factors",
-    "follow",
-    "growth",
-    "order_of",
-    "ritz_pairs",
-    "ritz_problem",
-    "rival",
-    "sharpen",
-]
+from cayley.parametrizations.eigenvalue.ritz import (
+    GROWTH,
+    Candidate,
+    RitzProblem,
+    candidate,
+    real_basis,
+    ritz_pairs,
+)
+
+__all__ = ["Eigenpair", "follow", "sharpen"]
 
 # Before each Rayleigh–Ritz step: products, and how often the matrix is squared before these;
 # products between two orthogonalisations; terms of the series that corrects one eigenvector.
@@ -38,11 +30,6 @@ TERMS = 32
 # Relative errors of an eigenvalue: if its eigenvectors are not needed, and before its correction.
 ROUGH = 1.5e-7
 NEAR = 1e-4
-# The residual, in units of the spectral radius, above which a Ritz vector counts as a mixture.
-BLUR = 0.1
-# Mixtures are no reason for doubt if the second half of the columns has grown less than this,
-# compared with the first: an eigenvalue as large as the first would have grown as much.
-GROWTH = 0.05
 
 
 class Eigenpair(NamedTuple):
@@ -57,67 +44,6 @@ class Eigenpair(NamedTuple):
     r_u: float
     r_v: float
     c: float
-
-
-class RitzProblem(NamedTuple):
-    """All that a Rayleigh–Ritz step needs to know about A, float64, on the CPU.
-
-    Attributes:
-        inner: VᵀAV and WᵀAᵀW, with orthonormal V and W, (2, k, k).
-        outer: The Gram matrices of what AV and AᵀW have outside the spaces of V and W, (2, k, k).
-        M, N: WᵀV and WᵀAV, (k, k).
-    """
-
-    inner: Tensor
-    outer: Tensor
-    M: Tensor
-    N: Tensor
-
-
-class RitzPairs(NamedTuple):
-    """The eigenvalues of VᵀAV.
-
-    Attributes:
-        values: θ by decreasing modulus, (k).
-        vectors: Their vectors x in terms of V, (k, k).
-        residuals: The norms of (A − θ)Vx, (k).
-    """
-
-    values: Tensor
-    vectors: Tensor
-    residuals: Tensor
-
-
-class Candidate(NamedTuple):
-    """The pair that a Rayleigh–Ritz step takes to be the one of the largest eigenvalue.
-
-    Attributes:
-        eigenvalue: θ, with a nonnegative imaginary part.
-        x, z: Its right vector in terms of V, and its left vector, unconjugated, in terms of W.
-        residual: The larger one of the norms of their residuals.
-        tolerance: What that has to be for good eigenvectors.
-        bound, estimate: How far θ may be off, and how far it probably is.
-        tied: Whether another eigenvalue may be as large.
-        blurred: Whether several vectors of the second half are mixtures, which may hide one.
-        ratio: The modulus of the middle Ritz value, in units of |θ|: by at least this much a
-            product shortens what is outside the bases.
-        inverse: That of WᵀV.
-        right, left: All eigenvalues, their vectors in terms of V and W, and the one of θ.
-    """
-
-    eigenvalue: complex
-    x: Tensor
-    z: Tensor
-    residual: float
-    tolerance: float
-    bound: float
-    estimate: float
-    tied: bool
-    blurred: bool
-    ratio: float
-    inverse: Tensor
-    right: tuple[Tensor, Tensor, Tensor]
-    left: tuple[Tensor, Tensor, Tensor]
 
 
 def follow(
@@ -186,7 +112,7 @@ def follow(
                     good = max(pair.r_u, pair.r_v) <= found.tolerance and pair.c > eps**0.5
                 if good and abs(pair.eigenvalue - found.eigenvalue) <= found.bound + 16 * eps * rho:
                     right, left = (
-                        X @ _real_basis(*side).to(X)
+                        X @ real_basis(*side).to(X)
                         for X, side in ((V, found.right), (W, found.left))
                     )
                     columns = 2 if pair.eigenvalue.imag else 1
@@ -216,7 +142,7 @@ def _bases(A: Tensor, V: Tensor, W: Tensor) -> Iterator[tuple[Tensor, Tensor, Te
     """Orthonormal bases after more and more products, and how much their second halves have grown.
 
     The growth is that since the start, compared with the column that has grown most, see
-    :func:`growth`.
+    :func:`~.eigenvalue.ritz.growth`.
     """
     P, half = A, V.shape[1] // 2
     sizes = A.new_ones(2, V.shape[1])
@@ -239,130 +165,6 @@ def _orthonormal_problem(V: Tensor, W: Tensor, AV: Tensor, AW: Tensor) -> RitzPr
     R, S = torch.addmm(AV, V, H, alpha=-1), torch.addmm(AW, W, K, alpha=-1)
     parts = torch.stack((H, K, R.mT @ R, S.mT @ S, W.mT @ V, W.mT @ AV)).to("cpu", torch.float64)
     return RitzProblem(parts[:2], parts[2:4], parts[4], parts[5])
-
-
-def ritz_pairs(P: RitzProblem) -> RitzPairs | None:
-    """The eigenvalues of the right side, or None if that is not finite."""
-    H, H_out = P.inner[0], P.outer[0]
-    if not (_is_finite(H) and _is_finite(H_out)):
-        return None
-    theta, E = _eig(H)
-    # an eigenvector of H has no residual inside the space of V
-    return RitzPairs(theta, E, _squares(H_out, _as_real(E)).sqrt())
-
-
-def candidate(P: RitzProblem, pairs: RitzPairs, eps: float) -> Candidate | None:
-    """The largest eigenvalue as far as the bases show it, or None if they are not finite.
-
-    Arguments:
-        P: The problem.
-        pairs: Its :func:`ritz_pairs`.
-        eps: The precision of the eigenvalue.
-    """
-    inverse = torch.linalg.inv_ex(P.M).inverse
-    pencil = inverse @ P.N
-    if not _is_finite(pencil):
-        return None
-    (ritz, E, residuals), (q, X) = pairs, _eig(pencil)
-    Z = torch.linalg.solve_ex(X, inverse.to(X.dtype)).result.mT
-    if not _is_finite(Z):
-        return None
-    # of each pair, one; each Ritz vector is refined by the pair with the nearest right vector
-    upper, pencil_upper = _upper(ritz), _upper(q)
-    nearest = pencil_upper[(X[:, pencil_upper].mH @ E[:, upper]).abs().argmax(0)]
-    values, vectors = q[nearest], torch.stack((X, Z))[..., nearest]
-    norms = torch.linalg.vector_norm(vectors, dim=1)
-    r_x, r_z = (_residuals(P, values, vectors) / norms).tolist()
-    # but for the value itself
-    distance = (ritz[upper] - ritz[:, None]).abs().kthvalue(2, 0).values.tolist()
-    # Lists from here on: for so few numbers, an operator takes longer than the arithmetic.
-    theta, r, refined = ritz[upper].tolist(), residuals[upper].tolist(), values.tolist()
-    c = norms[1].reciprocal().tolist()
-    slack = 64 * eps * abs(ritz[0].item())
-    value, bound, better = theta.copy(), r.copy(), [False] * len(theta)
-    for i, d in enumerate(distance):
-        # Vectors of different eigenvalues have an inner product too, as large as their errors: what
-        # refines is near the Ritz value, and its two vectors belong together.
-        near = abs(refined[i] - theta[i]) <= r[i] + slack
-        if near and c[i] * d > 2 * (r_x[i] + r_z[i]):
-            value[i], bound[i], better[i] = refined[i], r_x[i] * r_z[i] / (c[i] * d), True
-    moduli = [abs(one) for one in value]
-    rho = max(moduli)
-    if rho == 0:
-        return None
-    j = moduli.index(rho)
-    least = (1 - 64 * eps) * rho - bound[j]
-    rivals = [i for i, modulus in enumerate(moduli) if i != j and modulus + bound[i] >= least]
-    # Those of the second half need not converge. But a large residual there is that of a mixture,
-    # which may hide an eigenvalue; the pair that the k-th column cuts in two makes one or two.
-    half, places = len(ritz) // 2, upper.tolist()
-    second = [i for i in rivals if places[i] >= half]
-    mixtures = sum(1 + (theta[i].imag > 0) for i in second if r[i] > BLUR * rho)
-    x, z = vectors[..., j] / norms[:, j, None]
-    return Candidate(
-        value[j],
-        x,
-        # complex arithmetic leaves small imaginary parts on real vectors
-        z if refined[j].imag else z.real.to(z.dtype),
-        residual=max(r_x[j], r_z[j]),
-        tolerance=max(0.5 * eps**0.5 * distance[j], 16 * eps * rho),
-        bound=bound[j],
-        estimate=r_x[j] * r_z[j] / (c[j] * rho) if better[j] else math.inf,
-        tied=len(second) < len(rivals),
-        blurred=mixtures > 2,
-        ratio=abs(ritz[half].item()) / rho,
-        inverse=inverse,
-        right=(ritz, E, ritz[places[j]]),
-        left=(q, Z, values[j]),
-    )
-
-
-def _is_finite(X: Tensor) -> bool:
-    """Whether all entries are finite; one that is not leaves its trace in the sum."""
-    return cmath.isfinite(X.sum().item())
-
-
-def _eig(H: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues by decreasing modulus, and their vectors."""
-    theta, E = torch.linalg.eig(H)
-    order = order_of(theta)
-    return theta[order], E[:, order]
-
-
-def order_of(theta: Tensor) -> Tensor:
-    """Indices by decreasing modulus, positive imaginary parts before their conjugates."""
-    keys = [(-abs(value), -value.imag) for value in theta.tolist()]
-    return torch.tensor(sorted(range(len(keys)), key=keys.__getitem__), device=theta.device)
-
-
-def _upper(theta: Tensor) -> Tensor:
-    """Indices of one eigenvalue of each pair, and of the real ones."""
-    indices = [i for i, value in enumerate(theta.tolist()) if value.imag >= 0]
-    return torch.tensor(indices, device=theta.device)
-
-
-def _residuals(P: RitzProblem, theta: Tensor, X: Tensor) -> Tensor:
-    """Norms of (A − θ)Vx and (Aᵀ − θ)Wz, from the parts inside and outside the spaces."""
-    Y = _as_real(X)
-    inside = torch.view_as_complex((P.inner @ Y).unflatten(-1, (-1, 2))) - theta * X
-    return torch.linalg.vector_norm(inside, dim=-2).square().add(_squares(P.outer, Y)).sqrt()
-
-
-def _as_real(X: Tensor) -> Tensor:
-    """Each complex column as two real ones, its real and its imaginary part."""
-    return torch.view_as_real(X.contiguous()).flatten(-2)
-
-
-def _squares(G: Tensor, Y: Tensor) -> Tensor:
-    """x*Gx of complex columns x, given as real ones; G is positive but for rounding."""
-    return (Y * (G @ Y)).unflatten(-1, (-1, 2)).sum((-3, -1)).clamp(min=0)
-
-
-def _real_basis(theta: Tensor, E: Tensor, first: Tensor) -> Tensor:
-    """One real column for each eigenvalue: of a pair, the real and the imaginary part."""
-    order = ((theta != first) & (theta != first.conj())).to(torch.int8).argsort(stable=True)
-    columns = torch.where(theta.imag < 0, E.imag, E.real)
-    return torch.linalg.qr(columns[:, order]).Q
 
 
 def _terms(excess: float, ratio: float) -> int:
@@ -460,76 +262,3 @@ def regular_factors(M: Tensor) -> tuple[Tensor, Tensor]:
     least = torch.finfo(M.dtype).eps * torch.where(largest > 0, largest, 1.0)
     d.copy_(torch.where(d.abs() < least, least, d))
     return LU, pivots
-
-
-def factors(gram: Tensor) -> Tensor:
-    """The Cholesky factors L of VᵀV and WᵀW, NaN where columns are dependent, (2, k, k).
-
-    Arguments:
-        gram: All inner products of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
-    """
-    G = _blocks(gram)
-    L, info = torch.linalg.cholesky_ex(torch.stack((G[0, 0], G[1, 1])))
-    return torch.where(info[:, None, None] == 0, L, math.nan) if info.any() else L
-
-
-def ritz_problem(gram: Tensor, L: Tensor) -> RitzProblem:
-    """The input of a Rayleigh–Ritz step, in orthonormal bases, from all inner products.
-
-    Arguments:
-        gram: Those of V, W, AV and AᵀW, float64, on the CPU, (4k, 4k).
-        L: Its :func:`factors`.
-
-    Returns:
-        The problem; it is not finite if the columns are dependent.
-    """
-    G, eye = _blocks(gram), torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    bases = torch.linalg.solve_triangular(L, eye, upper=False)
-    right, left = bases
-    inner = bases @ torch.stack((G[0, 2], G[1, 3])) @ bases.mT
-    products = bases @ torch.stack((G[2, 2], G[3, 3])) @ bases.mT
-    M, N = left @ G[1, ::2] @ right.mT
-    return RitzProblem(inner, torch.baddbmm(products, inner.mT, inner, alpha=-1), M, N)
-
-
-class Rival(NamedTuple):
-    """The Ritz values other than the one of an eigenvalue, in units of its modulus.
-
-    Attributes:
-        modulus: The largest modulus.
-        reach: The largest one of a modulus plus its own residual: no eigenvalue near them is
-            larger. If it is below 1, a :func:`candidate` has no rivals.
-    """
-
-    modulus: float
-    reach: float
-
-
-def rival(pairs: RitzPairs, theta: complex) -> Rival:
-    """How near others come to an eigenvalue that is followed.
-
-    Arguments:
-        pairs: The Ritz values.
-        theta: The eigenvalue that is followed, in the units of A; not 0.
-    """
-    values, residuals = pairs.values.tolist(), pairs.residuals.tolist()
-    own = [min(values, key=lambda value: abs(value - mate)) for mate in (theta, theta.conjugate())]
-    others = [(abs(a), r) for a, r in zip(values, residuals, strict=True) if a not in own]
-    modulus = max((a for a, _ in others), default=0.0)
-    reach = max((a + r for a, r in others), default=0.0)
-    return Rival(modulus / abs(theta), reach / abs(theta))
-
-
-def growth(L: Tensor) -> float:
-    """How much the second half of the columns has grown, compared with the first.
-
-    Arguments:
-        L: The :func:`factors` of V and W that are powers of A and of Aᵀ times orthonormal columns.
-    """
-    sizes = L.diagonal(dim1=-2, dim2=-1)
-    return float((sizes[:, sizes.shape[1] // 2 :].amax(1) / sizes.amax(1)).amax())
-
-
-def _blocks(gram: Tensor) -> Tensor:
-    k = len(gram) // 4
-    return gram.reshape(4, k, 4, k).transpose(1, 2)

@@ -23,7 +23,7 @@ from cayley.parametrizations.eigenvalue.dominant import (
     dominant_eigenpair,
     followed_columns,
 )
-from cayley.parametrizations.eigenvalue.subspace import (
+from cayley.parametrizations.eigenvalue.ritz import (
     GROWTH,
     Candidate,
     candidate,
@@ -519,7 +519,7 @@ class Tracker:
             status: That of the step.
             state: Its buffers.
             grown: How much the second half of the columns had grown before, see
-                :func:`~.eigenvalue.subspace.growth`.
+                :func:`~.eigenvalue.ritz.growth`.
         """
         gram, followed = self._read(state.gram), status.eigenvalue / status.scale
         L = factors(gram)

@@ -4,21 +4,10 @@ import math
 
 import pytest
 import torch
+from eigenpairs import rotation
 from torch import Tensor
 
-from cayley.parametrizations.eigenvalue.subspace import (
-    Rival,
-    candidate,
-    factors,
-    follow,
-    growth,
-    order_of,
-    regular_factors,
-    ritz_pairs,
-    ritz_problem,
-    rival,
-    sharpen,
-)
+from cayley.parametrizations.eigenvalue.subspace import follow, regular_factors, sharpen
 
 S, K = 100, 16
 
@@ -32,11 +21,6 @@ def matrix(leading: Tensor) -> Tensor:
     T[:k, :k] = leading
     P = torch.eye(S) + 0.3 * torch.randn(S, S) / S**0.5
     return P @ T @ torch.linalg.inv(P)
-
-
-def rotation(radius: float, angle: float) -> Tensor:
-    cos, sin = math.cos(angle), math.sin(angle)
-    return radius * torch.tensor([[cos, -sin], [sin, cos]])
 
 
 def start(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -128,47 +112,6 @@ def test_a_crowd_is_separated_by_powers(dtype: torch.dtype, low: float) -> None:
     assert max(residuals(A, pair.eigenvalue, pair.u, pair.v)) < eps**0.5
 
 
-def inner_products(A: Tensor, V: Tensor, W: Tensor) -> Tensor:
-    Y = torch.cat((V, W, A @ V, A.mT @ W), 1)
-    return Y.mT @ Y
-
-
-def look(A: Tensor, V: Tensor) -> Rival:
-    """The others in the space of V, if an eigenvalue 1 is followed."""
-    gram = inner_products(A, V, V)
-    pairs = ritz_pairs(ritz_problem(gram, factors(gram)))
-    assert pairs is not None
-    return rival(pairs, 1 + 0j)
-
-
-def test_each_rival_has_its_own_residual() -> None:
-    """One that is near is no reason for doubt if it is certain, nor one that is far if not."""
-    A = torch.cat((torch.tensor([1.0, 0.7]), torch.linspace(0.25, 0.01, 30))).diag()
-    V = torch.linalg.qr(torch.eye(32)[:, :8] + 0.01 * torch.randn(32, 8)).Q
-    assert look(A, V).reach < 1
-    A[9:, 5] = 0.5 / math.sqrt(23)
-    assert look(A, V).reach < 1
-    A[9:, 1] = 0.5 / math.sqrt(23)
-    assert look(A, V).reach > 1
-
-
-def test_dependent_columns_have_no_ritz_values() -> None:
-    A, V = torch.randn(32, 32), torch.randn(32, 8)
-    for gram in (torch.zeros(32, 32), inner_products(A, torch.zeros(32, 8), V)):
-        assert ritz_pairs(ritz_problem(gram, factors(gram))) is None
-    gram = inner_products(A, V, torch.zeros(32, 8))
-    problem = ritz_problem(gram, factors(gram))
-    pairs = ritz_pairs(problem)
-    assert pairs is not None
-    assert candidate(problem, pairs, 1e-7) is None
-
-
-def test_growth_is_that_of_the_smaller_eigenvalues() -> None:
-    A = torch.cat((torch.tensor([1.0, 1.0, 0.9, 0.8]), torch.linspace(0.2, 0.1, 28))).diag()
-    V = torch.linalg.matrix_power(A, 4) @ torch.eye(32)[:, :4]
-    assert growth(factors(inner_products(A, V, V))) == pytest.approx(0.9**4)
-
-
 def test_gives_up_on_ties() -> None:
     """Two pairs of the same modulus, to the last digit that can be known."""
     A = matrix(torch.block_diag(rotation(1.0, 0.3), rotation(1.0, 1.1)))
@@ -201,12 +144,6 @@ def test_zero_has_no_answer() -> None:
     assert not tied
 
 
-def test_order() -> None:
-    theta = torch.tensor([0.5, 1j, -1j, -2.0, 0.1 - 0.7j, 0.1 + 0.7j])
-    expected = torch.tensor([-2.0, 1j, -1j, 0.1 + 0.7j, 0.1 - 0.7j, 0.5])
-    assert torch.equal(theta[order_of(theta)], expected)
-
-
 @leading
 @pytest.mark.parametrize("off", [0.0, 1e-12, 1e-5])
 def test_inverse_iteration(leading: Tensor, off: float) -> None:
@@ -226,32 +163,3 @@ def test_factors_of_singular_matrices_find_the_kernel() -> None:
     assert torch.linalg.vector_norm(M @ y / torch.linalg.vector_norm(y)) < 1e-14
     LU, pivots = regular_factors(torch.zeros(3, 3))
     assert torch.linalg.lu_solve(LU, pivots, torch.ones(3, 1)).isfinite().all()
-
-
-def test_ritz_problem_from_inner_products() -> None:
-    """In orthonormal bases that span the same spaces."""
-    A = matrix(rotation(1.1, 0.9))
-    V, W = torch.randn(2, S, 6)
-    gram = inner_products(A, V, W)
-    P = ritz_problem(gram, factors(gram))
-    # the only basis that the Cholesky factor gives: that of Gram and Schmidt
-    V, W = (Q * R.diagonal().sign() for Q, R in map(torch.linalg.qr, (V, W)))
-    H, K_ = V.mT @ A @ V, W.mT @ A.mT @ W
-    out, left_out = A @ V - V @ H, A.mT @ W - W @ K_
-    outer = out.mT @ out, left_out.mT @ left_out
-    expected = (torch.stack((H, K_)), torch.stack(outer), W.mT @ V, W.mT @ A @ V)
-    for ours, theirs in zip(P, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(("second", "alone"), [(0.3, True), (0.99, False)])
-def test_the_nearest_rival(second: float, alone: bool) -> None:
-    values = torch.cat((torch.tensor([1.0, second]), torch.linspace(0.25, 0.01, 30)))
-    A = values.diag()
-    V = torch.eye(32)[:, :8] + 0.02 * torch.randn(32, 8)
-    found = look(A, V)
-    assert found.modulus == pytest.approx(second, abs=2e-2)
-    assert (found.reach < 1) == alone
-    # what is outside of the space may be anything
-    A[9:, 1] = 1.0 / math.sqrt(23)
-    assert look(A, torch.eye(32)[:, :8]).reach == pytest.approx(second + 1)

@@ -6,13 +6,13 @@ import pickle
 
 import pytest
 import torch
-from eigenpairs import crowd, on_cpu
+from eigenpairs import crowd, on_cpu, rotation
 from torch import Tensor
 
 from cayley.cache import Cache
 from cayley.parametrizations.eigenvalue import tracker as module
 from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair
-from cayley.parametrizations.eigenvalue.subspace import factors, ritz_pairs, ritz_problem
+from cayley.parametrizations.eigenvalue.ritz import factors, ritz_pairs, ritz_problem
 from cayley.parametrizations.eigenvalue.tracker import (
     CALM,
     CHECK,
@@ -97,11 +97,7 @@ def leading(kind: str) -> Tensor:
 
 def rotations(radii: Tensor, angles: Tensor) -> Tensor:
     """Block diagonal, with eigenvalues radius · e^{± i angle}."""
-    blocks = [
-        r * torch.tensor([[math.cos(t), -math.sin(t)], [math.sin(t), math.cos(t)]])
-        for r, t in zip(radii.tolist(), angles.tolist(), strict=True)
-    ]
-    return torch.block_diag(*blocks)
+    return torch.block_diag(*map(rotation, radii.tolist(), angles.tolist()))
 
 
 def gradient(answer: Tensor, T: Tensor, G: Tensor) -> Tensor:
