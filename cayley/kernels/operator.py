@@ -127,7 +127,11 @@ class Operator(Generic[Call, States]):
         if is_traced and self.scan is not None and is_decomposing():
             return self.scan(call)
         if not is_traced and x.device.type in self.kernels:
-            states = self.states(*_Node.apply(self, backend, call, *flat))
+            if torch.is_grad_enabled():
+                states = self.states(*_Node.apply(self, backend, call, *flat))
+            else:
+                # a node takes almost as long as a short recurrence
+                states = self.forward(call, backend)
         else:
             states = self.states(*self.operator(*flat, backend))
         if is_observed():
