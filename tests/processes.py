@@ -1,19 +1,32 @@
-"""Functions of test files in processes of their own.
+"""Functions of test files, and scripts, in processes of their own.
 
 The processes are forked from one that has imported torch and the laboratory: a process that imports
 them anew takes seconds.
 """
 
+import ast
+import functools
 import importlib
 import multiprocessing
 import os
 import socket
+import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["CONTEXT", "call", "call_in_processes", "free_port", "start"]
+__all__ = [
+    "CONTEXT",
+    "FORKED",
+    "call",
+    "call_in_processes",
+    "free_port",
+    "run_after_torch",
+    "start",
+]
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -27,6 +40,44 @@ CONTEXT.set_forkserver_preload(
         "cayley.lab.training",
     ]
 )
+
+
+# forks for scripts, given as their repr: answers with a traceback or ""
+AFTER_TORCH = """
+import os, sys, traceback, torch
+for line in sys.stdin:
+    if os.fork() == 0:
+        error = ""
+        try:
+            exec(eval(line), {})
+        except BaseException:
+            error = traceback.format_exc()
+        print(repr(error), flush=True)
+        os._exit(0)
+    if status := os.wait()[1]:
+        print(repr(f"died: {status}"), flush=True)
+"""
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", AFTER_TORCH],
+        cwd=Path(__file__).parent.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_after_torch(script: str) -> None:
+    """Run a silent script where torch is imported, but nothing else that tests need."""
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    print(repr(script), file=server.stdin, flush=True)
+    error = ast.literal_eval(server.stdout.readline())
+    assert not error, error
 
 
 def free_port() -> str:
@@ -72,3 +123,29 @@ def call(file: str, function: str, *arguments: Any) -> Any:
     path = Path(file)
     sys.path[:0] = [str(path.parent), str(Path(__file__).parent)]
     return getattr(importlib.import_module(path.stem), function)(*arguments)
+
+
+class Forked:
+    """``subprocess.Popen`` of ``python -m cayley``, as far as runs that end well need it."""
+
+    def __init__(self, command: Sequence[str], **_: Any) -> None:
+        assert [*command[:3]] == [sys.executable, "-m", "cayley"]
+        self.process = CONTEXT.Process(target=run_command, args=(os.getcwd(), command[3:]))
+        self.process.start()
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+
+def run_command(folder: str, arguments: Sequence[str]) -> None:
+    """Do silently in a folder what ``cayley`` with these arguments does."""
+    from cayley.cli import main
+
+    os.chdir(folder)
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    sys.exit(main([*arguments]))
+
+
+# in place of the module, for processes that would take seconds to import torch
+FORKED = SimpleNamespace(DEVNULL=subprocess.DEVNULL, Popen=Forked)

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from processes import run_after_torch
 
 import cayley
 
@@ -85,7 +86,7 @@ def test_import_brings_torch_and_nothing_else() -> None:
         "assert torch.equal(rng, torch.get_rng_state())\n"
         "assert 'torch._dynamo' not in set(sys.modules) - before\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+    run_after_torch(script)
 
 
 @pytest.mark.slow
@@ -106,10 +107,11 @@ def test_in_the_command_torch_is_imported_with_the_first_name_that_needs_it() ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("statement", ["import torch, cayley", "import cayley, torch"])
-def test_operators_are_there_for_saved_programs(statement: str) -> None:
+def test_operators_are_there_for_saved_programs() -> None:
     names = ("elman", "gru", "lstm", "window_statistics", "dominant_eigenpair", "inverse_of")
-    script = f"{statement}\nassert all(hasattr(torch.ops.cayley, name) for name in {names})"
+    script = f"assert all(hasattr(torch.ops.cayley, name) for name in {names})"
+    run_after_torch(f"import torch, cayley\n{script}")
+    script = f"import cayley, torch\n{script}"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 

@@ -38,6 +38,8 @@ OPTIONS = (
     # the headers of C alone, which are read in a third of the time
     "-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS",
 )
+# without the library of C++, which takes as long to link as a kernel to compile
+LIBRARIES = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
 
 
 @functools.cache
@@ -71,7 +73,7 @@ def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
             f"void run_kernel(void** arguments) {{ {source}({call}); }}\n"
         )
         command = [COMPILER, *OPTIONS, "-shared", "-o", folder / "kernel.so", folder / "kernel.cpp"]
-        subprocess.run([*map(str, command), "-lpthread"], check=True)
+        subprocess.run([*map(str, command), *LIBRARIES], check=True)
         return ctypes.CDLL(str(folder / "kernel.so")), types
 
 

@@ -372,7 +372,8 @@ extern "C" int launch(int clusters, int blocks, int threads, void** arguments, i
   bool ended = true;
   for (int number = 0; number < clusters && ended; ++number) {
     memset(space + stacks, 0xff, memory);
-    emulator::blocks = new Block[blocks];
+    // all of it begins with 0; `new` would need the library of C++
+    emulator::blocks = static_cast<Block*>(calloc(blocks, sizeof(Block)));
     cluster = {};
     for (int rank = 0; rank < blocks; ++rank) {
       Block& own = emulator::blocks[rank];
@@ -382,7 +383,7 @@ extern "C" int launch(int clusters, int blocks, int threads, void** arguments, i
       own.memory = reinterpret_cast<float4*>(space + stacks + (size_t)SHARED_BYTES * rank);
     }
     ended = run_cluster(space);
-    delete[] emulator::blocks;
+    free(emulator::blocks);
   }
   munmap(space, stacks + memory);
   return !ended ? 2 : several ? 3 : outside ? 1 : 0;

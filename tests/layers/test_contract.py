@@ -554,7 +554,7 @@ def test_half_precision_is_for_layers_without_structure(make: Make) -> None:
 def test_compiles_in_one_graph(make: Make) -> None:
     torch.compiler.reset()  # the networks share their code, and the graphs of one code are limited
     layer = layer_of(make)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager_default_partitioner")
     x = torch.randn(4, B, I)
     output, h_n = compiled(x)
     torch.testing.assert_close((output, h_n), layer(x))

@@ -398,7 +398,7 @@ def test_training_over_the_batch_compiles_and_has_gradients(norm: dict) -> None:
     twin = copy.deepcopy(layer)
     x = torch.randn(3, B, I, requires_grad=True)
     torch.compiler.reset()
-    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(twin, fullgraph=True, backend="aot_eager_default_partitioner")
     torch.testing.assert_close(compiled(x)[0], layer(x)[0])
     torch.testing.assert_close(twin.state_dict(), layer.state_dict())
     small = LSTM(2, 2, **norm)

@@ -269,7 +269,7 @@ def test_optimizers_do_not_let_rounding_errors_add_up(make: type, dtype: torch.d
     for refined in (True, False):
         W = torch.nn.Parameter(unitary(n, dtype))
         optimizer = make([W], lr=0.1, refine=refined)
-        for _ in range(600):
+        for _ in range(300):
             W.grad = torch.randn(n, n, dtype=dtype)
             optimizer.step()
         found[refined] = defect(W.detach())

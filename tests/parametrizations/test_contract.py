@@ -207,8 +207,8 @@ def trained(optimizer: str, dtype: torch.dtype) -> dict[str, StructuredMatrix]:
                     continue
             # All that the other maps with a memory remember, at this size, is whether a spectral
             # radius was above 1; W of those without depends on X alone, and gradients may serve for
-            # several steps.
-            elif step % 100:
+            # many steps.
+            elif step % 250:
                 continue
             with torch.no_grad():
                 for X, value in zip(free[name], values[name], strict=True):

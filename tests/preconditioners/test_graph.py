@@ -5,8 +5,6 @@ import gc
 import importlib.util
 import io
 import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from preconditioners.explicit import gradients, preconditioned
+from processes import run_after_torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -552,7 +551,7 @@ def test_importing_cayley_does_not_import_torch_geometric() -> None:
         "BNP(torch.nn.Linear(2, 3))\n"
         "assert 'torch_geometric' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+    run_after_torch(script)
 
 
 @pytest.mark.slow

@@ -48,11 +48,13 @@ def test_a_mean_of_1000_hides_nothing_over_5000_steps(window: int, over: str) ->
     tensors["x"] = 1000 + 0.1 * tensors["x"]
     tensors["W"] *= 0.1
     tensors["b"] = 1000 + 0.1 * tensors["b"]
-    single = {name: tensor.float() for name, tensor in tensors.items()}
+    single = [tensor.float() for tensor in tensors.values()]
+    double = [tensor.double() for tensor in single]
     with cayley.backend("cpu"):
-        h = lstm_run(lstm, norm, *single.values())[0]
-    with cayley.backend("reference"):
-        exact = lstm_run(lstm, norm, *(tensor.double() for tensor in single.values()))[0]
+        h, exact = (lstm_run(lstm, norm, *values)[0] for values in (single, double))
+    # the loop takes long, and what it gives for the first steps does not depend on the others
+    first = lstm_run(lstm_loop, norm, double[0][:300], *double[1:])[0]
+    torch.testing.assert_close(exact[:300], first, rtol=0, atol=1e-8)
     assert (h - exact).abs().max() < 1e-3
 
 

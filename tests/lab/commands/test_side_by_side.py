@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import FORKED
 
 import cayley.cli
 from cayley.lab.commands.queue import Queue, Work
@@ -135,7 +136,11 @@ def test_the_time_is_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_with_two_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_with_two_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # the processes above are real, but need not import torch
+    monkeypatch.setattr("cayley.lab.commands.side_by_side.subprocess", FORKED)
     command = ["reproduce", "quickstart", "--tiny", "--seeds", "2", "--jobs", "2", "--set"]
     command += ["training.steps=2", "-o", str(tmp_path)]
     assert cayley.cli.main(command) == 0

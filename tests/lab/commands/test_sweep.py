@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import FORKED
 
 import cayley.cli
 from cayley.lab.commands import cluster
@@ -100,7 +101,7 @@ def test_a_sweep_from_its_space_to_a_recipe(
 def test_workers_in_processes_of_their_own(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(cayley.__file__).parent.parent))
+    monkeypatch.setattr("cayley.lab.commands.side_by_side.subprocess", FORKED)
     assert run("mine.toml", *QUICK, "--jobs", "2", "--study", "two", "--trials", "2") == 0
     out, err = capsys.readouterr()
     assert "two: best valid_mse" in out

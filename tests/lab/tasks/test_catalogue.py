@@ -1,6 +1,5 @@
 """Tasks by name, and of the user's own."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -8,6 +7,7 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+from processes import run_after_torch
 
 import cayley.lab.tasks
 from cayley.lab.errors import DataError
@@ -88,8 +88,7 @@ def test_import_brings_numpy_and_nothing_else() -> None:
         "new -= set(sys.stdlib_module_names) | {'cayley', 'torch', 'numpy'}\n"
         "assert not new, new\n"
     )
-    root = Path(cayley.lab.tasks.__file__).parents[3]
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=root)
+    run_after_torch(script)
 
 
 def test_public_names_exist() -> None:

@@ -38,8 +38,9 @@ ADDING = {"name": "adding", "T": 12}
 SHORT = ADDING | {"T": 5}
 TEXT = {"name": "characters", "K": 6, "jitter": True}
 HIDDEN = {"ENRNN": [6, 3]}
-# the numbers of a network that a step does not forget grow apart slowly
-STEPS = 50
+# the numbers of a network that a step does not forget grow apart slowly: what is compared after
+# these is compared to more digits than training needs
+STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def networks() -> list[Recipe]:
 def others() -> list[Recipe]:
     """Preconditioners, statistics over the batch, masks, streams, rows, losses of one's own."""
     sgd = {"name": "SGD", "lr": 1e-2, "options": {"momentum": 0.9}}
-    tiny_steps = {"batch": 12, "steps": 20, "clip_value": 0.5, "log": 1}
+    tiny_steps = {"batch": 12, "steps": STEPS, "clip_value": 0.5, "log": 1}
     by_test = {"every": 10, "select": "test"}
     mlp = {"name": "MLP", "hidden": [8, 6], "norm": "batch"}
     return [
@@ -216,10 +217,10 @@ def test_losses_are_those_of_one_device(
     for one in globals()[kind]():
         alone, shared = tmp_path / "alone" / one.name, tmp_path / "shared" / one.name
         train(one, alone, settings=SETTINGS)
-        assert_same(curve(shared), curve(alone), 1e-7, one.name)
+        assert_same(curve(shared), curve(alone), 1e-9, one.name)
         ours, theirs = (load_tensors(folder, "checkpoint.pt") for folder in (shared, alone))
-        assert_same(ours["learner"]["model"], theirs["learner"]["model"], 1e-6, one.name)
-        assert_same(ours["learner"]["state"], theirs["learner"]["state"], 1e-6, one.name)
+        assert_same(ours["learner"]["model"], theirs["learner"]["model"], 1e-8, one.name)
+        assert_same(ours["learner"]["state"], theirs["learner"]["state"], 1e-8, one.name)
         assert {path.name for path in shared.iterdir()} == {path.name for path in alone.iterdir()}
 
 

@@ -94,7 +94,9 @@ def test_each_has_the_numbers_that_it_has_alone(
     kind: str, settings: RunSettings, tmp_path: Path
 ) -> None:
     found = train_together(members(tmp_path, settings, [recipe(kind)] * 3))
-    tolerance = 1e-8 if settings is DOUBLE else 1e-4
+    # rounding is no reason for another course where each network has the same calls of kernels
+    exact = settings is SINGLE and kind in ("ScoRNN", "NCGRU", "ENRNN")
+    tolerance = 0.0 if exact else 1e-8 if settings is DOUBLE else 1e-4
     for k, seed in enumerate(SEEDS):
         alone = tmp_path / f"alone{k}"
         result, own = train(recipe(kind), alone, seed=seed, settings=settings), found[k]
@@ -112,15 +114,6 @@ def test_each_has_the_numbers_that_it_has_alone(
         # no part of what belongs to all of them
         sizes = [(folder / "checkpoint.pt").stat().st_size for folder in (tmp_path / f"{k}", alone)]
         assert sizes[0] == sizes[1]
-
-
-@pytest.mark.parametrize("kind", ["ScoRNN", "NCGRU", "ENRNN"])
-def test_on_kernels_the_numbers_are_the_very_same(kind: str, tmp_path: Path) -> None:
-    """Rounding is no reason for another course: each network has the same calls of kernels."""
-    train_together(members(tmp_path, SINGLE, [recipe(kind)] * 3))
-    for k, seed in enumerate(SEEDS):
-        train(recipe(kind), tmp_path / f"alone{k}", seed=seed, settings=SINGLE)
-        assert curve(tmp_path / f"{k}") == curve(tmp_path / f"alone{k}")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
