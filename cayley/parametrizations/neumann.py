@@ -217,7 +217,10 @@ class NeumannCayley(Parametrization):
         with full_precision(A, self.inverse):
             inverse = self._inverse(A, _update_inverse if update else None, _next_inverse)
             M = self.skew(A)
-            return self._of_inverse(_inverse_of(M, inverse), M, self.D)
+            inverse = _inverse_of(M, inverse)
+            return (
+                of_inverse(inverse, self.D) if self.refine else printed_matrix(inverse, M, self.D)
+            )
 
     @torch.no_grad()
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
@@ -231,14 +234,11 @@ class NeumannCayley(Parametrization):
         with full_precision(A, self.inverse):
             # without the custom operators, which are for tracers: nothing is traced here
             inverse = self._inverse(A, update_inverse_ if update else None, next_inverse).clone()
-            W = self._of_inverse(inverse, self.skew(A), D)
-        if self.refine:
-            return W, lambda G: (pulled_back(G, inverse, D, places),)
+            if self.refine:
+                W = of_inverse(inverse, D)
+                return W, lambda G: (pulled_back(G, inverse, D, places),)
+            W = printed_matrix(inverse, self.skew(A), D)
         return W, lambda G: (printed_gradient(G, inverse, W, D, places),)
-
-    def _of_inverse(self, inverse: Tensor, A: Tensor, D: Tensor) -> Tensor:
-        """The matrix W from an inverse, (n, n), A, (n, n), and D, (n)."""
-        return of_inverse(inverse, D) if self.refine else inverse @ _minus(A) * D
 
     def capturable(self, *X: Tensor) -> bool:
         """Whether a CUDA graph can capture :meth:`with_pullback`: if it is one launch."""
@@ -309,9 +309,15 @@ class NeumannCayley(Parametrization):
         return ", ".join(parts)
 
 
-def _minus(A: Tensor) -> Tensor:
-    """I − A."""
-    return torch.eye(len(A), device=A.device, dtype=A.dtype) - A
+def printed_matrix(X: Tensor, A: Tensor, D: Tensor) -> Tensor:
+    """The matrix X (I − A) D as the paper prints it, as far from orthogonal as X is from an inverse.
+
+    Arguments:
+        X: The inverse of I + A, or its approximation, (n, n).
+        A: The skew matrix, (n, n).
+        D: The diagonal of the scaling matrix, (n).
+    """
+    return X @ (torch.eye(len(A), device=A.device, dtype=A.dtype) - A) * D
 
 
 def printed_gradient(G: Tensor, X: Tensor, W: Tensor, D: Tensor, places: Tensor) -> Tensor:
