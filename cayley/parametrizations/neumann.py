@@ -310,7 +310,7 @@ class NeumannCayley(Parametrization):
 
 
 def printed_matrix(X: Tensor, A: Tensor, D: Tensor) -> Tensor:
-    """The matrix X (I − A) D as the paper prints it, as far from orthogonal as X is from an inverse.
+    """The paper's X (I − A) D, as far from orthogonal as X is from an inverse.
 
     Arguments:
         X: The inverse of I + A, or its approximation, (n, n).
