@@ -84,6 +84,7 @@ def work(rank: int, port: str, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:a recurrence runs as a loop")
 def test_processes_train_as_one_would(tmp_path: Path) -> None:
     port = free_port()

@@ -57,6 +57,7 @@ def test_under_torchrun_the_number_is_known(
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
 
 
+@pytest.mark.slow
 def test_all_processes_fail_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ def wait_for_others(port: str) -> None:
         connect(Processes(0, 2), on_gpus=False)
 
 
+@pytest.mark.slow
 def test_torchrun_can_end_a_process_that_waits_for_others() -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     process = CONTEXT.Process(target=call, args=(__file__, "wait_for_others", str(store.port)))

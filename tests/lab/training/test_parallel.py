@@ -207,6 +207,7 @@ def assert_same(one: Any, other: Any, tolerance: float, where: str) -> None:
         assert one == other, where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "count"), [("networks", 2), ("others", 3)])
 def test_losses_are_those_of_one_device(
     kind: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -330,6 +331,7 @@ def killed(folder: str, kills: int, seed: float) -> None:
         sys.exit(code)
 
 
+@pytest.mark.slow
 def test_killed_processes_are_started_again_and_nothing_differs(tmp_path: Path) -> None:
     one = recipe("killed", ADDING, network("ScoRNN"), training=CARRIED | {"steps": 40})
     text = write_recipe(one)
