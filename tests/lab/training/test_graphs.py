@@ -202,7 +202,7 @@ def test_a_run_with_graphs_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     settings = RunSettings(Machine("cuda", graph=True), tiny=True)
 
     def run(name: str, steps: int) -> RunResult:
-        changes = [f"training.steps={steps}", "evaluation.every=5"]
+        changes = [f"training.steps={steps}", "evaluation.every=5", "training.log=1"]
         recipe = find_recipe("scornn/adding-200").recipe(overrides=changes, tiny=True)
         return train(recipe, tmp_path / name, settings=settings)
 
