@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 __all__ = [
     "PLAIN",
     "autocast_enabled",
+    "captured",
     "computes_now",
     "has_tangent",
     "is_batched",
@@ -200,6 +201,16 @@ def traced(*tensors: Tensor | None) -> bool:
     )
 
 
+def captured(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured that operations on a tensor become part of.
+
+    Example:
+        >>> captured(torch.zeros(1))
+        False
+    """
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def computes_now(tensor: Tensor) -> bool:
     """Whether operations on a tensor compute numbers now, rather than being recorded for later.
 
@@ -209,4 +220,4 @@ def computes_now(tensor: Tensor) -> bool:
         >>> computes_now(torch.zeros(1)), computes_now(torch.zeros(1, device="meta"))
         (True, False)
     """
-    return not traced(tensor) and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not traced(tensor) and not captured(tensor)

@@ -14,7 +14,7 @@ from cayley.cache import Cache
 from cayley.kernels.dispatch import is_decomposing
 from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
-from cayley.tracing import computes_now, has_tangent, is_wrapper, traced
+from cayley.tracing import captured, has_tangent, is_wrapper, traced
 
 __all__ = ["StructuredMatrix", "acting_on_reals", "check_whole"]
 
@@ -201,8 +201,9 @@ class StructuredMatrix(nn.Module):
 
     def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:
         check_whole(free[0])
-        is_traced, is_computed = traced(free[0]), computes_now(free[0])
-        if update and is_computed:
+        is_traced = traced(free[0])
+        is_captured = not is_traced and captured(free[0])
+        if update and not (is_traced or is_captured):
             self._look_now_and_then()
         if recorded and self.map.on_manifold:
             # here the free tensor is W
@@ -212,7 +213,7 @@ class StructuredMatrix(nn.Module):
             # a cached W has no tangent
             or any(has_tangent(X) for X in free)
             # while a CUDA graph is captured, unless the map can be captured too
-            or (not is_computed and not (recorded and self.map.capturable(*free)))
+            or (is_captured and not (recorded and self.map.capturable(*free)))
         ):
             return self.map.advance(*free) if update else self.map(*free)
         if recorded and free[0].device.type != "cpu":

@@ -34,9 +34,9 @@ def measure_rebase(settings: Settings, seed: int, run: RunSettings) -> Measured:
     for recipe in settings["recipes"]:
         metric, valid, test = _measure(recipe, settings, seed, run)
         sign = 1.0 if metric.better == "higher" else -1.0
-        best, *_, worst = sorted(
-            range(len(valid.fixed)), key=lambda k: sign * valid.fixed[k], reverse=True
-        )
+        places = range(len(valid.fixed))
+        best = max(places, key=lambda k: sign * valid.fixed[k])
+        worst = min(places, key=lambda k: sign * valid.fixed[k])
         name = recipe.rpartition("/")[2].replace("-", "_")
         numbers |= {
             f"{name}_fixed": valid.fixed,

@@ -225,10 +225,11 @@ def candidate(P: RitzProblem, pairs: RitzPairs, eps: float) -> Candidate | None:
     rivals = [i for i, modulus in enumerate(moduli) if i != j and modulus + bound[i] >= least]
     # Those of the second half need not converge. But a large residual there is that of a mixture,
     # which may hide an eigenvalue; the pair that the k-th column cuts in two makes one or two.
-    every = [i for i, one in enumerate(theta) for _ in range(2 if one.imag else 1)]
-    half = len(every) // 2
-    second = [i for i in rivals if every.index(i) >= half]
-    mixtures = sum(every.count(i) for i in second if r[i] > BLUR * rho)
+    # The index of the Ritz value of each column: a pair has two columns.
+    columns = [i for i, one in enumerate(theta) for _ in range(2 if one.imag else 1)]
+    half = len(columns) // 2
+    second = [i for i in rivals if columns.index(i) >= half]
+    mixtures = sum(columns.count(i) for i in second if r[i] > BLUR * rho)
     z = c[j] * xz[1, :, j]
     return Candidate(
         value[j],
@@ -241,7 +242,7 @@ def candidate(P: RitzProblem, pairs: RitzPairs, eps: float) -> Candidate | None:
         estimate=r_x[j] * r_z[j] / (c[j] * rho) if better[j] else math.inf,
         tied=len(second) < len(rivals),
         blurred=mixtures > 2,
-        ratio=abs(theta[every[half]]) / rho,
+        ratio=abs(theta[columns[half]]) / rho,
         inverse=inverse,
         right=(theta, e, j),
         left=(q, XZ[1], nearest[j]),

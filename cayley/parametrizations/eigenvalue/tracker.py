@@ -522,6 +522,9 @@ class Tracker:
                 :func:`~.eigenvalue.ritz.growth`.
         """
         gram, followed = self._read(state.gram), status.eigenvalue / status.scale
+        # either side: the Ritz values are of the right one alone
+        if not gram.isfinite().all():
+            return Look(False, math.inf)
         L = factors(gram)
         problem = ritz_problem(gram, L)
         pairs = ritz_pairs(problem)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.steps import check_batch_sizes
+from cayley.tracing import captured
 
 __all__ = ["step_table"]
 
@@ -29,7 +30,7 @@ def step_table(batch_sizes: Tensor | None, x: Tensor, B: int) -> tuple[Tensor | 
     """
     if batch_sizes is None:
         return None, x.shape[0]
-    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+    if captured(x):
         raise RuntimeError(
             "packed sequences cannot be captured in a CUDA graph, since their batch sizes are on "
             "the CPU: capture dense sequences, padded to one length"
