@@ -358,6 +358,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="how many points to keep of each curve (%(default)s)",
     )
     sub.add_argument(
+        "--losses",
+        type=_several,
+        help="how many points to keep of training losses, if fewer",
+    )
+    sub.add_argument(
         "--weights", action="store_true", help="also keep the weights behind the numbers"
     )
 

@@ -26,7 +26,11 @@ def archive(options: Namespace) -> int:
     ]
     for folder in finished:
         archive_run(
-            folder, target / folder.relative_to(source), options.points, weights=options.weights
+            folder,
+            target / folder.relative_to(source),
+            options.points,
+            options.losses,
+            weights=options.weights,
         )
     for folder in find_sweeps([source]):
         place = folder.relative_to(source) / SWEEP_FILE

@@ -23,18 +23,18 @@ from cayley.lab.runs.weights import WEIGHTS_FILE, pack_weights, read_weights, wr
 
 __all__ = ["archive_run", "thin"]
 
-CURVES = ("train", "eval")
 
-
-def thin(records: Iterable[Record], points: int) -> list[Record]:
-    """At most ``points`` records of each curve, evenly spaced, including the first and the last.
+def thin(records: Iterable[Record], points: int, losses: int | None = None) -> list[Record]:
+    """Some records of each curve, evenly spaced, including the first and the last.
 
     Records that are not points of a curve are kept. If a curve is thinned, a record that says so is
     added.
 
     Arguments:
         records: The records of a run.
-        points: The number of records to keep of each curve, at least 2.
+        points: The number of evaluations to keep, at least 2. Times that claims are about can then
+            be told no more finely.
+        losses: The number of training losses to keep, at least 2; None for as many.
 
     Example:
         >>> records = [{"kind": "train", "step": k, "epoch": k / 4} for k in range(9)]
@@ -44,10 +44,10 @@ def thin(records: Iterable[Record], points: int) -> list[Record]:
     records = list(records)
     left_out: set[int] = set()
     notes = []
-    for kind in CURVES:
+    for kind, most in (("train", losses or points), ("eval", points)):
         places = [place for place, record in enumerate(records) if record["kind"] == kind]
-        if len(places) > points:
-            kept = {places[k * (len(places) - 1) // (points - 1)] for k in range(points)}
+        if len(places) > most:
+            kept = {places[k * (len(places) - 1) // (most - 1)] for k in range(most)}
             left_out |= {*places} - kept
             notes.append(f"{len(kept)} of {len(places)} {kind} records")
     result = [record for place, record in enumerate(records) if place not in left_out]
@@ -91,13 +91,21 @@ def without_places(description: RunDescription) -> RunDescription:
     )
 
 
-def archive_run(folder: Path, target: Path, points: int = 300, *, weights: bool = False) -> None:
+def archive_run(
+    folder: Path,
+    target: Path,
+    points: int = 300,
+    losses: int | None = None,
+    *,
+    weights: bool = False,
+) -> None:
     """Copy a run that has ended, without checkpoint, sound and private data.
 
     Arguments:
         folder: The run folder.
         target: The new folder; an existing one is replaced.
-        points: The number of records to keep of each curve.
+        points: The number of evaluations to keep.
+        losses: The number of training losses to keep; None for as many.
         weights: Whether to copy the weights behind the run's numbers too, with a model card.
     """
     description, recipe = read_run(folder)
@@ -108,7 +116,7 @@ def archive_run(folder: Path, target: Path, points: int = 300, *, weights: bool 
     if result is not None:
         check_metrics(folder, result)
     with explain_damage(folder, "metrics.jsonl"):
-        records = [shorten(record) for record in thin(read_metrics(folder), points)]
+        records = [shorten(record) for record in thin(read_metrics(folder), points, losses)]
     lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
     files = {"run.json": without_places(description).to_json()}
     if result is not None:

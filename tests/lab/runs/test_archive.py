@@ -30,6 +30,14 @@ def test_curves_keep_their_ends(count: int) -> None:
     assert notes == ([f"8 of {count} train records"] if count > 8 else [])
 
 
+def test_evaluations_are_kept_where_losses_are_thinned() -> None:
+    whole = [*records("train", 9), *records("eval", 9)]
+    kept = thin(whole, 20, 3)
+    assert [record["step"] for record in kept if record["kind"] == "train"] == [0, 4, 8]
+    assert [record for record in kept if record["kind"] == "eval"] == whole[9:]
+    assert kept[-1]["message"] == "3 of 9 train records"
+
+
 def test_the_report_of_an_archive_has_the_same_numbers(runs: Path, tmp_path: Path) -> None:
     whole = [path.parent for path in (runs / "scornn").rglob("result.json")]
     for folder in whole:
