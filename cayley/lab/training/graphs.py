@@ -72,18 +72,24 @@ def keeps_nothing(optimizer: Optimizer) -> bool:
     )
 
 
-def make_capturable(optimizer: Optimizer) -> None:
-    """Have an optimizer count its steps on the device, including those already taken."""
+def make_capturable(optimizer: Optimizer, capturable: bool = True) -> None:
+    """Have an optimizer count its steps on the device, including those already taken.
+
+    Arguments:
+        optimizer: The optimizer.
+        capturable: False to have it count where it did when it was made; a state that was saved
+            by a run with graphs says otherwise.
+    """
     for each in getattr(optimizer, "optimizers", (optimizer,)):
         for group in each.param_groups:
             if "capturable" not in each.defaults:
                 continue
-            group["capturable"] = True
+            group["capturable"] = on_device = capturable or each.defaults["capturable"]
             for p in group["params"]:
                 # an entry, even an empty one, would say that a step has been taken
                 state = each.state.get(p, {})
                 if "step" in state:
-                    state["step"] = state["step"].to(p.device)
+                    state["step"] = state["step"].to(p.device if on_device else "cpu")
 
 
 class StepGraphs:

@@ -219,8 +219,7 @@ class Learner:
         device = self.fabric.device
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.graphs is not None:
-            make_capturable(self.optimizer)
+        make_capturable(self.optimizer, self.graphs is not None)
         if self.schedule is not None:
             self.schedule.load_state_dict(state["schedule"])
         if self.bnp is not None:

@@ -1,3 +1,5 @@
+import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,26 @@ def test_the_steps_that_were_taken_count() -> None:
     assert optimizer.param_groups[0]["capturable"]
     assert optimizer.state[p]["step"] == 1
     assert optimizer.state[p]["step"].device == p.device
+
+
+@pytest.mark.parametrize("name", ["scornn/adding-200", "atn-lstm/adding-100"])
+def test_a_run_with_graphs_can_go_on_without(name: str) -> None:
+    recipe = find_recipe(name).recipe(tiny=True)
+    settings = RunSettings(Machine("cpu"), tiny=True)
+    task = build_task(recipe.task, settings)
+    one, other = (
+        Learner(recipe, task, initial_model(recipe, task, 1, settings.machine), settings.machine)
+        for _ in range(2)
+    )
+    batches = task.batches("train", recipe.training.batch, epochs=None, dtype=torch.float32)
+    first, second = itertools.islice(batches, 2)
+    one.learn(first)
+    make_capturable(one.optimizer)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    make_capturable(one.optimizer, False)
+    assert one.learn(second) == other.learn(second)
+    for p, q in zip(other.model.parameters(), one.model.parameters(), strict=True):
+        assert torch.equal(p, q)
 
 
 @pytest.mark.parametrize("name", ["lstm/adding-200", "ln-lstm/copying-100", "scornn/adding-200"])
