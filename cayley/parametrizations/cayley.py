@@ -25,7 +25,7 @@ from cayley.parametrizations.parametrization import (
 )
 from cayley.parametrizations.polar import refine
 from cayley.parametrizations.rebase_option import Rebase, RebaseOption
-from cayley.parametrizations.resolvent import resolvent
+from cayley.parametrizations.resolvent import resolvent, resolvent_under_transforms
 from cayley.parametrizations.signature import small_cayley
 from cayley.parametrizations.skew import (
     Skew,
@@ -83,6 +83,8 @@ def scaled_cayley(A: Tensor, D: Tensor) -> Tensor:
                 [ 1.,  0.]])
     """
     with full_precision(A, D):
+        if transformed(A):
+            return of_inverse(resolvent_under_transforms(A), D)
         eye = torch.eye(A.shape[-1], device=A.device, dtype=A.dtype)
         return of_inverse(torch.linalg.inv_ex(eye + A).inverse, D)
 

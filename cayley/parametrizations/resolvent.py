@@ -1,9 +1,11 @@
 """The inverse of I + A for a skew matrix A."""
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
-__all__ = ["resolvent"]
+__all__ = ["resolvent", "resolvent_under_transforms"]
 
 
 def resolvent(A: Tensor) -> Tensor:
@@ -20,7 +22,7 @@ def resolvent(A: Tensor) -> Tensor:
         No step waits for the GPU. Non-finite A gives non-finite X, not an error.
 
     Arguments:
-        A: A skew matrix, real or complex, (n, n), or several, (G, n, n).
+        A: A skew matrix, real or complex, (n, n), or several, (…, n, n).
 
     Returns:
         X, of the shape of A.
@@ -40,6 +42,50 @@ def resolvent(A: Tensor) -> Tensor:
     LU = _factorise(eye + A)
     L_inverse = torch.linalg.solve_triangular(LU, eye, upper=False, unitriangular=True)
     return torch.linalg.solve_triangular(LU, L_inverse, upper=True).to(dtype)
+
+
+def resolvent_under_transforms(A: Tensor) -> Tensor:
+    r"""The same with a graph, under ``vmap`` and ``grad`` of :mod:`torch.func`.
+
+    .. math:: \partial L / \partial A = -X^* (\partial L / \partial X) X^*
+
+    torch's own inverse of several matrices may wait for the GPU, which a CUDA graph cannot record.
+
+    Arguments:
+        A: A skew matrix, real or complex, (n, n).
+
+    Returns:
+        X, (n, n).
+
+    Example:
+        >>> A = torch.tensor([[[0.0, 1.0], [-1.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])
+        >>> torch.func.vmap(resolvent_under_transforms)(A)[0]
+        tensor([[ 0.5000, -0.5000],
+                [ 0.5000,  0.5000]])
+    """
+    return cast(Tensor, _Resolvent.apply(A))
+
+
+class _Resolvent(torch.autograd.Function):
+    @staticmethod
+    # pyrefly: ignore[bad-override]
+    def forward(A: Tensor) -> Tensor:
+        return resolvent(A)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, G: Tensor) -> Tensor:
+        (X,) = ctx.saved_tensors
+        return -X.mH @ G @ X.mH
+
+    @staticmethod
+    # pyrefly: ignore[bad-override]
+    def vmap(info: Any, in_dims: tuple[int], A: Tensor) -> tuple[Tensor, int]:
+        return resolvent_under_transforms(A.movedim(in_dims[0], 0)), 0
 
 
 def _factorise(M: Tensor) -> Tensor:

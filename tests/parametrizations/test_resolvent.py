@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cayley.parametrizations import ScaledCayley, StructuredMatrix
-from cayley.parametrizations.resolvent import resolvent
+from cayley.parametrizations.resolvent import resolvent, resolvent_under_transforms
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -23,6 +23,34 @@ def test_is_an_inverse(is_complex: bool) -> None:
     if is_complex:
         A = torch.complex(A, A.abs())
     torch.testing.assert_close(resolvent(A) @ (torch.eye(5) + A), torch.eye(5).to(A))
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_under_transforms_has_the_derivatives_of_an_inverse(is_complex: bool) -> None:
+    A = torch.stack([skew(3, 1.0), skew(3, 0.3)])
+    if is_complex:
+        A = torch.complex(A, A.abs())
+    G = torch.randn(3, 3).to(A)
+
+    def inner(X: Tensor) -> Tensor:
+        return (X * G).real.sum().sin()
+
+    def second(inverse: Any) -> Tensor:
+        """The derivative of the first derivative's squares, of two networks at once."""
+        first = torch.func.grad(lambda A: inner(inverse(A)))
+        return torch.func.vmap(torch.func.grad(lambda A: first(A).abs().square().sum()))(A)
+
+    def by_torch(A: Tensor) -> Tensor:
+        return torch.linalg.inv(torch.eye(3) + A)
+
+    for of in (
+        torch.func.vmap,
+        lambda run: torch.func.vmap(torch.func.grad(lambda A: inner(run(A)))),
+    ):
+        torch.testing.assert_close(of(resolvent_under_transforms)(A), of(by_torch)(A))
+    torch.testing.assert_close(second(resolvent_under_transforms), second(by_torch))
+    twice = torch.func.vmap(torch.func.vmap(resolvent_under_transforms, 2, 1), 1)
+    torch.testing.assert_close(twice(A.movedim(0, 2)[:, None]), by_torch(A)[None].movedim(1, 2))
 
 
 @gpu

@@ -29,6 +29,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"name": "LSTM", "hidden": 8, "norm": "batch", "bias_inside": False},
     ),
     "FullURNN": (ADDING, {"name": "FullURNN", "hidden": 8}),
+    "ScuRNN": (ADDING, {"name": "ScuRNN", "hidden": 8}),
     # segments have other lengths for other seeds, and go on from the state before
     "text": (TEXT, {"name": "LSTM", "hidden": [7, 6], "norm": "atn", "window": 3, "embedding": 5}),
 }
@@ -125,8 +126,22 @@ def test_each_has_the_numbers_that_it_has_alone(
     ],
 )
 def test_on_a_gpu(kind: str, graph: bool, tmp_path: Path) -> None:
+    compare_on_a_gpu(recipe(kind, training=THIRTY), graph, tmp_path)
+
+
+# torch inverts several matrices of that size with MAGMA, which waits for the GPU
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize(("kind", "n"), [("ScoRNN", 190), ("ScuRNN", 130)])
+def test_large_matrices_in_a_graph(kind: str, n: int, tmp_path: Path) -> None:
+    one = recipe(kind, model={"name": kind, "hidden": n}, training=THIRTY)
+    compare_on_a_gpu(one, True, tmp_path)
+
+
+THIRTY = {"batch": 4, "steps": 30, "clip_norm": 1.0, "log": 1}
+
+
+def compare_on_a_gpu(one: Recipe, graph: bool, tmp_path: Path) -> None:
     settings = RunSettings(Machine("cuda", "32-true", 1, graph), tiny=True)
-    one = recipe(kind, training={"batch": 4, "steps": 30, "clip_norm": 1.0, "log": 1})
     train_together(members(tmp_path, settings, [one] * 3))
     for k, seed in enumerate(SEEDS):
         train(one, tmp_path / f"alone{k}", seed=seed, settings=settings)
