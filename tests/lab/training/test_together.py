@@ -19,6 +19,7 @@ SINGLE = RunSettings(Machine("cpu", "32-true", 1), tiny=True)
 DOUBLE = RunSettings(Machine("cpu", "64-true", 1), tiny=True)
 ADDING = {"name": "adding", "T": 20}
 TEXT = {"name": "characters", "K": 8, "jitter": True}
+THIRTY = {"batch": 4, "steps": 30, "clip_norm": 1.0, "log": 1}
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ScoRNN": (ADDING, {"name": "ScoRNN", "hidden": 8}),
     "NCGRU": (ADDING, {"name": "NCGRU", "hidden": 8}),
@@ -135,9 +136,6 @@ def test_on_a_gpu(kind: str, graph: bool, tmp_path: Path) -> None:
 def test_large_matrices_in_a_graph(kind: str, n: int, tmp_path: Path) -> None:
     one = recipe(kind, model={"name": kind, "hidden": n}, training=THIRTY)
     compare_on_a_gpu(one, True, tmp_path)
-
-
-THIRTY = {"batch": 4, "steps": 30, "clip_norm": 1.0, "log": 1}
 
 
 def compare_on_a_gpu(one: Recipe, graph: bool, tmp_path: Path) -> None:
