@@ -252,10 +252,11 @@ def headlines(description: RunDescription, step: int) -> list[str]:
     where += ", steps as CUDA graphs" if machine.graph else ""
     where += f", no CUDA graphs: {machine.no_graph}" if machine.no_graph else ""
     where += f", {machine.processes} processes" if machine.processes > 1 else ""
-    begin = f", from step {step}" if step else ""
+    # a run may go on elsewhere, which its event then says
+    begin = f", from step {step}, begun on" if step else ", on"
     return [
         f"{title(description)}: {description.parameters} parameters, {description.steps} "
-        f"steps{begin}, on {where}",
+        f"steps{begin} {where}",
         f"to beat: {baseline(description)} ({description.baseline_rule})",
     ]
 

@@ -46,8 +46,8 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     lines = err.splitlines()
     assert not out
     assert lines[0] == (
-        "papers/row (code), seed 3: 1234 parameters, 100 steps, from step 7, on cpu, 32-true, "
-        "2 threads"
+        "papers/row (code), seed 3: 1234 parameters, 100 steps, from step 7, begun on cpu, "
+        "32-true, 2 threads"
     )
     assert lines[1] == "to beat: baseline 0.25 (always 1)"
     assert lines[2].startswith("step 20, epoch 1.00: valid mse 0.2, test mse 0.21  (")
