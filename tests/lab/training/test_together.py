@@ -130,7 +130,7 @@ def test_on_a_gpu(kind: str, graph: bool, tmp_path: Path) -> None:
     compare_on_a_gpu(recipe(kind, training=THIRTY), graph, tmp_path)
 
 
-# torch inverts several matrices of that size with MAGMA, which waits for the GPU
+# whose inverses by torch cannot be recorded, if there are several
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize(("kind", "n"), [("ScoRNN", 190), ("ScuRNN", 130)])
 def test_large_matrices_in_a_graph(kind: str, n: int, tmp_path: Path) -> None:
