@@ -360,7 +360,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--losses",
         type=_several,
-        help="how many points to keep of training losses, if fewer",
+        help="how many training losses to keep (as many as --points)",
     )
     sub.add_argument(
         "--weights", action="store_true", help="also keep the weights behind the numbers"

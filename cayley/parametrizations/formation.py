@@ -11,7 +11,7 @@ from cayley.kernels.dispatch import use_kernel
 from cayley.kernels.transforms import Transformed
 from cayley.parametrizations.parametrization import full_precision
 from cayley.parametrizations.polar import refine
-from cayley.parametrizations.resolvent import resolvent
+from cayley.parametrizations.resolvent import resolvent, resolvent_under_transforms
 from cayley.parametrizations.skew import last_diagonal, positions, skew_at
 
 __all__ = ["formed_under_transforms", "kernel_for", "of_inverse", "pulled_back"]
@@ -115,10 +115,7 @@ class _Formation:
     def loop(self, A: Tensor, D: Tensor) -> Sequence[Tensor]:
         if A.dim() == 2:
             return torch.func.vmap(self.loop)(A, D)
-        n = self.n
-        eye = torch.eye(n, device=A.device, dtype=A.dtype)
-        M = eye + skew_at(A, n, positions(n, self.bandwidth, A))
-        X = torch.linalg.inv_ex(M).inverse
+        X = resolvent_under_transforms(skew_at(A, self.n, positions(self.n, self.bandwidth, A)))
         return of_inverse(X, D), X
 
     def kept(self, results: Sequence[Tensor], flat: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -66,8 +66,8 @@ def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
         "A claim holds if all statements of its judge (`cayley/lab/verdicts/judges.toml`) do: by "
         "Welch's test for numbers, Mann and Whitney's for times, at 5 %, from three seeds on. It "
         "does not hold if one of them is true of fewer than three in four pairs of seeds, at 5 % "
-        "too. An undecided claim asks for twice the seeds, and tests are not corrected for earlier "
-        "ones with fewer. Theorems are held by tests.",
+        "too. For an undecided claim the page asks for twice as many seeds; the tests are not "
+        "corrected for being made again. Theorems are held by tests.",
         "",
     ]
     for paper in dict.fromkeys(one.claim.paper for one in found):

@@ -32,8 +32,8 @@ def thin(records: Iterable[Record], points: int, losses: int | None = None) -> l
 
     Arguments:
         records: The records of a run.
-        points: The number of evaluations to keep, at least 2. Times that claims are about can then
-            be told no more finely.
+        points: The number of evaluations to keep, at least 2. With few of them, it is less certain
+            when a curve passed a level, which many claims are about.
         losses: The number of training losses to keep, at least 2; None for as many.
 
     Example:

@@ -15,7 +15,7 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch
 from cayley.optim.optimizer import DenseOptimizer
 
-__all__ = ["StepGraphs", "graph_refusal", "keeps_nothing", "make_capturable", "unchanged"]
+__all__ = ["StepGraphs", "graph_refusal", "keeps_nothing", "set_capturable", "unchanged"]
 
 # takes a batch and a state, returns the loss and the next state, both detached
 Step = Callable[[Batch, Any], tuple[Tensor, Any]]
@@ -72,13 +72,13 @@ def keeps_nothing(optimizer: Optimizer) -> bool:
     )
 
 
-def make_capturable(optimizer: Optimizer, capturable: bool = True) -> None:
-    """Have an optimizer count its steps on the device, including those already taken.
+def set_capturable(optimizer: Optimizer, capturable: bool) -> None:
+    """Choose where an optimizer counts its steps, including those already taken.
 
     Arguments:
         optimizer: The optimizer.
-        capturable: False to have it count where it did when it was made; a state that was saved
-            by a run with graphs says otherwise.
+        capturable: True for the device, as CUDA graphs need it; False for where it counted when it
+            was made, even if it has loaded the state of a run with graphs since.
     """
     for each in getattr(optimizer, "optimizers", (optimizer,)):
         for group in each.param_groups:

@@ -21,7 +21,7 @@ from cayley.lab.training.graphs import (
     StepGraphs,
     graph_refusal,
     keeps_nothing,
-    make_capturable,
+    set_capturable,
 )
 from cayley.lab.training.optimizers import (
     build_bnp,
@@ -72,7 +72,7 @@ class Learner:
         self.graphs = None
         if machine.graph is not False and self.fabric.device.type == "cuda" and not self.no_graph:
             self.graphs = StepGraphs(self.update, self.fabric.device, self.memory)
-            make_capturable(self.optimizer)
+            set_capturable(self.optimizer, True)
 
     def _graph_refusal(self, recipe: Recipe, machine: Machine) -> str:
         """Why steps cannot be CUDA graphs; empty if they can or need not be, raise if they must."""
@@ -219,7 +219,7 @@ class Learner:
         device = self.fabric.device
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        make_capturable(self.optimizer, self.graphs is not None)
+        set_capturable(self.optimizer, self.graphs is not None)
         if self.schedule is not None:
             self.schedule.load_state_dict(state["schedule"])
         if self.bnp is not None:

@@ -12,7 +12,7 @@ from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import find_recipe
 from cayley.lab.runs import Machine, RunResult, read_metrics, read_run
 from cayley.lab.training import RunSettings, build_task, initial_model, resume, train
-from cayley.lab.training.graphs import graph_refusal, make_capturable, unchanged
+from cayley.lab.training.graphs import graph_refusal, set_capturable, unchanged
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.reporters import headlines
 
@@ -78,7 +78,7 @@ def test_the_steps_that_were_taken_count() -> None:
     optimizer = torch.optim.Adam([p], lr=0.5)
     p.sum().backward()
     optimizer.step()
-    make_capturable(optimizer)
+    set_capturable(optimizer, True)
     assert optimizer.param_groups[0]["capturable"]
     assert optimizer.state[p]["step"] == 1
     assert optimizer.state[p]["step"].device == p.device
@@ -96,9 +96,9 @@ def test_a_run_with_graphs_can_go_on_without(name: str) -> None:
     batches = task.batches("train", recipe.training.batch, epochs=None, dtype=torch.float32)
     first, second = itertools.islice(batches, 2)
     one.learn(first)
-    make_capturable(one.optimizer)
+    set_capturable(one.optimizer, True)
     other.load_state_dict(copy.deepcopy(one.state_dict()))
-    make_capturable(one.optimizer, False)
+    set_capturable(one.optimizer, False)
     assert one.learn(second) == other.learn(second)
     for p, q in zip(other.model.parameters(), one.model.parameters(), strict=True):
         assert torch.equal(p, q)
@@ -110,7 +110,7 @@ def test_a_capturable_optimizer_has_taken_no_step(name: str) -> None:
     settings = RunSettings(Machine("cpu"), tiny=True)
     task = build_task(recipe.task, settings)
     one = Learner(recipe, task, initial_model(recipe, task, 1, settings.machine), settings.machine)
-    make_capturable(one.optimizer)
+    set_capturable(one.optimizer, True)
     assert one.memory() is None
 
 
@@ -181,7 +181,7 @@ def learner(name: str, graph: bool, *changes: str) -> tuple[Learner, Any]:
     one = Learner(recipe, task, model, settings.machine)
     if not graph:
         # which rounds differently
-        make_capturable(one.optimizer)
+        set_capturable(one.optimizer, True)
     place, dtype = one.fabric.device, settings.machine.dtype
     B = recipe.training.batch
     batches = task.batches("train", B, epochs=None, device=place, dtype=dtype)
