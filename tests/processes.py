@@ -5,6 +5,7 @@ them anew takes seconds.
 """
 
 import ast
+import atexit
 import functools
 import importlib
 import multiprocessing
@@ -61,13 +62,16 @@ for line in sys.stdin:
 
 @functools.cache
 def _server() -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    server = subprocess.Popen(
         [sys.executable, "-c", AFTER_TORCH],
         cwd=Path(__file__).parent.parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
+    # ends it: there are no more lines to read
+    atexit.register(server.communicate)
+    return server
 
 
 def run_after_torch(script: str) -> None:
