@@ -3,7 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, NoReturn, Self, cast
 
 import torch
@@ -394,6 +394,25 @@ class Recurrent(nn.Module, ABC):
         finally:
             for matrix, state in zip(matrices, before, strict=True):
                 matrix.release(state)
+
+    @contextmanager
+    def prepared(self) -> Iterator[Self]:
+        """Context of one training step that a CUDA graph records or replays.
+
+        On entry, the host does its part of the step: for an :class:`~cayley.ENRNN` it finds the
+        eigenvalues to divide by. Other layers need no host, and work without this context too. The
+        parameters must not change between entry and the step.
+
+        Example:
+            >>> import cayley
+            >>> layer = cayley.ENRNN(3, 8, 4)
+            >>> with layer.prepared():  # in place of the next line: graph.replay()
+            ...     layer(torch.randn(5, 2, 3))[0].sum().backward()
+        """
+        with ExitStack() as stack:
+            for matrix in self.matrices():
+                stack.enter_context(matrix.prepared())
+            yield self
 
     def _with_stream(self, hx: State | None) -> State | None:
         """The full state, if this is the plain state that the last call returned."""

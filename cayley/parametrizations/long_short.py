@@ -1,6 +1,7 @@
 """The recurrent matrix of a long-term and a short-term state."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -112,7 +113,7 @@ class LongShort(Parametrization):
         present = {"A": q > 0, "C": self.coupled, "T": s > 0}
         self.names = tuple(name for name, there in present.items() if there)
         self.unconstrained = tuple(name for name in self.names if name != "A")
-        self.stateful = self.short is not None and self.short.stateful
+        self.stateful = self.asks_host = self.short is not None
 
     def forward(self, *free: Tensor, update: bool = False) -> Tensor:
         """The block matrix of A, C and T, or those of them that exist."""
@@ -143,6 +144,18 @@ class LongShort(Parametrization):
             return [gradient for name in self.names for gradient in pullbacks[name](blocks[name])]
 
         return long_short(W_L, W_C, W_S), pullback
+
+    def capturable(self, *X: Tensor) -> bool:
+        """Whether a CUDA graph can capture :meth:`with_pullback`: if it can for both blocks."""
+        free = dict(zip(self.names, X, strict=True))
+        return (self.long is None or self.long.capturable(free["A"])) and (
+            self.short is None or self.short.capturable(free["T"])
+        )
+
+    def prepared(self, *X: Tensor) -> AbstractContextManager[None]:
+        """Context of a training step without the host, which finds the eigenvalue on entry."""
+        free = dict(zip(self.names, X, strict=True))
+        return nullcontext() if self.short is None else self.short.prepared(free["T"])
 
     def blocks(self, W: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The four blocks of W: long, coupling, the one that is 0, and short."""

@@ -50,6 +50,7 @@ class Parametrization(nn.Module, ABC):
             manifold keeps it unitary.
         stateful: Whether W also depends on buffers that earlier training steps have written. Then
             ``forward`` has the argument ``update``: whether to write them.
+        asks_host: Whether the host takes part in a training step, see :meth:`prepared`.
     """
 
     names: tuple[str, ...]
@@ -58,6 +59,7 @@ class Parametrization(nn.Module, ABC):
     is_complex: ClassVar[bool] = False
     on_manifold: ClassVar[bool] = False
     stateful: bool = False
+    asks_host: bool = False
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -121,6 +123,17 @@ class Parametrization(nn.Module, ABC):
             *X: The free tensors.
         """
         return False
+
+    def prepared(self, *X: Tensor) -> AbstractContextManager[None]:
+        """Context of one training step with these free tensors, without the host.
+
+        On entry, the host does its part of the step, so that a CUDA graph can record or replay the
+        rest. Most maps need no host, and nothing is done.
+
+        Arguments:
+            *X: The free tensors.
+        """
+        return nullcontext()
 
     @property
     def onto(self) -> bool:

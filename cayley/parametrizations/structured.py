@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple, cast
 
@@ -163,6 +164,10 @@ class StructuredMatrix(nn.Module):
     def release(self, before: Any) -> None:
         """End what :meth:`hold` began."""
         self._held.value = before
+
+    def prepared(self) -> AbstractContextManager[None]:
+        """Context of one training step without the host, see :meth:`.Parametrization.prepared`."""
+        return self.map.prepared(*self.free)
 
     def forward(self, *, update: bool = False) -> Tensor:
         """The matrix W, (n, n).

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -113,7 +114,10 @@ class Ensemble:
             losses, state = self._update(learners, batch, state)
         else:
             groups = [group for learner in learners for group in learner.optimizer.param_groups]
-            losses, state = graphs.take(batch, state, [group["lr"] for group in groups])
+            with ExitStack() as stack:
+                for learner in learners:
+                    stack.enter_context(learner.prepared())
+                losses, state = graphs.take(batch, state, [group["lr"] for group in groups])
         for (learner, own), after in zip(pairs, _unstacked(state), strict=True):
             learner.state = after
             learner.end_step(own)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-import cayley
 from cayley.lab.models import BatchNorm
 from cayley.lab.recipes import Recipe
 from cayley.lab.tasks import Batch
@@ -34,14 +33,13 @@ def graph_refusal(recipe: Recipe, model: nn.Module, optimizer: Optimizer) -> str
         optimizer: Its optimizer.
 
     Example:
+        >>> import cayley
         >>> from cayley.lab.recipes import find_recipe
-        >>> recipe, model = find_recipe("quickstart").recipe(), cayley.ENRNN(2, 8, 4)
+        >>> recipe, model = find_recipe("quickstart").recipe(), cayley.LSTM(2, 8, norm="batch")
         >>> graph_refusal(recipe, model, torch.optim.Adam(model.parameters()))
-        'an ENRNN follows its eigenvalues with the help of the host'
+        'statistics over the batch are averaged with the help of the host'
     """
     for module in model.modules():
-        if isinstance(module, cayley.ENRNN):
-            return "an ENRNN follows its eigenvalues with the help of the host"
         if isinstance(module, BatchNorm) or getattr(module, "norm", None) == "batch":
             return "statistics over the batch are averaged with the help of the host"
     if recipe.optim.rebase:
@@ -102,7 +100,7 @@ class StepGraphs:
     recorded.
 
     Arguments:
-        step: Takes a step, without waiting for the device.
+        step: Takes a step, without waiting for the device; the host has done its part.
         device: A GPU.
         memory: Returns what a step changes in place; None before the first step of a run.
     """

@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from cayley.lab.training.optimizers import (
 )
 from cayley.lab.training.shares import Share
 from cayley.lab.training.timetable import schedule_steps
+from cayley.parametrizations import StructuredMatrix
 
 __all__ = ["Learner", "detach_state"]
 
@@ -68,6 +69,8 @@ class Learner:
         self.bnp = build_bnp(recipe.bnp, model)
         self.share = Share(task, model, self.bnp, processes, seed) if processes.several else None
         self.state: Any = None
+        modules = (one for one in model.modules() if isinstance(one, StructuredMatrix))
+        self.asking = [matrix for matrix in modules if matrix.map.asks_host]
         self.no_graph = self._graph_refusal(recipe, machine)
         self.graphs = None
         if machine.graph is not False and self.fabric.device.type == "cuda" and not self.no_graph:
@@ -118,7 +121,8 @@ class Learner:
             loss, self.state = self.update(batch, state)
         else:
             rates = [group["lr"] for group in self.optimizer.param_groups]
-            loss, self.state = self.graphs.take(batch, state, rates)
+            with self.prepared():
+                loss, self.state = self.graphs.take(batch, state, rates)
         self.end_step(batch)
         return loss
 
@@ -132,6 +136,14 @@ class Learner:
                 # it averages over the batches of an epoch
                 if isinstance(module, BatchNorm):
                     module.restart_()
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Context of a step as a CUDA graph: on entry, the host does its part."""
+        with ExitStack() as stack:
+            for matrix in self.asking:
+                stack.enter_context(matrix.prepared())
+            yield
 
     def state_before(self, batch: Batch) -> Any:
         """The recurrent state that a batch starts from; None for the initial state of the model."""

@@ -10,7 +10,15 @@ from torch import Tensor
 from cayley.parametrizations.eigenvalue.ritz import order_of
 from cayley.parametrizations.eigenvalue.subspace import follow, sharpen
 
-__all__ = ["NOISE", "SCOUTS", "Event", "dominant_eigenpair", "followed_columns"]
+__all__ = [
+    "NOISE",
+    "SCOUTS",
+    "Eigenpair",
+    "Event",
+    "division",
+    "dominant_eigenpair",
+    "followed_columns",
+]
 
 # Vectors tracked on each side; the last of them, the scouts, get a random part of this norm.
 COLUMNS = 32
@@ -19,6 +27,9 @@ NOISE = 0.1
 # Matrices up to this size are decomposed at every call, larger ones once every AUDIT calls.
 SMALL = 96
 AUDIT = 128
+
+# ρ, λ, u, v, the vectors of both sides for the next call, and the event
+Eigenpair = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class Event(IntEnum):
@@ -53,7 +64,7 @@ def followed_columns(s: int) -> int:
 
 def dominant_eigenpair(
     T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> Eigenpair:
     r"""Spectral radius, an eigenvalue of that modulus and its two eigenvectors.
 
     .. math:: T u = \lambda u, \qquad v^* T = \lambda v^*, \qquad \rho(T) = |\lambda|
@@ -106,9 +117,36 @@ def dominant_eigenpair(
     return _dominant(T, right, left, counts, lax)
 
 
-def _forward(
-    T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def division(pair: Eigenpair, latched: Tensor, eps: float) -> Tensor:
+    r"""What the division of T by ρ + ε and its gradient need, in one tensor.
+
+    Arguments:
+        pair: The result of :func:`dominant_eigenpair`.
+        latched: Whether T is divided at all, bool, ().
+        eps: What is added to ρ.
+
+    Returns:
+        Four rows f_1, f_2, u_1, u_2 and one number d, (4s + 1), such that W = T / d and
+        :math:`\partial L / \partial T = G / d + \langle G, W \rangle (f_1 u_1^\top + f_2
+        u_2^\top)` for :math:`G = \partial L / \partial W`.
+
+    Example:
+        >>> T = torch.tensor([[0.0, -2.0], [2.0, 0.0]])
+        >>> nothing, counts = torch.zeros(2, 0), torch.zeros(len(Event), dtype=torch.int64)
+        >>> pair = dominant_eigenpair(T, nothing, nothing, counts, torch.tensor(False))
+        >>> division(pair, torch.tensor(True), 0.0)[-1]
+        tensor(2.)
+    """
+    rho, eigenvalue, u, v, _, _, event = pair
+    w = v.conj()
+    d = torch.where(latched & (rho != 0), rho + eps, 1.0)
+    factor = eigenvalue.conj() / (rho * (w * u).sum() * d)
+    # a multiple eigenvalue has no derivative
+    f = torch.where(latched & (event != int(Event.MULTIPLE)), -(factor * w), 0)
+    return torch.cat((f.real, -f.imag, u.real, u.imag, d[None]))
+
+
+def _forward(T: Tensor, right: Tensor, left: Tensor, counts: Tensor, lax: Tensor) -> Eigenpair:
     # everything that the CPU must know, in one transfer; the extremes of T are NaN if an entry is
     finite = torch.stack(T.aminmax()).isfinite().all()
     seen, finite, started, lenient, warned = torch.stack(

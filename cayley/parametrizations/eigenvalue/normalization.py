@@ -1,17 +1,24 @@
 """Matrices whose spectral radius does not exceed one, by eigenvalue normalisation."""
 
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from cayley.cache import Cache
 from cayley.checks import check_number
 from cayley.initializers import rotation_angles
 from cayley.kernels.cuda.eigenpair import can_follow, normalized_gradient
 from cayley.parametrizations.cayley import differentiated
-from cayley.parametrizations.eigenvalue.dominant import Event, dominant_eigenpair
+from cayley.parametrizations.eigenvalue.dominant import (
+    Eigenpair,
+    Event,
+    division,
+    dominant_eigenpair,
+)
 from cayley.parametrizations.eigenvalue.tracker import Following, Tracker
 from cayley.parametrizations.parametrization import (
     Parametrization,
@@ -20,7 +27,7 @@ from cayley.parametrizations.parametrization import (
     full_precision,
     rounding_tolerance,
 )
-from cayley.tracing import computes_now, needs_loop
+from cayley.tracing import captured, computes_now, needs_loop
 
 __all__ = ["EigenvalueNormalization", "spectral_radius"]
 
@@ -99,6 +106,9 @@ class EigenvalueNormalization(Parametrization):
         enough (see there). Reading W waits; so does everything under
         ``cayley.backend("reference")``, where the tracker is not used.
 
+        The host decides how to go on, which a CUDA graph cannot: inside :meth:`prepared`, it has
+        done so already.
+
     References:
         Orthogonal Recurrent Neural Networks and Batch Normalization in Deep Neural Networks
         (dissertation), Helfrich, 2020, section 2.7.
@@ -131,6 +141,7 @@ class EigenvalueNormalization(Parametrization):
 
     names = ("T",)
     stateful = True
+    asks_host = True
     right: Tensor | None
     left: Tensor | None
     latched: Tensor
@@ -150,6 +161,9 @@ class EigenvalueNormalization(Parametrization):
             needed = self._is_followed or name in ("latched", "counts")
             self.register_buffer(name, buffer if needed else None)
         self._tracker: Cache[Tracker] = Cache()
+        # where a CUDA graph reads the division of the next step, and that while it is valid
+        self._place: Cache[Tensor] = Cache()
+        self._prepared: Cache[Tensor] = Cache()
 
     def _forget(self) -> None:
         for buffer in self.buffers():
@@ -173,45 +187,108 @@ class EigenvalueNormalization(Parametrization):
     def forward(self, T: Tensor, *, update: bool = False) -> Tensor:
         """The matrix of ``T``, normalised if the latch is closed or ρ(T) > 1."""
         with full_precision(T):
+            prepared = self._prepared_for(T, update)
+            if prepared is not None:
+                return _Divided.apply(T, prepared)
             # the operator has a gradient only
             if needs_loop(T):
                 return self._normalise(T, torch.linalg.eigvals(T).abs().max())[0]
             # where no derivative is needed: bitwise the same matrix as :meth:`with_pullback` gives
             if computes_now(T) and not differentiated(T) and self._is_tracked(T):
                 return T / self._track(T, update)[-1]
-            nothing = T.new_zeros(self.n, 0)
-            rho, _, _, _, right, left, event = dominant_eigenpair(
-                T,
-                nothing if self.right is None else self.right,
-                nothing if self.left is None else self.left,
-                self.counts,
-                ~self.latched,
-            )
+            rho, _, _, _, *found = self._pair(T)
             W, latched = self._normalise(T, rho)
         if update:
-            with torch.no_grad():
-                self.latched.copy_(latched)
-                kinds = torch.arange(len(Event), device=event.device)
-                self.counts.add_(kinds == event)
-                if self._is_followed:
-                    state = self._following
-                    state.right.copy_(right)
-                    state.left.copy_(left)
-                    # the tracker's buffers belong to other vectors now
-                    for buffer in (state.status, state.lead, state.gram):
-                        buffer.zero_()
+            self._remember(latched, *found)
         return W
+
+    def _pair(self, T: Tensor) -> Eigenpair:
+        """The dominant eigenpair of T, from the vectors of the last step."""
+        nothing = T.new_zeros(self.n, 0)
+        return dominant_eigenpair(
+            T,
+            nothing if self.right is None else self.right,
+            nothing if self.left is None else self.left,
+            self.counts,
+            ~self.latched,
+        )
+
+    @torch.no_grad()
+    def _remember(self, latched: Tensor, right: Tensor, left: Tensor, event: Tensor) -> None:
+        """Write what the next step needs to know of this one."""
+        self.latched.copy_(latched)
+        kinds = torch.arange(len(Event), device=event.device)
+        self.counts.add_(kinds == event)
+        if self._is_followed:
+            state = self._following
+            state.right.copy_(right)
+            state.left.copy_(left)
+            # the tracker's buffers belong to other vectors now
+            for buffer in (state.status, state.lead, state.gram):
+                buffer.zero_()
 
     @torch.no_grad()
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
         """The matrix, detached, and its pullback in closed form."""
         (T,) = X
-        if not self._is_tracked(T):
+        answer = self._prepared_for(T, update)
+        if answer is None and not self._is_tracked(T):
             return super().with_pullback(T, update=update)
         with full_precision(T):
-            answer = self._track(T, update)
+            if answer is None:
+                answer = self._track(T, update)
             W = T / answer[-1]
-        return W, lambda G: (normalized_gradient(G, W, answer),)
+        return W, lambda G: (_gradient(G, W, answer),)
+
+    def capturable(self, *X: Tensor) -> bool:
+        """Whether a CUDA graph can capture :meth:`with_pullback`: inside :meth:`prepared`."""
+        return self._prepared.value is not None
+
+    @contextmanager
+    def prepared(self, *X: Tensor) -> Iterator[None]:
+        """Context of one training step without the host, which finds the eigenvalue on entry.
+
+        The buffers are updated on entry too, and the step itself leaves them as they are. In
+        evaluation nothing is done.
+
+        Arguments:
+            *X: T, as the step will find it.
+        """
+        (T,) = X
+        if not self.training:
+            yield
+            return
+        with full_precision(T), torch.no_grad():
+            found = self._track(T, True) if self._is_tracked(T) else self._found(T)
+        place = self._place.value
+        if place is None or place.device != found.device or place.dtype != found.dtype:
+            place = self._place.value = torch.empty_like(found)
+        self._prepared.value = place.copy_(found)
+        try:
+            yield
+        finally:
+            self._prepared.value = None
+
+    def _found(self, T: Tensor) -> Tensor:
+        """The division of the next step, whose buffers are written."""
+        rho, *_, right, left, event = pair = self._pair(T)
+        latched = self.latched | (rho > 1)
+        self._remember(latched, right, left, event)
+        return division(pair, latched, self.eps)
+
+    def _prepared_for(self, T: Tensor, update: bool) -> Tensor | None:
+        """The division that was prepared for a training step; None if there is none."""
+        prepared = self._prepared.value if update else None
+        if captured(T):
+            if prepared is None:
+                raise RuntimeError(
+                    "a CUDA graph cannot find eigenvalues, which the host takes part in: capture "
+                    "and replay training steps inside `with layer.prepared():`, and freeze a layer "
+                    "for evaluation"
+                )
+            return prepared
+        # the next step overwrites it, perhaps before the backward pass of this one
+        return None if prepared is None else prepared.clone()
 
     def _is_tracked(self, T: Tensor) -> bool:
         return self.training and self._is_followed and can_follow(T)
@@ -290,3 +367,27 @@ class EigenvalueNormalization(Parametrization):
     def extra_repr(self) -> str:
         """The size and ε."""
         return f"{self.n}" + (f", eps={self.eps}" if self.eps else "")
+
+
+def _gradient(G: Tensor, W: Tensor, answer: Tensor) -> Tensor:
+    """The gradient with respect to T from that with respect to W, see :func:`division`."""
+    if can_follow(W):
+        return normalized_gradient(G, W, answer)
+    f, u = answer[:-1].reshape(2, 2, len(W))
+    return G / answer[-1] + (G * W).sum() * (f.mT @ u)
+
+
+class _Divided(torch.autograd.Function):
+    """T / d as a function of T, whose division is known."""
+
+    @staticmethod
+    def forward(ctx: Any, T: Tensor, answer: Tensor) -> Tensor:
+        W = T / answer[-1]
+        ctx.save_for_backward(W, answer)
+        return W
+
+    @staticmethod
+    @once_differentiable
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _gradient(*gradients, *ctx.saved_tensors), None

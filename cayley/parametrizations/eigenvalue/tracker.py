@@ -20,6 +20,7 @@ from cayley.parametrizations.eigenvalue.dominant import (
     NOISE,
     SCOUTS,
     Event,
+    division,
     dominant_eigenpair,
     followed_columns,
 )
@@ -430,9 +431,7 @@ class Tracker:
             eps: What is added to the spectral radius.
 
         Returns:
-            Four rows f_1, f_2, u_1, u_2 and one number d, (4s + 1), such that W = T / d and
-            :math:`\partial L / \partial T = G / d + \langle G, W \rangle (f_1 u_1^\top + f_2
-            u_2^\top)` for :math:`G = \partial L / \partial W`.
+            The :func:`~.eigenvalue.dominant.division` of T by ρ(T) + ε, (4s + 1).
         """
         if self._stage is None or not self._stage.fits(state, eps):
             self._stage = _Stage(state, eps)
@@ -491,7 +490,8 @@ class Tracker:
     def _anew(self, T: Tensor, state: Following, eps: float) -> Tensor:
         """The result of the operator that waits, and the state from which to track it."""
         right, left, latched, counts, status, lead, gram = state
-        rho, eigenvalue, u, v, V, W, event = dominant_eigenpair(T, right, left, counts, ~latched)
+        pair = dominant_eigenpair(T, right, left, counts, ~latched)
+        rho, eigenvalue, u, v, V, W, event = pair
         right.copy_(V)
         left.copy_(W)
         latched.logical_or_(rho > 1)
@@ -501,15 +501,11 @@ class Tracker:
         status.zero_()
         gram.zero_()
         _write(status, real=theta[0], imag=theta[1], seen=counts.sum(), latched=latched)
-        w = v.conj()
-        rows = torch.view_as_real(torch.stack((u, w)).resolve_conj()).mT.to(torch.float64)
+        rows = torch.view_as_real(torch.stack((u, v.conj())).resolve_conj()).mT.to(torch.float64)
         sides = zip((right, left), rows, strict=True)
         lead.copy_(torch.stack([_coordinates(X, Y) for X, Y in sides]))
         self._posted = None
-        denominator = torch.where(latched & (rho != 0), rho + eps, 1.0)
-        factor = eigenvalue.conj() / (rho * (w * u).sum() * denominator)
-        f = torch.where(latched & ~multiple, -(factor * w), 0)
-        return torch.cat((f.real, -f.imag, u.real, u.imag, denominator[None]))
+        return division(pair, latched, eps)
 
     @_one_thread()
     def _look(self, status: Status, state: Following, grown: float = 1.0) -> Look:

@@ -4,7 +4,7 @@ import copy
 import io
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -373,7 +373,78 @@ def test_buffers_have_names_and_a_precision_of_their_own() -> None:
     assert {*EigenvalueNormalization(20).state_dict()} == {"latched", "counts"}
 
 
+def steps_of(layer: cayley.ENRNN, prepared: bool) -> Iterator[list[Tensor]]:
+    """The output, gradients and buffers of steps in which the latch closes."""
+    parameters, generator = [*layer.parameters()], torch.Generator().manual_seed(1)
+    for _ in range(6):
+        with layer.prepared() if prepared else nullcontext():
+            output = layer(torch.randn(4, 3, 2, generator=generator))[0]
+            gradients = torch.autograd.grad(output.square().sum(), parameters)
+        yield [output.detach(), *gradients, *(buffer.clone() for buffer in layer.buffers())]
+        with torch.no_grad():
+            layer.get_parameter("structured.weight_hh_l0.T").mul_(1.2)
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (0, 4), (2, 100)], ids=str)
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+def test_a_prepared_step_is_the_same_step(sizes: tuple[int, int], eps: float) -> None:
+    layer = cayley.ENRNN(2, *sizes, eps=eps)
+    twin = copy.deepcopy(layer)
+    for ours, plain in zip(steps_of(layer, True), steps_of(twin, False), strict=True):
+        torch.testing.assert_close(ours, plain)
+    assert layer.events == twin.events
+    assert layer.get_buffer("structured.weight_hh_l0.map.short.latched")
+
+
+def test_a_prepared_step_without_a_pullback_is_the_same_step() -> None:
+    """As a graph takes it where the other block cannot be captured."""
+    G, found = torch.randn(3, 3), []
+    for prepared in (True, False):
+        map, T = EigenvalueNormalization(3, eps=0.1), PAIR.double().requires_grad_()
+        with map.prepared(T) if prepared else nullcontext():
+            W = map.advance(T)
+        found.append([W.detach(), *torch.autograd.grad(W, T, G), *map.buffers()])
+    torch.testing.assert_close(*found)
+
+
+def test_nothing_is_prepared_in_evaluation() -> None:
+    layer = cayley.ENRNN(2, 3, 4).eval()
+    before = copy.deepcopy(layer.state_dict())
+    with layer.prepared():
+        layer(torch.randn(4, 3, 2))
+    torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_step_keeps_what_was_prepared_for_it() -> None:
+    """Its backward pass may come after the next one has been prepared."""
+    matrix, G = StructuredMatrix(EigenvalueNormalization(3)), torch.randn(3, 3)
+    twin, T = copy.deepcopy(matrix), matrix.get_parameter("T")
+    graphs = []
+    for value in (REAL, PAIR):
+        with torch.no_grad():
+            T.copy_(value)
+        with matrix.prepared():
+            graphs.append(matrix(update=True))
+    for value, W in zip((REAL, PAIR), graphs, strict=True):
+        with torch.no_grad():
+            twin.get_parameter("T").copy_(value)
+        (ours,) = torch.autograd.grad(W, T, G)
+        (plain,) = torch.autograd.grad(twin(update=True), twin.get_parameter("T"), G)
+        torch.testing.assert_close(ours, plain)
+
+
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@gpu
+def test_a_graph_needs_a_prepared_step() -> None:
+    matrix = on_the_gpu(large("pair"))
+    matrix(update=True)
+    with (
+        pytest.raises(RuntimeError, match=r"inside `with layer.prepared\(\):`"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        matrix(update=True)
 
 
 def on_the_gpu(T: Tensor) -> Any:
