@@ -123,7 +123,7 @@ def test_each_has_the_numbers_that_it_has_alone(
     ("kind", "graph"),
     [
         *((kind, False) for kind in ("ScoRNN", "NCGRU", "ENRNN", "LSTM-batch")),
-        *((kind, True) for kind in ("ScoRNN", "NCGRU")),
+        *((kind, True) for kind in ("ScoRNN", "NCGRU", "ENRNN")),
     ],
 )
 def test_on_a_gpu(kind: str, graph: bool, tmp_path: Path) -> None:
