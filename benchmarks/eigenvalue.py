@@ -194,7 +194,7 @@ def train_on_gpu(setting: Setting, steps: int) -> None:
 
 def prepare(data: Path, device: str) -> tuple[Subject, EigenvalueNormalization]:
     """The network of the recipe, and its map."""
-    subject = Subject(RECIPE, [], 5544, RunSettings(Machine(device), data=data))
+    subject = Subject(RECIPE, [], 5544, RunSettings(Machine(device, graph=None), data=data))
     modules = subject.model.modules()
     return subject, next(one for one in modules if isinstance(one, EigenvalueNormalization))
 

@@ -134,7 +134,9 @@ def test_on_a_gpu(kind: str, graph: bool, tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize(("kind", "n"), [("ScoRNN", 190), ("ScuRNN", 130)])
 def test_large_matrices_in_a_graph(kind: str, n: int, tmp_path: Path) -> None:
-    one = recipe(kind, model={"name": kind, "hidden": n}, training=THIRTY)
+    # at ten times these rates, the rounding of other kernels on a CPU grows to 1 % in ten steps
+    rates = {"name": "Adam", "lr": 1e-3, "recurrent": "RMSprop", "recurrent_lr": 1e-4}
+    one = recipe(kind, model={"name": kind, "hidden": n}, training=THIRTY, optim=rates)
     compare_on_a_gpu(one, True, tmp_path)
 
 

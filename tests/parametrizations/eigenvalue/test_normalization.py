@@ -437,6 +437,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
 @gpu
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_a_graph_needs_a_prepared_step() -> None:
     matrix = on_the_gpu(large("pair"))
     matrix(update=True)
