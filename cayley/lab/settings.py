@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -82,8 +83,8 @@ def convert(value: Any, hint: Any, path: str, make: Maker | None = None) -> Any:
         ...     print(error)
         task.order: expected 'rows' or 'permuted', got 'column'
     """
-    kind, parts = get_origin(hint) or hint, get_args(hint)
-    if is_dataclass(kind) and make is not None:
+    kind, parts, is_table = _taken_apart(hint)
+    if is_table and make is not None:
         return make(kind, value, path)
     if kind is Annotated:
         ranges = [note for note in parts[1:] if isinstance(note, Range)]
@@ -110,7 +111,7 @@ def convert(value: Any, hint: Any, path: str, make: Maker | None = None) -> Any:
     elif kind is float:
         if type(value) in (int, float):
             return _float(value, path)
-    elif kind in (int, str, bool, type(None)) or is_dataclass(kind):
+    elif kind in (int, str, bool, type(None)) or is_table:
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
     elif kind not in (tuple, dict):
@@ -144,7 +145,7 @@ def check_settings(settings: Any, path: str = "") -> None:
 
 def words(hint: Any) -> str:
     """What a type allows, for messages."""
-    kind, parts = get_origin(hint) or hint, get_args(hint)
+    kind, parts, is_table = _taken_apart(hint)
     if kind is Annotated:
         return " ".join([words(parts[0]), *(str(n) for n in parts[1:] if isinstance(n, Range))])
     if kind is Literal:
@@ -154,9 +155,17 @@ def words(hint: Any) -> str:
     if kind is tuple:
         return f"a list of {words(parts[0])}"
     names = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-    if is_dataclass(kind):
+    if is_table:
         return f"an instance of {kind.__name__}"
     return names.get(kind, "nothing" if kind is type(None) else "a table")
+
+
+# cached, since hundreds of recipes have the same settings
+@cache
+def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """The kind of a type, its parts, and whether that kind is a dataclass."""
+    kind = get_origin(hint) or hint
+    return kind, get_args(hint), is_dataclass(kind)
 
 
 def _float(value: int | float, path: str) -> float:
