@@ -1,8 +1,7 @@
 """The recurrent matrices of a gated recurrence stacked into one, some of them structured."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -61,7 +60,6 @@ class GateMatrices(Parametrization):
         )
         self.unconstrained = tuple(gate for gate in GATES if gate not in maps)
         self.stateful = any(map.stateful for map in maps.values())
-        self.asks_host = any(map.asks_host for map in maps.values())
 
     def _names(self, gate: str) -> tuple[str, ...]:
         map = self._map(gate)
@@ -105,15 +103,6 @@ class GateMatrices(Parametrization):
     def capturable(self, *X: Tensor) -> bool:
         """Whether a CUDA graph can capture :meth:`with_pullback`: if it can for every map."""
         return all(map is None or map.capturable(*own) for map, own in self._own(X))
-
-    @contextmanager
-    def prepared(self, *X: Tensor) -> Iterator[None]:
-        """Context of a training step without the host, which does its part for every map."""
-        with ExitStack() as stack:
-            for map, own in self._own(X):
-                if map is not None:
-                    stack.enter_context(map.prepared(*own))
-            yield
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
         """Free tensors that give ``W``: those of the maps, and the free matrices themselves."""
