@@ -14,8 +14,9 @@ from torch import Tensor
 from cayley.kernels.cuda.runtime.chip import Chip, chip
 from cayley.kernels.cuda.runtime.team_kernels import rounded
 from cayley.kernels.cuda.runtime.teams import Kind, best_team
+from cayley.kernels.cuda.runtime.tiles import tile_microseconds
 
-__all__ = ["runs_stepwise", "step_microseconds", "team_microseconds"]
+__all__ = ["runs_by_tiles", "runs_stepwise", "step_microseconds", "team_microseconds"]
 
 # In microseconds, or per microsecond, on an H200, of products with 1 to 512 rows and 128 to 1024
 # units. With B = 512 and n = 1024 a step of an LSTM takes 125 forward and 115 backward, and Python
@@ -47,6 +48,24 @@ def runs_stepwise(h0: Tensor, kind: Kind) -> bool:
         and not _allows_tf32()
         and not torch.are_deterministic_algorithms_enabled()
     )
+
+
+def runs_by_tiles(h0: Tensor, kind: Kind, matrices: int) -> bool:
+    """Whether a recurrence that no single block can compute runs by tiles.
+
+    Arguments:
+        h0: The states before the first step, (B, H), with B > 0.
+        kind: What a team would compute at every step.
+        matrices: The number of square matrices.
+    """
+    B, H = h0.shape
+    return _has_faster_tiles(H, rounded(B), kind, matrices, chip(h0.device.index))
+
+
+@functools.cache
+def _has_faster_tiles(H: int, B: int, kind: Kind, matrices: int, chip: Chip) -> bool:
+    others = step_microseconds(H, B, kind), team_microseconds(H, B, kind, chip)
+    return tile_microseconds(H, B, matrices, chip) < min(others)
 
 
 @functools.cache

@@ -1,0 +1,178 @@
+// What the kernels of recurrences share that multiply tiles: many rows of the batch with weights
+// that stay in shared memory. A team of BLOCKS blocks computes ROWS rows at a time, and each block
+// of it UNITS units. A product is shared by its warps over the inputs: each adds up SLICE of them,
+// for all rows and units of the block, of which a lane has 8 and 4; then their sums are added up.
+// sizes.cuh, which tiles.py writes, defines these, H, the number of all units, and THREADS; DEPTH
+// and STAGES, of how many inputs a stage is, and how many of those a warp has room for; and PACKED,
+// which steps.cuh explains.
+//
+// All blocks of all teams run at the same time. What they tell each other lies in global memory, or
+// rather in the cache before it, with the rows of a unit side by side.
+#pragma once
+
+#include "activations.cuh"
+#include "sizes.cuh"
+
+#include "machine.cuh"
+#include "steps.cuh"
+
+constexpr int WARPS = THREADS / 32;
+constexpr int SLICE = (H + WARPS * DEPTH - 1) / (WARPS * DEPTH) * DEPTH;
+constexpr int INPUTS = WARPS * SLICE;  // of a product, zeros at their end
+constexpr int STAGE = DEPTH * ROWS;  // floats
+static_assert(ROWS == 64 && UNITS == 16, "a lane has 8 rows and 4 units");
+static_assert(4 * THREADS == ROWS * UNITS, "a thread has 4 rows of a unit");
+static_assert(STAGES * DEPTH == UNITS, "the sums of a warp lie where its stages were");
+static_assert(DEPTH % 2 == 0 && SLICE / UNITS + 2 <= 32);
+
+// What a thread of a team is for, between products: four rows of a unit.
+struct Member {
+  int team, rank;  // of the block: its team, and its number in it
+  int lane, unit;  // among the units of the block, and among all
+  int row;         // the first of four, among those of the team
+
+  __device__ Member()
+      : team(blockIdx.x / BLOCKS),
+        rank(blockIdx.x % BLOCKS),
+        lane(threadIdx.x % UNITS),
+        unit(rank * UNITS + lane),
+        row(threadIdx.x / UNITS * 4) {}
+};
+
+// Where sums of four rows lie, (UNITS, ROWS): neither those who write nor those who read fours meet
+// in a bank.
+__device__ inline int place_of(int output, int row) {
+  return output * ROWS + (row ^ output % UNITS * 4);
+}
+
+__device__ inline float4 four(const float* memory) {
+  return *reinterpret_cast<const float4*>(memory);
+}
+
+// The weights of a product of all inputs, (INPUTS, UNITS). entry(unit, input) gives the matrix.
+// With STRIDE > UNITS another product's lie between them.
+template <int STRIDE, class Entry>
+__device__ inline void load_weights(float* weights, int rank, Entry entry) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < INPUTS * UNITS; i += THREADS) {
+    const int unit = rank * UNITS + i % UNITS, input = i / UNITS;
+    weights[input * STRIDE + i % UNITS] = unit < H && input < H ? entry(unit, input) : 0.0f;
+  }
+}
+
+// Products of PRODUCTS matrices with the same inputs: the sums of a lane.
+template <int PRODUCTS>
+struct Tile {
+  float sums[PRODUCTS][4][8];
+
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < 32 * PRODUCTS; ++i) sums[i / 32][i / 8 % 4][i % 8] = 0;
+  }
+
+  // The lane's rows and units: bit 0 of its number tells units and bit 1 rows, so that pairs of
+  // lanes read the same four numbers, and a read takes half the time.
+  __device__ static int row() {
+    return (threadIdx.x >> 1 & 1 | threadIdx.x >> 2 & 6) * 4;  // and 32 after it
+  }
+  __device__ static int unit() { return (threadIdx.x & 1 | threadIdx.x >> 1 & 2) * 4; }
+
+  // Adds up inputs, (INPUTS, ROWS), by weights, (INPUTS, PRODUCTS, UNITS).
+  __device__ void add(const float* inputs, const float* weights, float* stages) {
+    constexpr int COUNT = SLICE / DEPTH;
+    const int warp = threadIdx.x / 32;
+    const float* const from = inputs + warp * SLICE * ROWS + threadIdx.x % 32 * 4;
+    const float* weight = weights + warp * SLICE * PRODUCTS * UNITS + unit();
+    float* const own = stages + warp * STAGES * STAGE;
+    float* const to = own + threadIdx.x % 32 * 4;
+    const auto fetch = [&](int stage) {
+      if (stage < COUNT)
+#pragma unroll
+        for (int i = 0; i < STAGE; i += 128)
+          machine::copy_four_ahead(to + stage % STAGES * STAGE + i, from + stage * STAGE + i);
+      machine::end_of_copies();  // of none, too, so that their number tells the stage
+    };
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) fetch(stage);
+#pragma unroll STAGES
+    for (int stage = 0; stage < COUNT; ++stage) {
+      machine::wait_for_copies<STAGES - 2>();
+      __syncwarp();  // all lanes have copied this one, and read the one before it
+      fetch(stage + STAGES - 1);
+      const float* const state = own + stage % STAGES * STAGE + row();
+#pragma unroll
+      for (int k = 0; k < DEPTH; ++k) {
+        const float4 a = four(state + k * ROWS), b = four(state + k * ROWS + 32);
+        const float rows[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p) {
+          const float4 w = four(weight + (k * PRODUCTS + p) * UNITS);
+          const float units[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+          for (int u = 0; u < 4; ++u)
+#pragma unroll
+            for (int r = 0; r < 8; ++r) sums[p][u][r] = fmaf(units[u], rows[r], sums[p][u][r]);
+        }
+      }
+      weight += DEPTH * PRODUCTS * UNITS;
+    }
+    __syncwarp();
+  }
+
+  // The sums of product p over all inputs, of the thread's unit and rows. No warp may still be
+  // adding up by then that a barrier does not separate from the sums before.
+  __device__ void total(int p, const Member& member, float* stages, float (&values)[4]) const {
+    float* const own = stages + threadIdx.x / 32 * STAGES * STAGE;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float* const s = sums[p][i / 2] + i % 2 * 4;
+      float* const to = own + place_of(unit() + i / 2, row() + i % 2 * 32);
+      *reinterpret_cast<float4*>(to) = {s[0], s[1], s[2], s[3]};
+    }
+    __syncthreads();
+    const float* const from = stages + place_of(member.lane, member.row);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = 0;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; ++warp) {
+      const float4 s = four(from + warp * STAGES * STAGE);
+      values[0] += s.x;
+      values[1] += s.y;
+      values[2] += s.z;
+      values[3] += s.w;
+    }
+  }
+};
+
+// How far the blocks of a team are: each counts in a word of its own, zero at first, what it has
+// posted, and waits until others have posted as much.
+struct Progress {
+  unsigned* words;  // (BLOCKS)
+  unsigned number = 0;
+
+  __device__ Progress(unsigned* all, const Member& member) : words(all + member.team * BLOCKS) {}
+
+  // A number of the thread's unit and rows goes to the other blocks, into (INPUTS, ROWS).
+  __device__ static void post(const Member& member, float* inputs, const float (&values)[4]) {
+    if (member.unit < H)
+      *reinterpret_cast<float4*>(inputs + member.unit * ROWS + member.row) = {
+          values[0], values[1], values[2], values[3]};
+  }
+
+  // Everything that this block has posted can be read now.
+  __device__ void tell(const Member& member) {
+    __syncthreads();
+    ++number;
+    if (threadIdx.x == 0) machine::raise(words + member.rank, number);
+  }
+
+  // Until the blocks have posted as often whose units this warp adds up.
+  __device__ void wait() const {
+    const int first = threadIdx.x / 32 * SLICE, end = min(first + SLICE, H);
+    const int block = first / UNITS + threadIdx.x % 32;
+    if (block * UNITS < end)
+      while (machine::raised(words + block) < number) {
+      }
+    __syncwarp();
+  }
+};
