@@ -23,6 +23,7 @@ __all__ = ["Tiles", "run_tiles", "tile_microseconds", "tiles"]
 ROWS, UNITS, THREADS = 64, 16, 256  # of a block
 WARPS = THREADS // 32
 DEPTH, STAGES = 4, 4  # the inputs of a stage, and the stages of a warp
+SPLIT, STAGGERED = "true", "false"
 # on an H200: what is not a product takes so many microseconds a step, and of products a block
 # computes so many multiplications in one
 FIXED, MULTIPLICATIONS = 5.0, 165e3
@@ -63,7 +64,8 @@ class Tiles:
         """The header ``sizes.cuh``."""
         numbers = {"H": self.H, "BLOCKS": self.blocks, "ROWS": ROWS, "UNITS": UNITS}
         numbers |= {"THREADS": THREADS, "DEPTH": DEPTH, "STAGES": STAGES}
-        return constants(**numbers) + option_lines(options)
+        flags = (("bool SPLIT", SPLIT), ("bool STAGGERED", STAGGERED))
+        return constants(**numbers) + option_lines((*flags, *options))
 
 
 @functools.cache

@@ -60,36 +60,57 @@ __device__ inline void load_weights(float* weights, int rank, Entry entry) {
   }
 }
 
-// Products of PRODUCTS matrices with the same inputs: the sums of a lane.
+// Products of one or two matrices with the same inputs. A lane adds up 8 rows of 8 outputs, so that
+// it multiplies 64 times for 16 numbers that it reads: 4 units of each of two matrices; or 8 units
+// of one, and then the two halves of a warp take turns with the inputs. Without SPLIT the whole
+// warp takes all of them, and a lane has 4 units.
 template <int PRODUCTS>
 struct Tile {
-  float sums[PRODUCTS][4][8];
+  static constexpr bool HALVES = SPLIT && PRODUCTS == 1;
+  static constexpr int GROUPS = HALVES ? 2 : PRODUCTS;              // of 4 outputs
+  static constexpr int APART = PRODUCTS == 2 ? UNITS : UNITS / 2;  // from a group to the next one
+  static constexpr int TURNS = HALVES ? 2 : 1;
+
+  float sums[GROUPS][4][8];
 
   __device__ void clear() {
 #pragma unroll
-    for (int i = 0; i < 32 * PRODUCTS; ++i) sums[i / 32][i / 8 % 4][i % 8] = 0;
+    for (int i = 0; i < 32 * GROUPS; ++i) sums[i / 32][i / 8 % 4][i % 8] = 0;
   }
 
-  // The lane's rows and units: bit 0 of its number tells units and bit 1 rows, so that pairs of
-  // lanes read the same four numbers, and a read takes half the time.
-  __device__ static int row() {
-    return (threadIdx.x >> 1 & 1 | threadIdx.x >> 2 & 6) * 4;  // and 32 after it
+  // The lane's first rows and outputs. Bit 0 of its number tells outputs and bit 1 rows, so that
+  // pairs of lanes read the same four numbers, and a read takes half the time.
+  __device__ static int row() {  // and 32 after it
+    const int lane = threadIdx.x % 32;
+    return 4 * (HALVES ? lane >> 1 & 7 : lane >> 1 & 1 | lane >> 2 & 6);
   }
-  __device__ static int unit() { return (threadIdx.x & 1 | threadIdx.x >> 1 & 2) * 4; }
+  __device__ static int output() {
+    const int lane = threadIdx.x % 32;
+    return 4 * (HALVES ? lane & 1 : lane & 1 | lane >> 1 & 2);
+  }
+  __device__ static int half() { return HALVES ? threadIdx.x % 32 / 16 : 0; }
 
   // Adds up inputs, (INPUTS, ROWS), by weights, (INPUTS, PRODUCTS, UNITS).
   __device__ void add(const float* inputs, const float* weights, float* stages) {
     constexpr int COUNT = SLICE / DEPTH;
     const int warp = threadIdx.x / 32;
     const float* const from = inputs + warp * SLICE * ROWS + threadIdx.x % 32 * 4;
-    const float* weight = weights + warp * SLICE * PRODUCTS * UNITS + unit();
+    const float* const weight =
+        weights + (warp * SLICE + half()) * PRODUCTS * UNITS + output();
     float* const own = stages + warp * STAGES * STAGE;
     float* const to = own + threadIdx.x % 32 * 4;
+    // blocks begin in different places if STAGGERED, and do not all ask for the same numbers
+    const int begin = STAGGERED ? blockIdx.x % COUNT : 0;
+    const auto turned = [&](int stage) {
+      if constexpr (!STAGGERED) return stage;
+      return stage + begin < COUNT ? stage + begin : stage + begin - COUNT;
+    };
     const auto fetch = [&](int stage) {
       if (stage < COUNT)
 #pragma unroll
         for (int i = 0; i < STAGE; i += 128)
-          machine::copy_four_ahead(to + stage % STAGES * STAGE + i, from + stage * STAGE + i);
+          machine::copy_four_ahead(to + stage % STAGES * STAGE + i,
+                                   from + turned(stage) * STAGE + i);
       machine::end_of_copies();  // of none, too, so that their number tells the stage
     };
 #pragma unroll
@@ -99,22 +120,23 @@ struct Tile {
       machine::wait_for_copies<STAGES - 2>();
       __syncwarp();  // all lanes have copied this one, and read the one before it
       fetch(stage + STAGES - 1);
-      const float* const state = own + stage % STAGES * STAGE + row();
+      const float* const state = own + stage % STAGES * STAGE + half() * ROWS + row();
+      const float* const here = weight + turned(stage) * DEPTH * PRODUCTS * UNITS;
 #pragma unroll
-      for (int k = 0; k < DEPTH; ++k) {
+      for (int k = 0; k < DEPTH; k += TURNS) {
         const float4 a = four(state + k * ROWS), b = four(state + k * ROWS + 32);
         const float rows[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
-        for (int p = 0; p < PRODUCTS; ++p) {
-          const float4 w = four(weight + (k * PRODUCTS + p) * UNITS);
+        for (int group = 0; group < GROUPS; ++group) {
+          const float4 w = four(here + k * PRODUCTS * UNITS + group * APART);
           const float units[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
           for (int u = 0; u < 4; ++u)
 #pragma unroll
-            for (int r = 0; r < 8; ++r) sums[p][u][r] = fmaf(units[u], rows[r], sums[p][u][r]);
+            for (int r = 0; r < 8; ++r)
+              sums[group][u][r] = fmaf(units[u], rows[r], sums[group][u][r]);
         }
       }
-      weight += DEPTH * PRODUCTS * UNITS;
     }
     __syncwarp();
   }
@@ -123,10 +145,21 @@ struct Tile {
   // adding up by then that a barrier does not separate from the sums before.
   __device__ void total(int p, const Member& member, float* stages, float (&values)[4]) const {
     float* const own = stages + threadIdx.x / 32 * STAGES * STAGE;
+    const int first = output() + half() * APART;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float* const s = sums[p][i / 2] + i % 2 * 4;
-      float* const to = own + place_of(unit() + i / 2, row() + i % 2 * 32);
+      const int u = i / 2, r = i % 2 * 4;
+      float s[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        s[k] = sums[HALVES ? 0 : p][u][r + k];
+        if constexpr (HALVES) {
+          const float other = sums[GROUPS - 1][u][r + k];
+          const float kept = half() ? other : s[k], sent = half() ? s[k] : other;
+          s[k] = kept + __shfl_xor_sync(~0u, sent, 16);
+        }
+      }
+      float* const to = own + place_of(first + u, row() + r * 8);
       *reinterpret_cast<float4*>(to) = {s[0], s[1], s[2], s[3]};
     }
     __syncthreads();
