@@ -48,11 +48,12 @@ def choose_steps(monkeypatch: pytest.MonkeyPatch, stepwise: bool) -> None:
     monkeypatch.setattr(gru, "runs_by_tiles", lambda *_: False)
 
 
-def force_tiles(monkeypatch: pytest.MonkeyPatch, processors: int = 132) -> None:
-    """Let tiles compute a gated recurrence, on a chip with so many multiprocessors."""
+def force_tiles(monkeypatch: pytest.MonkeyPatch, processors: int | None = None) -> None:
+    """Let tiles compute a gated recurrence, on so many multiprocessors, or on all."""
     force_steps(monkeypatch, stepwise=False)
     monkeypatch.setattr(gru, "runs_by_tiles", lambda *_: True)
-    monkeypatch.setattr(tiles, "chip", lambda _: Chip(processors, 232448, 16))
+    if processors is not None:
+        monkeypatch.setattr(tiles, "chip", lambda _: Chip(processors, 232448, 16))
 
 
 def fill_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:

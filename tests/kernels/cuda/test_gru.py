@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from teams import choose_steps, fill_new_memory, force_steps, force_team
+from teams import choose_steps, fill_new_memory, force_steps, force_team, force_tiles
 from torch import Tensor
 
 import cayley
@@ -147,12 +147,46 @@ def test_teams_that_take_their_rows_in_turn(
 @gpu
 @pytest.mark.parametrize("stepwise", [False, True])
 @pytest.mark.parametrize("size", LARGE, ids=str)
-def test_both_plans_of_large_sizes(
+def test_plans_of_large_sizes(
     size: tuple[int, int, int], stepwise: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_on_small_chips(size[2])
     force_steps(monkeypatch, stepwise)
     check(*size, "tanh", reverse=size[1] % 2 == 0)
+
+
+@gpu
+@pytest.mark.parametrize("size", [*LARGE[:-2], (2, 70, 1000), (40, 130, 1024)], ids=str)
+def test_tiles(size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_on_small_chips(size[2])
+    force_tiles(monkeypatch)
+    check(*size, "modrelu", reverse=size[1] % 2 == 0)
+
+
+@gpu
+@candidates
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("sizes", [[70] * 4, [150, 130, 64, 9, 1], [1], [1, 1]], ids=str)
+@pytest.mark.parametrize("H", [1, 33, 171])
+def test_tiles_of_packed_sequences(
+    H: int, sizes: list[int], reverse: bool, candidate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force_tiles(monkeypatch)
+    packed = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    check(len(sizes), sizes[0], H, candidate, reverse, packed)
+
+
+@gpu
+def test_tiles_repeat_themselves_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over so many steps that a block which reads too early would be seen."""
+    skip_on_small_chips(1024)
+    force_tiles(monkeypatch)
+    tensors = [tensor.cuda().float() for tensor in inputs(300, 128, 1024, "modrelu")]
+    g = torch.randn(300, 128, 1024).cuda().float()
+    first = both_ways(*tensors, g=g)
+    for _ in range(5):
+        for one, other in zip(first, both_ways(*tensors, g=g), strict=True):
+            assert torch.equal(one, other)
 
 
 @gpu

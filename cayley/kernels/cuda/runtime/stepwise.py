@@ -1,4 +1,4 @@
-"""When a gated recurrence runs step by step, with the products of a library, instead of by teams.
+"""When a gated recurrence runs step by step, with the products of a library, by tiles or by teams.
 
 A team of blocks holds W on chip and runs all steps in one launch, but its blocks exchange the
 states of all rows at every step. With many rows and units that takes longer than to read W again:
@@ -43,11 +43,7 @@ def runs_stepwise(h0: Tensor, kind: Kind) -> bool:
         kind: What a team would compute at every step.
     """
     B, H = h0.shape
-    return (
-        _is_faster(H, rounded(B), kind, chip(h0.device.index))
-        and not _allows_tf32()
-        and not torch.are_deterministic_algorithms_enabled()
-    )
+    return _is_faster(H, rounded(B), kind, chip(h0.device.index)) and _may_step()
 
 
 def runs_by_tiles(h0: Tensor, kind: Kind, matrices: int) -> bool:
@@ -59,13 +55,15 @@ def runs_by_tiles(h0: Tensor, kind: Kind, matrices: int) -> bool:
         matrices: The number of square matrices.
     """
     B, H = h0.shape
-    return _has_faster_tiles(H, rounded(B), kind, matrices, chip(h0.device.index))
+    tile, team, step = _times(H, rounded(B), kind, matrices, chip(h0.device.index))
+    return tile < team and (tile < step or not _may_step())
 
 
 @functools.cache
-def _has_faster_tiles(H: int, B: int, kind: Kind, matrices: int, chip: Chip) -> bool:
-    others = step_microseconds(H, B, kind), team_microseconds(H, B, kind, chip)
-    return tile_microseconds(H, B, matrices, chip) < min(others)
+def _times(H: int, B: int, kind: Kind, matrices: int, chip: Chip) -> tuple[float, float, float]:
+    """Of tiles, of teams, and of steps one by one."""
+    tile = tile_microseconds(H, B, matrices, chip)
+    return tile, team_microseconds(H, B, kind, chip), step_microseconds(H, B, kind)
 
 
 @functools.cache
@@ -104,6 +102,11 @@ def team_microseconds(H: int, B: int, kind: Kind, chip: Chip) -> float:
     """Approximate time of a step by teams of blocks; infinite if there are none."""
     team = best_team(H, B, kind, chip)
     return float("inf") if team is None else team.cost(B, chip) / CLOCK
+
+
+def _may_step() -> bool:
+    """Whether settings of torch leave products to a library."""
+    return not _allows_tf32() and not torch.are_deterministic_algorithms_enabled()
 
 
 def _allows_tf32() -> bool:
