@@ -23,6 +23,7 @@ __all__ = ["Tiles", "run_tiles", "tile_microseconds", "tiles"]
 ROWS, UNITS, THREADS = 64, 16, 256  # of a block
 WARPS = THREADS // 32
 DEPTH, STAGES = 4, 4  # the inputs of a stage, and the stages of a warp
+# whether the halves of a warp take turns with inputs, and blocks begin with different ones
 SPLIT, STAGGERED = "true", "false"
 # on an H200: what is not a product takes so many microseconds a step, and of products a block
 # computes so many multiplications in one

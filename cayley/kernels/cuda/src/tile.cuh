@@ -1,10 +1,10 @@
 // What the kernels of recurrences share that multiply tiles: many rows of the batch with weights
 // that stay in shared memory. A team of BLOCKS blocks computes ROWS rows at a time, and each block
 // of it UNITS units. A product is shared by its warps over the inputs: each adds up SLICE of them,
-// for all rows and units of the block, of which a lane has 8 and 4; then their sums are added up.
-// sizes.cuh, which tiles.py writes, defines these, H, the number of all units, and THREADS; DEPTH
-// and STAGES, of how many inputs a stage is, and how many of those a warp has room for; and PACKED,
-// which steps.cuh explains.
+// for all rows and units of the block; then their sums are added up. sizes.cuh, which tiles.py
+// writes, defines these, H, the number of all units, and THREADS; DEPTH and STAGES, of how many
+// inputs a stage is, and how many of those a warp has room for; SPLIT and STAGGERED, how warps and
+// blocks go through their inputs; and PACKED, which steps.cuh explains.
 //
 // All blocks of all teams run at the same time. What they tell each other lies in global memory, or
 // rather in the cache before it, with the rows of a unit side by side.
