@@ -214,7 +214,7 @@ inline void raise(unsigned* word, unsigned value) {
 
 inline unsigned raised(const unsigned* word) {
   static unsigned count = 0;
-  if (++count % 4 == 0) emulator::yield();  // others have to come to what is waited for
+  if (++count % 8 == 0) emulator::yield();  // others have to come to what is waited for
   return *word;
 }
 

@@ -66,8 +66,8 @@ __device__ inline Word peek(const Word* word) {
   return seen;
 }
 
-// A word that grows: who reads its new value also sees what the block had written before, if a
-// barrier lies in between.
+// A word that grows. Who reads its new value also sees what all threads of the block wrote before a
+// barrier that came before it.
 __device__ inline void raise(unsigned* word, unsigned value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }

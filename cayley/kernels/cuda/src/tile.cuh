@@ -3,8 +3,8 @@
 // of it UNITS units. A product is shared by its warps over the inputs: each adds up SLICE of them,
 // for all rows and units of the block; then their sums are added up. sizes.cuh, which tiles.py
 // writes, defines these, H, the number of all units, and THREADS; DEPTH and STAGES, of how many
-// inputs a stage is, and how many of those a warp has room for; SPLIT and STAGGERED, how warps and
-// blocks go through their inputs; and PACKED, which steps.cuh explains.
+// inputs a stage is, and how many of those a warp has room for; and PACKED, which steps.cuh
+// explains.
 //
 // All blocks of all teams run at the same time. What they tell each other lies in global memory, or
 // rather in the cache before it, with the rows of a unit side by side.
@@ -42,7 +42,7 @@ struct Member {
 // Where sums of four rows lie, (UNITS, ROWS): neither those who write nor those who read fours meet
 // in a bank.
 __device__ inline int place_of(int output, int row) {
-  return output * ROWS + (row ^ output % UNITS * 4);
+  return output * ROWS + (row ^ output * 4);
 }
 
 __device__ inline float4 four(const float* memory) {
@@ -62,20 +62,18 @@ __device__ inline void load_weights(float* weights, int rank, Entry entry) {
 
 // Products of one or two matrices with the same inputs. A lane adds up 8 rows of 8 outputs, so that
 // it multiplies 64 times for 16 numbers that it reads: 4 units of each of two matrices; or 8 units
-// of one, and then the two halves of a warp take turns with the inputs. Without SPLIT the whole
-// warp takes all of them, and a lane has 4 units.
+// of one, and then the two halves of a warp take turns with the inputs.
 template <int PRODUCTS>
 struct Tile {
-  static constexpr bool HALVES = SPLIT && PRODUCTS == 1;
-  static constexpr int GROUPS = HALVES ? 2 : PRODUCTS;              // of 4 outputs
-  static constexpr int APART = PRODUCTS == 2 ? UNITS : UNITS / 2;  // from a group to the next one
+  static constexpr bool HALVES = PRODUCTS == 1;
   static constexpr int TURNS = HALVES ? 2 : 1;
+  static constexpr int APART = HALVES ? UNITS / 2 : UNITS;  // from a lane's first 4 outputs to the others
 
-  float sums[GROUPS][4][8];
+  float sums[2][4][8];
 
   __device__ void clear() {
 #pragma unroll
-    for (int i = 0; i < 32 * GROUPS; ++i) sums[i / 32][i / 8 % 4][i % 8] = 0;
+    for (int i = 0; i < 64; ++i) sums[i / 32][i / 8 % 4][i % 8] = 0;
   }
 
   // The lane's first rows and outputs. Bit 0 of its number tells outputs and bit 1 rows, so that
@@ -95,22 +93,14 @@ struct Tile {
     constexpr int COUNT = SLICE / DEPTH;
     const int warp = threadIdx.x / 32;
     const float* const from = inputs + warp * SLICE * ROWS + threadIdx.x % 32 * 4;
-    const float* const weight =
-        weights + (warp * SLICE + half()) * PRODUCTS * UNITS + output();
+    const float* const weight = weights + (warp * SLICE + half()) * PRODUCTS * UNITS + output();
     float* const own = stages + warp * STAGES * STAGE;
     float* const to = own + threadIdx.x % 32 * 4;
-    // blocks begin in different places if STAGGERED, and do not all ask for the same numbers
-    const int begin = STAGGERED ? blockIdx.x % COUNT : 0;
-    const auto turned = [&](int stage) {
-      if constexpr (!STAGGERED) return stage;
-      return stage + begin < COUNT ? stage + begin : stage + begin - COUNT;
-    };
     const auto fetch = [&](int stage) {
       if (stage < COUNT)
 #pragma unroll
         for (int i = 0; i < STAGE; i += 128)
-          machine::copy_four_ahead(to + stage % STAGES * STAGE + i,
-                                   from + turned(stage) * STAGE + i);
+          machine::copy_four_ahead(to + stage % STAGES * STAGE + i, from + stage * STAGE + i);
       machine::end_of_copies();  // of none, too, so that their number tells the stage
     };
 #pragma unroll
@@ -121,13 +111,13 @@ struct Tile {
       __syncwarp();  // all lanes have copied this one, and read the one before it
       fetch(stage + STAGES - 1);
       const float* const state = own + stage % STAGES * STAGE + half() * ROWS + row();
-      const float* const here = weight + turned(stage) * DEPTH * PRODUCTS * UNITS;
+      const float* const here = weight + stage * DEPTH * PRODUCTS * UNITS;
 #pragma unroll
       for (int k = 0; k < DEPTH; k += TURNS) {
         const float4 a = four(state + k * ROWS), b = four(state + k * ROWS + 32);
         const float rows[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
-        for (int group = 0; group < GROUPS; ++group) {
+        for (int group = 0; group < 2; ++group) {
           const float4 w = four(here + k * PRODUCTS * UNITS + group * APART);
           const float units[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
@@ -141,8 +131,8 @@ struct Tile {
     __syncwarp();
   }
 
-  // The sums of product p over all inputs, of the thread's unit and rows. No warp may still be
-  // adding up by then that a barrier does not separate from the sums before.
+  // The sums of product p over all inputs, of the thread's unit and rows. Those of the warps lie
+  // where their stages were: a barrier has to come before the next products or totals.
   __device__ void total(int p, const Member& member, float* stages, float (&values)[4]) const {
     float* const own = stages + threadIdx.x / 32 * STAGES * STAGE;
     const int first = output() + half() * APART;
@@ -151,14 +141,7 @@ struct Tile {
       const int u = i / 2, r = i % 2 * 4;
       float s[4];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        s[k] = sums[HALVES ? 0 : p][u][r + k];
-        if constexpr (HALVES) {
-          const float other = sums[GROUPS - 1][u][r + k];
-          const float kept = half() ? other : s[k], sent = half() ? s[k] : other;
-          s[k] = kept + __shfl_xor_sync(~0u, sent, 16);
-        }
-      }
+      for (int k = 0; k < 4; ++k) s[k] = HALVES ? joined(u, r + k) : sums[p][u][r + k];
       float* const to = own + place_of(first + u, row() + r * 8);
       *reinterpret_cast<float4*>(to) = {s[0], s[1], s[2], s[3]};
     }
@@ -174,6 +157,13 @@ struct Tile {
       values[2] += s.z;
       values[3] += s.w;
     }
+  }
+
+ private:
+  // Over the inputs of both halves of the warp: each half keeps 4 of the outputs.
+  __device__ float joined(int u, int r) const {
+    const float first = sums[0][u][r], second = sums[1][u][r];
+    return (half() ? second : first) + __shfl_xor_sync(~0u, half() ? first : second, 16);
   }
 };
 
