@@ -1,4 +1,4 @@
-"""Teams of blocks, and steps one by one, for recurrences that one block could compute."""
+"""Teams of blocks, tiles, and steps one by one, for recurrences that one block could compute."""
 
 from collections.abc import Callable
 from typing import Any

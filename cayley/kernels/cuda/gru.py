@@ -32,16 +32,19 @@ from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_pro
 from cayley.kernels.cuda.runtime.stepwise import runs_by_tiles, runs_stepwise
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
-from cayley.kernels.cuda.runtime.tiles import run_tiles
+from cayley.kernels.cuda.runtime.tiles import TileKind, run_tiles
 from cayley.kernels.memory import readable
 
-__all__ = ["BACKWARD", "FORWARD", "gru", "gru_backward", "refusal"]
+__all__ = ["BACKWARD", "FORWARD", "TILES", "gru", "gru_backward", "refusal"]
 
 # of teams of blocks
 FORWARD = Kind((GateProduct(2, False), GateProduct(1, False)), totals=0, extra=0, spare=104)
 BACKWARD = Kind((GateProduct(1, False), GateProduct(2, True)), totals=0, extra=0, spare=112)
-# by tiles: matrices, and of the numbers that blocks exchange how many lie there at a time
-MATRICES, EXCHANGED = 3, {"forward": 2, "backward": 4}
+# of teams by tiles
+TILES = {
+    "forward": TileKind(matrices=3, exchanged=2, overhead=7.0),
+    "backward": TileKind(matrices=3, exchanged=4, overhead=10.0),
+}
 
 
 def refusal(call: GruCall, gradients: GruGradients | None = None) -> str | None:
@@ -145,9 +148,8 @@ def _run(
     steps = (*step_table(call.batch_sizes, call.x, B), B, int(call.reverse))
     if layout := best(H, device):
         gate_kernel(device, f"gru_{direction}", layout, options)(B, *arrays, *steps)
-    elif runs_by_tiles(h0, kind, MATRICES):
-        source, exchanged = f"gru_tile_{direction}", EXCHANGED[direction]
-        run_tiles(source, MATRICES, exchanged, options, h0, arrays, *steps)
+    elif runs_by_tiles(h0, kind, TILES[direction]):
+        run_tiles(f"gru_tile_{direction}", TILES[direction], options, h0, arrays, *steps)
     elif runs_stepwise(h0, kind):
         stepwise(*arrays, options, call.batch_sizes, *steps)
     else:
