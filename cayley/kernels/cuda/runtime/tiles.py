@@ -97,7 +97,7 @@ def tile_microseconds(H: int, B: int, kind: TileKind, chip: Chip) -> float:
     """Approximate time of a step; infinite if there is no room.
 
     Fitted to 16 timings of NC-GRU on an NVIDIA H200, forward and backward, of 32 to 512 rows and
-    256 to 1024 units: 15 are met within 10 %; 64 rows of 1024 units take 12 % longer, forward.
+    256 to 1024 units: 15 are met within 10 %; 64 rows of 1024 units take 14 % longer, forward.
 
     Example:
         >>> H200, kind = Chip(132, 232448, 16), TileKind(3, 2, 7.0)
