@@ -1,4 +1,4 @@
-"""Teams of blocks, and steps one by one, for recurrences that one block could compute."""
+"""Teams of blocks, tiles, and steps one by one, for recurrences that one block could compute."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from cayley.kernels.cuda import elman, gru
 from cayley.kernels.cuda.lstm import kernels as lstm_kernels
-from cayley.kernels.cuda.runtime import team_kernels
+from cayley.kernels.cuda.runtime import team_kernels, tiles
 from cayley.kernels.cuda.runtime.chip import Chip
 from cayley.kernels.cuda.runtime.teams import Kind, Team
 
-__all__ = ["choose_steps", "fill_new_memory", "force_steps", "force_team"]
+__all__ = ["choose_steps", "fill_new_memory", "force_steps", "force_team", "force_tiles"]
 
 
 def force_team(monkeypatch: pytest.MonkeyPatch, team: tuple[int, int, int, int]) -> None:
@@ -45,6 +45,15 @@ def choose_steps(monkeypatch: pytest.MonkeyPatch, stepwise: bool) -> None:
     """The same for sizes that one block cannot compute, without a change for others."""
     for module in (gru, lstm_kernels):
         monkeypatch.setattr(module, "runs_stepwise", lambda *_: stepwise)
+    monkeypatch.setattr(gru, "runs_by_tiles", lambda *_: False)
+
+
+def force_tiles(monkeypatch: pytest.MonkeyPatch, processors: int | None = None) -> None:
+    """Let tiles compute a gated recurrence, on so many multiprocessors, or on all."""
+    force_steps(monkeypatch, stepwise=False)
+    monkeypatch.setattr(gru, "runs_by_tiles", lambda *_: True)
+    if processors is not None:
+        monkeypatch.setattr(tiles, "chip", lambda _: Chip(processors, 232448, 16))
 
 
 def fill_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:

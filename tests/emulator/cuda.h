@@ -207,6 +207,17 @@ inline Word peek(const Word* word) {
   return *word;
 }
 
+inline void raise(unsigned* word, unsigned value) {
+  if (emulator::inside(word, 4)) *word = value;
+  ++emulator::events;
+}
+
+inline unsigned raised(const unsigned* word) {
+  static unsigned count = 0;
+  if (++count % 8 == 0) emulator::yield();  // others have to come to what is waited for
+  return *word;
+}
+
 constexpr unsigned MISSING = 0xffffffffu;
 
 inline bool is_missing(float value) { return __float_as_uint(value) == MISSING; }
@@ -247,6 +258,10 @@ inline unsigned address_in(unsigned address, unsigned rank) {
 
 inline void copy_ahead(float* to, const float* from) {
   if (emulator::inside(from, 4)) *to = *from;
+}
+inline void copy_four_ahead(float* to, const float* from) {
+  emulator::outside = emulator::outside || ((unsigned long)to | (unsigned long)from) % 16 != 0;
+  if (emulator::inside(from, 16)) memcpy(to, from, 16);
 }
 inline void end_of_copies() {}
 template <int PENDING>

@@ -2,7 +2,8 @@
 
 A kernel runs all steps. A block computes one row of the batch, with the weights in its registers,
 and in shared memory if there are too few; if that is too small too, a team of blocks computes
-several rows. With many rows and units, steps are launched one by one, see
+several rows. With many rows and units, a team has more rows, see
+:mod:`~cayley.kernels.cuda.runtime.tiles`, or steps are launched one by one, see
 :mod:`~cayley.kernels.cuda.gru_steps`. Sizes are constants of the compiled code. Packed sequences
 are read as they are.
 """
@@ -28,16 +29,22 @@ from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.parts import parts
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
-from cayley.kernels.cuda.runtime.stepwise import runs_stepwise
+from cayley.kernels.cuda.runtime.stepwise import runs_by_tiles, runs_stepwise
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
+from cayley.kernels.cuda.runtime.tiles import TileKind, run_tiles
 from cayley.kernels.memory import readable
 
-__all__ = ["BACKWARD", "FORWARD", "gru", "gru_backward", "refusal"]
+__all__ = ["BACKWARD", "FORWARD", "TILES", "gru", "gru_backward", "refusal"]
 
 # of teams of blocks
 FORWARD = Kind((GateProduct(2, False), GateProduct(1, False)), totals=0, extra=0, spare=104)
 BACKWARD = Kind((GateProduct(1, False), GateProduct(2, True)), totals=0, extra=0, spare=112)
+# of teams by tiles
+TILES = {
+    "forward": TileKind(matrices=3, exchanged=2, overhead=7.0),
+    "backward": TileKind(matrices=3, exchanged=4, overhead=10.0),
+}
 
 
 def refusal(call: GruCall, gradients: GruGradients | None = None) -> str | None:
@@ -141,6 +148,8 @@ def _run(
     steps = (*step_table(call.batch_sizes, call.x, B), B, int(call.reverse))
     if layout := best(H, device):
         gate_kernel(device, f"gru_{direction}", layout, options)(B, *arrays, *steps)
+    elif runs_by_tiles(h0, kind, TILES[direction]):
+        run_tiles(f"gru_tile_{direction}", TILES[direction], options, h0, arrays, *steps)
     elif runs_stepwise(h0, kind):
         stepwise(*arrays, options, call.batch_sizes, *steps)
     else:

@@ -15,7 +15,7 @@ pytestmark = [
 KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products")
 KERNELS += ("pencil", "quotient", "cayley", "neumann")
 
-# small sizes of every kind: one block, clusters and teams, weights in registers and in shared
+# small sizes of every kind: one block, clusters, teams, tiles, weights in registers and in shared
 # memory, dense and packed, windows that are full and that are not
 EVERY_KERNEL = """
 import torch, cayley
@@ -54,8 +54,9 @@ in_steps = [
     cayley.LSTM(2, 170),
     cayley.LSTM(2, 170, norm="atn", window=3),
 ]
+by_tiles = [cayley.NCGRU(2, 170, orthogonal=())]
 with cayley.backend("cuda"):
-    for layer in [*layers, *in_turns, *in_steps]:
+    for layer in [*layers, *in_turns, *in_steps, *by_tiles]:
         if layer is in_turns[0]:
             # three and four rows in two turns, and weights in shared memory
             team_kernels.best_team = lambda H, B, kind, chip: Team(H, kind, 6, 2, 128, 4, 160)
@@ -63,6 +64,8 @@ with cayley.backend("cuda"):
             elman.best_plan = lambda *_: None
         if layer is in_steps[0]:
             gru.runs_stepwise = lstm_kernels.runs_stepwise = lambda *_: True
+        if layer is by_tiles[0]:
+            gru.runs_by_tiles = lambda *_: True
         layer.cuda()
         output, state = layer(x)
         output.sum().backward()

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from teams import choose_steps, fill_new_memory, force_steps, force_team
+from teams import choose_steps, fill_new_memory, force_steps, force_team, force_tiles
 from torch import Tensor
 
 import cayley
 from cayley.kernels.calls import GruCall, GruGradients
 from cayley.kernels.cuda import gru as cuda
-from cayley.kernels.cuda.gru import gru_backward, refusal
+from cayley.kernels.cuda.gru import TILES, gru_backward, refusal
 from cayley.kernels.cuda.runtime import chip as chips
 from cayley.kernels.cuda.runtime.blocks import BlockLayout
 from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.tiles import tiles
 from cayley.recurrences import gru, gru_loop
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -28,6 +29,7 @@ SIZES += [(12, 7, 100), (3, 150, 100), (5, 3, 127), (6, 4, 128), (3, 2, 150)]
 LARGE = [(1, 1, 161), (7, 1, 200), (4, 20, 257), (5, 130, 300), (3, 128, 512), (2, 33, 1030)]
 LARGE += [(2, 128, 1024)]
 SIZES += LARGE
+TILED = [*(size for size in LARGE if size[2] <= 1024), (2, 70, 1000), (40, 130, 1024)]
 
 
 def inputs(T: int, B: int, H: int, candidate: str) -> list[Tensor]:
@@ -89,6 +91,11 @@ def skip_on_small_chips(H: int) -> None:
         pytest.skip(f"{H} units need about 100 multiprocessors")
 
 
+def skip_without_tiles(H: int) -> None:
+    if tiles(H, TILES["forward"].matrices, chip(0)) is None:
+        pytest.skip(f"{H} units have no tiles here")
+
+
 @gpu
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_sizes(size: tuple[int, int, int]) -> None:
@@ -147,12 +154,46 @@ def test_teams_that_take_their_rows_in_turn(
 @gpu
 @pytest.mark.parametrize("stepwise", [False, True])
 @pytest.mark.parametrize("size", LARGE, ids=str)
-def test_both_plans_of_large_sizes(
+def test_plans_of_large_sizes(
     size: tuple[int, int, int], stepwise: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_on_small_chips(size[2])
     force_steps(monkeypatch, stepwise)
     check(*size, "tanh", reverse=size[1] % 2 == 0)
+
+
+@gpu
+@pytest.mark.parametrize("size", TILED, ids=str)
+def test_tiles(size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_tiles(size[2])
+    force_tiles(monkeypatch)
+    check(*size, "modrelu", reverse=size[1] % 2 == 0)
+
+
+@gpu
+@candidates
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("sizes", [[70] * 4, [150, 130, 64, 9, 1], [1], [1, 1]], ids=str)
+@pytest.mark.parametrize("H", [1, 33, 171])
+def test_tiles_of_packed_sequences(
+    H: int, sizes: list[int], reverse: bool, candidate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force_tiles(monkeypatch)
+    packed = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    check(len(sizes), sizes[0], H, candidate, reverse, packed)
+
+
+@gpu
+def test_tiles_repeat_themselves_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over so many steps that a block which reads too early would be seen."""
+    skip_without_tiles(1024)
+    force_tiles(monkeypatch)
+    tensors = [tensor.cuda().float() for tensor in inputs(300, 128, 1024, "modrelu")]
+    g = torch.randn(300, 128, 1024).cuda().float()
+    first = both_ways(*tensors, g=g)
+    for _ in range(5):
+        for one, other in zip(first, both_ways(*tensors, g=g), strict=True):
+            assert torch.equal(one, other)
 
 
 @gpu

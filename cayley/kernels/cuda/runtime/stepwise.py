@@ -1,9 +1,10 @@
-"""When a gated recurrence runs step by step, with the products of a library, instead of by teams.
+"""When a gated recurrence runs step by step, with the products of a library, by tiles or by teams.
 
 A team of blocks holds W on chip and runs all steps in one launch, but its blocks exchange the
 states of all rows at every step. With many rows and units that takes longer than to read W again:
 then every step is one product of all rows, by cuBLAS, and one small kernel for everything between
-two products, each launched by Python.
+two products, each launched by Python. Tiles are as large as those of such a product, with W on
+chip and all steps in one launch, for the recurrences that have such kernels.
 """
 
 import functools
@@ -14,8 +15,9 @@ from torch import Tensor
 from cayley.kernels.cuda.runtime.chip import Chip, chip
 from cayley.kernels.cuda.runtime.team_kernels import rounded
 from cayley.kernels.cuda.runtime.teams import Kind, best_team
+from cayley.kernels.cuda.runtime.tiles import TileKind, tile_microseconds
 
-__all__ = ["runs_stepwise", "step_microseconds", "team_microseconds"]
+__all__ = ["runs_by_tiles", "runs_stepwise", "step_microseconds", "team_microseconds"]
 
 # In microseconds, or per microsecond, on an H200, of products with 1 to 512 rows and 128 to 1024
 # units. With B = 512 and n = 1024 a step of an LSTM takes 125 forward and 115 backward, and Python
@@ -23,7 +25,8 @@ __all__ = ["runs_stepwise", "step_microseconds", "team_microseconds"]
 CLOCK = 1755.0  # cycles
 HOST_PRODUCT, HOST_LAUNCH = 20.0, 17.0  # of Python
 PRODUCT, PER_INPUT = 3.0, 0.0055  # of a product with few rows: the sum over all inputs takes time
-MULTIPLICATIONS = 21.5e6  # in float32
+MULTIPLICATIONS = 24.2e6  # in float32
+FEW = 0.5  # gates that a product seems to have more: with few outputs, multiprocessors are idle
 KERNEL = 3.0  # of a small kernel, with what lies between two of them
 ELEMENTS = 0.75e6  # that small kernels read and write
 TOTAL = 1.0  # of the statistics of a row
@@ -42,11 +45,29 @@ def runs_stepwise(h0: Tensor, kind: Kind) -> bool:
         kind: What a team would compute at every step.
     """
     B, H = h0.shape
-    return (
-        _is_faster(H, rounded(B), kind, chip(h0.device.index))
-        and not _allows_tf32()
-        and not torch.are_deterministic_algorithms_enabled()
-    )
+    return _is_faster(H, rounded(B), kind, chip(h0.device.index)) and _may_step()
+
+
+def runs_by_tiles(h0: Tensor, kind: Kind, tile_kind: TileKind) -> bool:
+    """Whether a recurrence that no single block can compute runs by tiles.
+
+    Arguments:
+        h0: The states before the first step, (B, H), with B > 0.
+        kind: What a team would compute at every step.
+        tile_kind: What tiles would compute.
+    """
+    B, H = h0.shape
+    return _prefers_tiles(H, rounded(B), kind, tile_kind, chip(h0.device.index), _may_step())
+
+
+@functools.cache
+def _prefers_tiles(
+    H: int, B: int, kind: Kind, tile_kind: TileKind, chip: Chip, may_step: bool
+) -> bool:
+    others = [team_microseconds(H, B, kind, chip)]
+    if may_step:
+        others.append(step_microseconds(H, B, kind))
+    return tile_microseconds(H, B, tile_kind, chip) < min(others)
 
 
 @functools.cache
@@ -75,7 +96,7 @@ def step_microseconds(H: int, B: int, kind: Kind) -> float:
     host = len(kind.products) * (HOST_PRODUCT + HOST_LAUNCH)
     device = TOTAL * kind.totals
     for product in kind.products:
-        device += PRODUCT + PER_INPUT * H + B * H * H * product.gates / MULTIPLICATIONS
+        device += PRODUCT + PER_INPUT * H + B * H * H * (product.gates + FEW) / MULTIPLICATIONS
         # of every gate the input's contribution, the product and the result, and two states
         device += KERNEL + B * H * (3 * product.gates + 2) / ELEMENTS
     return max(host, device)
@@ -85,6 +106,11 @@ def team_microseconds(H: int, B: int, kind: Kind, chip: Chip) -> float:
     """Approximate time of a step by teams of blocks; infinite if there are none."""
     team = best_team(H, B, kind, chip)
     return float("inf") if team is None else team.cost(B, chip) / CLOCK
+
+
+def _may_step() -> bool:
+    """Whether settings of torch leave products to a library."""
+    return not _allows_tf32() and not torch.are_deterministic_algorithms_enabled()
 
 
 def _allows_tf32() -> bool:

@@ -32,6 +32,12 @@ __device__ inline void copy_ahead(float* shared, const float* global) {
                : "memory");
 }
 
+// Copies four numbers, not through the cache of the multiprocessor, which may have older ones.
+__device__ inline void copy_four_ahead(float* shared, const float* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(shared)), "l"(global)
+               : "memory");
+}
+
 __device__ inline void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits for all groups of copies of this thread but the PENDING last ones.
@@ -58,6 +64,18 @@ __device__ inline Word peek(const Word* word) {
   Word seen;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen.bits) : "l"(word) : "memory");
   return seen;
+}
+
+// A word that grows. Who reads its new value also sees what all threads of the block wrote before a
+// barrier that came before it.
+__device__ inline void raise(unsigned* word, unsigned value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+__device__ inline unsigned raised(const unsigned* word) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
 }
 
 // A number in global memory that one block writes once and others wait for. Until it is there, the

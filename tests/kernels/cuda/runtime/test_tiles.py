@@ -1,0 +1,100 @@
+"""Where recurrences have tiles, and when they run by them."""
+
+import pytest
+import torch
+
+from cayley.kernels.cuda.gru import BACKWARD, FORWARD, TILES
+from cayley.kernels.cuda.runtime import stepwise
+from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.stepwise import runs_by_tiles, runs_stepwise
+from cayley.kernels.cuda.runtime.tiles import ROWS, UNITS, tile_microseconds, tiles
+
+H200 = Chip(132, 232448, 16)
+KINDS = {"forward": FORWARD, "backward": BACKWARD}
+PLANS = ("tiles", "teams", "steps")
+# Microseconds a step of NC-GRU by each of the plans, with the host's time, on an NVIDIA H200 with
+# torch 2.11 on 2026-11-17: medians over 256 steps with B = 128 and n = 1024, over 50 otherwise.
+MEASURED = [
+    (128, 1024, "forward", (22.8, 59.7, 73.7)),
+    (128, 1024, "backward", (25.0, 80.9, 53.5)),
+    (512, 1024, "forward", (96.2, 232.1, 122.4)),
+    (512, 1024, "backward", (110.8, 313.9, 119.3)),
+    (64, 1024, "forward", (27.7, 33.7, 81.9)),
+    (64, 1024, "backward", (28.6, 48.6, 73.5)),
+    (128, 512, "forward", (17.0, 14.2, 79.0)),
+    (128, 512, "backward", (18.5, 16.9, 74.8)),
+    (512, 512, "forward", (32.2, 47.8, 81.7)),
+    (512, 512, "backward", (38.1, 55.9, 85.2)),
+    (256, 1024, "forward", (48.8, 120.4, 74.7)),
+    (256, 1024, "backward", (55.9, 161.2, 83.1)),
+    (32, 1024, "forward", (24.4, 17.6, 66.2)),
+    (32, 1024, "backward", (25.5, 25.0, 60.1)),
+    (512, 256, "forward", (10.6, 15.7, 61.8)),
+    (512, 256, "backward", (14.9, 18.2, 60.5)),
+]
+measured = pytest.mark.parametrize(("B", "H", "direction", "times"), MEASURED)
+
+
+@pytest.fixture
+def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepwise, "chip", lambda _: H200)
+
+
+def chosen(B: int, H: int, direction: str) -> str:
+    h0, kind = torch.empty(B, H), KINDS[direction]
+    if runs_by_tiles(h0, kind, TILES[direction]):
+        return "tiles"
+    return "steps" if runs_stepwise(h0, kind) else "teams"
+
+
+@pytest.mark.parametrize("H", [1, 16, 17, 512, 1000, 1024])
+def test_blocks_have_all_units_and_room(H: int) -> None:
+    layout = tiles(H, 3, H200)
+    assert layout is not None
+    assert H <= layout.blocks * UNITS < H + UNITS
+    assert layout.inputs >= H
+    assert layout.memory <= H200.memory
+
+
+def test_teams_are_as_many_as_there_are_rows_and_multiprocessors_for() -> None:
+    layout = tiles(1024, 3, H200)
+    assert layout is not None
+    assert [layout.teams(B, H200) for B in (1, ROWS, ROWS + 1, 512)] == [1, 1, 2, 2]
+
+
+def test_no_room() -> None:
+    assert tiles(1025, 3, H200) is None
+    assert tiles(512, 3, Chip(132, 100_000, 16)) is None
+    assert tiles(512, 3, Chip(20, 232448, 16)) is None
+    assert tiles(512, 3, Chip(132, 232448, 16, together=False)) is None
+    assert tile_microseconds(1025, 1, TILES["forward"], H200) == float("inf")
+
+
+@measured
+def test_the_model_is_near_the_measured_time(
+    B: int, H: int, direction: str, times: tuple[float, float, float]
+) -> None:
+    assert tile_microseconds(H, B, TILES[direction], H200) == pytest.approx(times[0], rel=0.125)
+
+
+@measured
+def test_the_fastest_plan_is_chosen(
+    B: int, H: int, direction: str, times: tuple[float, float, float], on_an_h200: None
+) -> None:
+    assert dict(zip(PLANS, times, strict=True))[chosen(B, H, direction)] <= 1.03 * min(times)
+
+
+@pytest.mark.parametrize("direction", KINDS)
+def test_few_rows_and_too_many_units_do_not_run_by_tiles(direction: str, on_an_h200: None) -> None:
+    assert chosen(1, 1024, direction) == "teams"
+    assert chosen(20, 170, direction) == "teams"
+    assert chosen(512, 1100, direction) == "steps"
+
+
+def test_deterministic_algorithms_leave_tiles_what_would_be_steps(on_an_h200: None) -> None:
+    assert chosen(512, 768, "backward") == "steps"
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert chosen(512, 768, "backward") == "tiles"
+    finally:
+        torch.use_deterministic_algorithms(False)
