@@ -40,7 +40,8 @@ def graph_refusal(recipe: Recipe, model: nn.Module, optimizer: Optimizer) -> str
         'statistics over the batch are averaged with the help of the host'
     """
     for module in model.modules():
-        if isinstance(module, BatchNorm) or getattr(module, "norm", None) == "batch":
+        # an LSTM's "atn" may be over the batch too
+        if isinstance(module, BatchNorm) or getattr(module, "over", None) == "batch":
             return "statistics over the batch are averaged with the help of the host"
     if recipe.optim.rebase:
         return "D is chosen again with the help of the host"

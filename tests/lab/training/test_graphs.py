@@ -65,6 +65,14 @@ def test_reasons_against_a_graph(name: str, changes: tuple[str, ...], reason: st
     assert reason in (refusal(name, *changes) or "")
 
 
+def test_windows_over_the_batch_are_a_reason() -> None:
+    recipe = find_recipe("atn-lstm/copying-100").recipe()
+    for over in ("layer", "batch"):
+        model = cayley.LSTM(2, 8, norm="atn", window=3, over=over)
+        found = graph_refusal(recipe, model, torch.optim.Adam(model.parameters()))
+        assert (found is None) is (over == "layer")
+
+
 def test_an_optimizer_that_counts_on_the_host_is_a_reason() -> None:
     recipe, model = find_recipe("scornn/adding-200").recipe(), cayley.ScoRNN(2, 8)
     assert "Adagrad" in (
