@@ -2,7 +2,6 @@
 
 import gc
 import os
-from collections.abc import Generator
 from importlib.util import find_spec
 
 import pytest
@@ -28,12 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="one case of every test, and none that is marked slow",
     )
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
-    """One worker more than there are cores: some tests wait for processes, two minutes in all."""
-    return (yield) + 1
 
 
 def pytest_collection() -> None:
