@@ -70,7 +70,7 @@ class Learner:
         self.share = Share(task, model, self.bnp, processes, seed) if processes.several else None
         self.state: Any = None
         modules = (one for one in model.modules() if isinstance(one, StructuredMatrix))
-        self.asking = [matrix for matrix in modules if matrix.map.asks_host]
+        self.to_prepare = [matrix for matrix in modules if matrix.map.asks_host]
         self.no_graph = self._graph_refusal(recipe, machine)
         self.graphs = None
         if machine.graph is not False and self.fabric.device.type == "cuda" and not self.no_graph:
@@ -141,7 +141,7 @@ class Learner:
     def prepared(self) -> Iterator[None]:
         """Context of a step as a CUDA graph: on entry, the host does its part."""
         with ExitStack() as stack:
-            for matrix in self.asking:
+            for matrix in self.to_prepare:
                 stack.enter_context(matrix.prepared())
             yield
 

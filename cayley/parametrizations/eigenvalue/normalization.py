@@ -161,8 +161,9 @@ class EigenvalueNormalization(Parametrization):
             needed = self._is_followed or name in ("latched", "counts")
             self.register_buffer(name, buffer if needed else None)
         self._tracker: Cache[Tracker] = Cache()
-        # where a CUDA graph reads the division of the next step, and that while it is valid
+        # the tensor that CUDA graphs read, always at the same address
         self._place: Cache[Tensor] = Cache()
+        # the same tensor inside prepared(), and None outside
         self._prepared: Cache[Tensor] = Cache()
 
     def _forget(self) -> None:

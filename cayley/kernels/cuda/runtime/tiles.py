@@ -120,17 +120,7 @@ def run_tiles(
     table: Tensor | None,
     *numbers: int,
 ) -> None:
-    """Launch a kernel for all rows of h0.
-
-    Arguments:
-        source: The name of the kernel.
-        kind: What it computes.
-        options: Further constants.
-        h0: States, (B, H), with B > 0.
-        arrays: Its first arguments; room for the numbers that are exchanged follows them.
-        table: That of a packed sequence.
-        *numbers: The last arguments; the number of teams follows them.
-    """
+    """Launch a kernel for all rows of h0, with the arguments of :func:`.team_kernels.run_teams`."""
     (B, H), device = h0.shape, h0.device.index
     layout = tiles(H, kind.matrices, chip(device))
     if layout is None:

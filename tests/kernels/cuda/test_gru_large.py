@@ -1,12 +1,12 @@
-"""The gated recurrence step by step, emulated on the CPU, against the loop in double precision."""
+"""Large gated recurrences, step by step and by tiles: emulated, against the loop in float64."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from emulator import COMPILER, emulated
 from gru_check import check
-from teams import fill_new_memory, force_steps, force_team
+from teams import fill_new_memory, force_steps, force_team, force_tiles
 from torch import Tensor
 
 from cayley.kernels.cuda import gru
@@ -26,13 +26,18 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("force", [force_steps, force_tiles])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("candidate", ["modrelu", "tanh"])
 @pytest.mark.parametrize("sizes", [None, PACKED, torch.tensor([1, 1])], ids=str)
 def test_the_loop(
-    sizes: Tensor | None, candidate: str, reverse: bool, monkeypatch: pytest.MonkeyPatch
+    sizes: Tensor | None,
+    candidate: str,
+    reverse: bool,
+    force: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    force_steps(monkeypatch)
+    force(monkeypatch)
     T, B = (6, 5) if sizes is None else (len(sizes), int(sizes[0]))
     check(T, B, 21, candidate, reverse, sizes)
 
@@ -61,3 +66,23 @@ def test_one_plan_reads_what_the_other_has_written(
     monkeypatch.setattr(gru, "runs_stepwise", lambda *_: next(answers))
     check(6, 5, 21, "modrelu", sizes=PACKED)
     assert next(answers, None) is None
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (1, 5, 16), (4, 1, 33), (3, 64, 17)], ids=str)
+def test_sizes_of_tiles(size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    force_tiles(monkeypatch)
+    check(*size, "modrelu")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_rows_in_turn_by_tiles(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One team takes 64 and then 6 of the rows; the last block has few units."""
+    force_tiles(monkeypatch, processors=3)
+    sizes = torch.tensor([70, 66, 64, 9]) if packed else None
+    check(4, 70, 37, "tanh", reverse=packed, sizes=sizes)
+
+
+def test_warps_of_tiles_with_several_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More stages than there is room for, and a last warp with fewer inputs."""
+    force_tiles(monkeypatch)
+    check(2, 3, 170, "modrelu")
