@@ -88,7 +88,9 @@ class Kernel:
         blocks: int,
         memory: int,
         together: bool = False,
+        cluster: int = 1,
     ) -> None:
+        assert blocks % cluster == 0
         assert memory <= H200.memory
         assert threads % 32 == 0
         self.library, self.types = compiled(source, sizes)

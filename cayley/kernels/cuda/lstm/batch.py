@@ -166,13 +166,14 @@ def _kernel(call: LstmCall, source: str) -> Kernel:
     }
     options = [(f"bool {name}", str(flag).lower()) for name, flag in flags.items()]
     options.append(("float EPS", f"{float(call.eps)!r}f"))
-    return _compiled(source, layout, layout.memory(K), (*options,), device)
+    team = layout.team if source == "lstm_batch_backward" else 1
+    return _compiled(source, layout, team, layout.memory(K), (*options,), device)
 
 
 @functools.cache
 def _compiled(
-    source: str, layout: BatchLayout, memory: int, options: Options, device: int
+    source: str, layout: BatchLayout, team: int, memory: int, options: Options, device: int
 ) -> Kernel:
     with on(device):
-        sizes = layout.sizes(options)
-        return Kernel(source, sizes, layout.threads, layout.blocks, memory, together=True)
+        sizes, blocks = layout.sizes(options), -(-layout.blocks // team) * team
+        return Kernel(source, sizes, layout.threads, blocks, memory, together=True, cluster=team)

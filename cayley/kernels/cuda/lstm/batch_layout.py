@@ -46,6 +46,8 @@ class BatchLayout:
         items: The number of rows of a lane in these warps.
         forward: How threads share the product with the states.
         backward: How threads share the product with the gradients of the gates.
+        apart: Whether these products have warps of their own.
+        team: The number of blocks, a cluster, that share the product with the gradients.
     """
 
     H: int
@@ -55,6 +57,9 @@ class BatchLayout:
     items: int
     forward: Share
     backward: Share
+    apart: bool = False
+    team: int = 1
+    early: bool = False
 
     @property
     def blocks(self) -> int:
@@ -68,27 +73,30 @@ class BatchLayout:
 
     def memory(self, K: int) -> int:
         """Bytes of shared memory for windows of K steps, enough for both directions."""
-        forward = self._product(self.H, GATES * self.units, self.forward.splits * self.vector)
-        backward = self._product(GATES * self.H, self.units, self.backward.splits * 4)
+        forward = self._product(self.H, GATES * self.units, self.forward.splits * self.vector, 1)
+        backward = self._product(GATES * self.H, self.units, self.backward.splits * 4, self.team)
         sums = 2 * (self.threads // LANES) * 3 * GATES
         parameters = 3 * FEATURES * self.units
         windows = self.units * FEATURES * (3 * (K - 1) + 4)
         return 4 * (max(forward, backward) + sums + parameters + windows)
 
-    def _product(self, inputs: int, outputs: int, step: int) -> int:
+    def _product(self, inputs: int, outputs: int, step: int, team: int) -> int:
         """The number of floats of a product: its weights, and its results for all rows."""
-        return outputs * (-(-inputs // step) * step + LANES * self.parts * self.items + 4)
+        weights = team * outputs * -(-inputs // step) * step
+        results = outputs * (LANES * self.parts * self.items + 4)
+        return weights + (2 * results + 4 if self.apart else results)
 
     def sizes(self, options: Options) -> str:
         """The header ``sizes.cuh``."""
-        names = ("units", "threads", "parts", "items", "vector")
+        names = ("units", "threads", "parts", "items", "vector", "team")
         numbers = {name.upper(): getattr(self, name) for name in names}
         tables = "".join(
             f"constexpr int {name.upper()}[] = "
             f"{{{getattr(self.forward, name)}, {getattr(self.backward, name)}}};\n"
             for name in Share._fields
         )
-        return constants(H=self.H, **numbers) + tables + option_lines(options)
+        flags = (("bool APART", str(self.apart).lower()), ("bool EARLY", str(self.early).lower()))
+        return constants(H=self.H, **numbers) + tables + option_lines((*flags, *options))
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 // side, so that they travel together.
 #include "lstm_batch.cuh"
 
-using Back = Product<1, GATES * H, UNITS, 4, 16>;
+using Back = Product<1, GATES * H, TEAM * UNITS, 4, 32>;
 
 // The statistics of the unit that a step reads: m, mean and scale of every feature.
 constexpr int STATISTICS = 3 * FEATURES;
@@ -139,11 +139,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 
   Back back;
   back.init(memory, [&](int output, int k) {
-    const int unit = blockIdx.x * UNITS + output;
+    const int unit = blockIdx.x / TEAM * TEAM * UNITS + output;
     return unit < H ? W[(k % GATES * H + k / GATES) * (long long)H + unit] : 0.0f;
   });
-  float* const products = memory += Back::FLOATS;
-  RowSums sums = {memory += UNITS * STRIDE};
+  Products<UNITS, TEAM> products(memory += Back::FLOATS);
+  products.init();
+  RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
   Window window(memory + PARAMETERS, member, K);
 
@@ -251,22 +252,30 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 #pragma unroll 1
     for (int t = T < K ? 0 : T - K; t < T; ++t) n += rows_at(t);
 
+  if (APART && is_worker()) {
+    for (int t = T - 1; t >= 0; --t) {
+      products.compute(back, da + at * GATES * H, steps.rows, true);
+      at += steps.advance();
+    }
+    return;
+  }
   read();
   prepare(T - 1, steps.rows);
+  if (!EARLY && T > 1) read();
   float grad_bias = 0;  // that a lane has
   int rows_after = 0;
-  __syncthreads();  // the weights and the window are there
+  sync_members();  // the weights and the window are there
   for (int t = T - 1; t >= 0; --t) {
     const int rows = steps.rows;
     const float share = WINDOWED ? __fdividef(1, n) : 0.0f;
-    if (t > 0) read();
+    if (EARLY && t > 0) read();
     float dh[ITEMS] = {}, dc[ITEMS][1] = {};
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
         const int row = member.row(item);
         dh[item] = from_h[item];
-        if (row < rows_after) dh[item] += products[member.slot * STRIDE + row];
+        if (row < rows_after) dh[item] += products.at(member.slot, row);
         dc[item][0] = dh[item] * gates[item][O] * (1 - tanh_c[item] * tanh_c[item]);
       }
     if constexpr (NORM_C) N_c.finish(sums, window, member, dc, z_c, rows, share, t, T);
@@ -313,7 +322,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     const long long now = at;
     at += steps.advance();
     if constexpr (WINDOWED) {
-      __syncthreads();  // all have read the window
+      sync_members();  // all have read the window
       if (Window::mine(member)) {
         if constexpr (NORM_X) N_x.remember(window, t);
         if constexpr (NORM_H) N_h.remember(window, t);
@@ -322,15 +331,19 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
       n += (t >= K ? rows_at(t - K) : 0) - rows;
     }
     if (t > 0) prepare(t - 1, steps.rows);
-    __syncthreads();  // all have read the products
-    back.multiply(da + now * GATES * H, rows, true, products);
+    if (!EARLY && t > 1) read();
+    if constexpr (!APART) {
+      __syncthreads();  // all have read the products
+      products.compute(back, da + now * GATES * H, rows, true);
+    }
+    products.take(rows);
     rows_after = rows;
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item)
     if (member.has(item, B)) {
       const int row = member.row(item);
-      grad_h0[row * (long long)H + member.unit] = products[member.slot * STRIDE + row];
+      grad_h0[row * (long long)H + member.unit] = products.at(member.slot, row);
       grad_c0[row * (long long)H + member.unit] = carry[item];
     }
   if (!member.here || member.part > 0) return;

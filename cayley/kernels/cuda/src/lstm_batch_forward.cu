@@ -103,8 +103,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     const int unit = blockIdx.x * UNITS + output % UNITS;
     return unit < H ? W[(output / UNITS * H + unit) * H + k] : 0.0f;
   });
-  float* const products = memory += Recurrent::FLOATS;
-  RowSums sums = {memory += GATES * UNITS * STRIDE};
+  Products<GATES * UNITS, 1> products(memory += Recurrent::FLOATS);
+  products.init();
+  RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
   Window window(memory + PARAMETERS, member, K);
 
@@ -154,23 +155,33 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if (member.has(item, B)) cell[item] = c0[member.row(item) * (long long)H + member.unit];
   read();
   __syncthreads();  // the weights and the window are there
+  if (APART && is_worker()) {
+    for (int t = 0; t < T; ++t) {
+      products.compute(recurrent, t > 0 ? h + before * H : h0, steps.rows, t > 0);
+      before = at;
+      at += steps.advance();
+    }
+    return;
+  }
   normalize_input(0);
-  __syncthreads();
+  if (!EARLY && T > 1) read();
+  sync_members();
   if (WINDOWED && NORM_X && Window::mine(member)) N_x.remember(window, steps_ahead.rows, 0);
   for (int t = 0; t < T; ++t) {
     const int rows = steps.rows;
-    recurrent.multiply(t > 0 ? h + before * H : h0, rows, t > 0, products);
+    if constexpr (!APART)
+      products.compute(recurrent, t > 0 ? h + before * H : h0, rows, t > 0);
+    products.take(rows);
     const bool more = t + 1 < T;
-    if (more) read();
+    if (EARLY && more) read();
     float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, state[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows))
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
-          a[item][i] =
-              products[(i * UNITS + member.slot) * STRIDE + member.row(item)] +
-              (bias[i] - N_h.reference(i));
+          a[item][i] = products.at(i * UNITS + member.slot, member.row(item)) +
+                       (bias[i] - N_h.reference(i));
     if constexpr (NORM_H && !GIVEN) N_h.observe(sums, window, member, a, rows, t, T);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -212,8 +223,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if (more) {
       steps_ahead.advance();
       normalize_input(t + 1);
+      if (!EARLY && t + 2 < T) read();
     }
-    __syncthreads();  // all have read the products, and the window
+    if constexpr (!APART || WINDOWED) sync_members();  // all have read the products, and the window
     if (WINDOWED && more && Window::mine(member)) {
       if constexpr (NORM_X) N_x.remember(window, steps_ahead.rows, t + 1);
       if constexpr (NORM_H) N_h.remember(window, rows, t);

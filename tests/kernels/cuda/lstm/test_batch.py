@@ -51,6 +51,10 @@ LAYOUTS = {
     "two": (2, 128, 2, 1, Share(8, 2), Share(32, 4)),
     "four": (4, 128, 1, 2, Share(8, 1), Share(16, 1)),
     "many": (2, 256, 4, 1, Share(32, 4), Share(32, 2)),
+    "apart": (1, 128, 1, 1, Share(8, 1), Share(8, 1), True, 1),
+    "pair": (1, 160, 2, 1, Share(8, 4), Share(32, 2), True, 2),
+    "team": (2, 320, 4, 1, Share(8, 1), Share(32, 1), True, 4),
+    "eight": (1, 192, 4, 1, Share(16, 2), Share(32, 4), True, 8),
 }
 CASES = [
     Case(4, 5, 8, "one"),
@@ -69,6 +73,17 @@ CASES = [
     Case(4, 5, 6, "two", given="step"),
     Case(4, 5, 6, "two", "xh", given="row", packed=True),
     Case(4, 3, 6, "one", "c", given="step"),
+    Case(5, 5, 7, "apart"),
+    Case(5, 40, 6, "pair"),
+    Case(4, 70, 11, "team", packed=True),
+    Case(4, 101, 9, "eight"),
+    Case(1, 1, 1, "team"),
+    Case(2, 3, 2, "eight", "hc"),
+    *(Case(4, 3, 6, "pair", norms, bias=False) for norms in ("x", "h", "c", "xh")),
+    Case(6, 5, 6, "pair", window=3),
+    Case(6, 5, 5, "team", window=99, packed=True),
+    Case(4, 5, 6, "team", given="step"),
+    Case(4, 40, 6, "pair", "xh", given="row", packed=True),
 ]
 
 
