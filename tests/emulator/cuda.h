@@ -60,7 +60,7 @@ struct Mbarrier {
 struct Block {
   int number, rank, left;
   Fiber fibers[1024];
-  Barrier all, warps[32], first;
+  Barrier all, warps[32], first, signal;
   double exchanged[1024];  // between the lanes of a warp
   float4* memory;          // shared by its threads
   Mbarrier mbarriers[16];
@@ -298,6 +298,20 @@ inline void arrive(unsigned barrier) { arrive_if(true, barrier, 0); }
 template <int COUNT>
 inline void sync() {
   emulator::wait(emulator::block->first, COUNT);
+}
+
+template <int COUNT>
+inline void signal() {
+  emulator::Barrier& barrier = emulator::block->signal;
+  if (++barrier.arrived < COUNT) return;
+  barrier.arrived = 0;
+  ++barrier.phase;
+  ++emulator::events;
+}
+
+template <int COUNT>
+inline void await_signal() {
+  emulator::wait(emulator::block->signal, COUNT);
 }
 
 inline void send(unsigned there, float value, unsigned barrier_there) {

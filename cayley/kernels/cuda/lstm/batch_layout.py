@@ -59,7 +59,6 @@ class BatchLayout:
     backward: Share
     apart: bool = False
     team: int = 1
-    early: bool = False
 
     @property
     def blocks(self) -> int:
@@ -95,8 +94,8 @@ class BatchLayout:
             f"{{{getattr(self.forward, name)}, {getattr(self.backward, name)}}};\n"
             for name in Share._fields
         )
-        flags = (("bool APART", str(self.apart).lower()), ("bool EARLY", str(self.early).lower()))
-        return constants(H=self.H, **numbers) + tables + option_lines((*flags, *options))
+        apart = ("bool APART", str(self.apart).lower())
+        return constants(H=self.H, **numbers) + tables + option_lines((apart, *options))
 
 
 @functools.cache

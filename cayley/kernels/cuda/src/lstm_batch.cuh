@@ -64,6 +64,14 @@ struct Member {
   __device__ bool has(int item, int rows) const { return here && row(item) < rows; }
 };
 
+// Members tell the workers of their block that its results of a step are on their way: those of the
+// other blocks are about to come, and looking for them before would only be in the way.
+__device__ inline void tell_workers() {
+  if constexpr (APART) machine::signal<THREADS>();
+}
+
+__device__ inline void wait_for_members() { machine::await_signal<THREADS>(); }
+
 // The number of rows that a part has, of so many.
 __device__ inline int rows_of_part(int part, int rows) {
   int count = 0;
@@ -350,11 +358,38 @@ struct RowSums {
     return own;
   }
 
-  // Mean and variance of each of VALUES features, of the first rows.
+  // Mean and variance of each of VALUES features, of the first rows, from sums of the values less a
+  // shift that all threads of the unit know, one of the values: a large mean does not hide a small
+  // variance.
+  template <int VALUES>
+  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES],
+                          const float (&shift)[VALUES], int rows, float (&m)[VALUES],
+                          float (&v)[VALUES]) {
+    float total[2 * VALUES] = {};
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+      if (member.has(item, rows))
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+          const float d = a[item][i] - shift[i];
+          total[i] += d;
+          total[VALUES + i] = fmaf(d, d, total[VALUES + i]);
+        }
+    sum(member, total);
+    const float share = __fdividef(1, rows);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      const float offset = share * total[i];
+      m[i] = shift[i] + offset;
+      v[i] = fmaf(share, total[VALUES + i], -offset * offset);
+    }
+  }
+
+  // The same, where each warp only knows its own values.
   template <int VALUES>
   __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
                           float (&m)[VALUES], float (&v)[VALUES]) {
-    // by a shift to one of the values of the warp: a large mean does not hide a small variance
+    // by a shift to one of those
     constexpr int COUNT = 2 * VALUES, EACH = 32 / COUNT;
     float shift[VALUES], sums[COUNT] = {};
     if (member.here) {

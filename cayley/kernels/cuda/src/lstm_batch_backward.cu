@@ -175,7 +175,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
   int t_read = T - 1;
   constexpr int READS = 2 * GATES + 3;
   float next[ITEMS][READS] = {}, next_statistic = 0;
-  // What a step needs, a step before it.
+  // What a step needs, two steps before it: loads of one unit of many rows take long to issue, and
+  // should not be in the way of what the other blocks wait for.
   const auto read = [&] {
     const int rows = steps_read.rows;
     const long long now = at_read;
@@ -254,6 +255,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 
   if (APART && is_worker()) {
     for (int t = T - 1; t >= 0; --t) {
+      wait_for_members();
       products.compute(back, da + at * GATES * H, steps.rows, true);
       at += steps.advance();
     }
@@ -261,14 +263,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
   }
   read();
   prepare(T - 1, steps.rows);
-  if (!EARLY && T > 1) read();
+  if (T > 1) read();
   float grad_bias = 0;  // that a lane has
   int rows_after = 0;
   sync_members();  // the weights and the window are there
   for (int t = T - 1; t >= 0; --t) {
     const int rows = steps.rows;
     const float share = WINDOWED ? __fdividef(1, n) : 0.0f;
-    if (EARLY && t > 0) read();
     float dh[ITEMS] = {}, dc[ITEMS][1] = {};
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -307,6 +308,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         }
         machine::publish(da + ((at + row) * H + member.unit) * GATES, own);
       }
+    tell_workers();
     // while it is on its way
     if constexpr (!NORM_H || GIVEN) grad_bias += sums.sum(member, bias);
     if constexpr (NORM_X) N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
@@ -331,7 +333,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
       n += (t >= K ? rows_at(t - K) : 0) - rows;
     }
     if (t > 0) prepare(t - 1, steps.rows);
-    if (!EARLY && t > 1) read();
+    if (t > 1) read();
     if constexpr (!APART) {
       __syncthreads();  // all have read the products
       products.compute(back, da + now * GATES * H, rows, true);

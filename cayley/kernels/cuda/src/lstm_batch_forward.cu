@@ -15,10 +15,12 @@ struct Norm : Parameters<FIRST, VALUES> {
   __device__ Norm(float* memory, const Site& site, const Member& member, float* statistics)
       : Base(memory, site, member), out(statistics) {}
 
-  // The statistics of step t, from the values less the reference.
+  // The statistics of a step, from the values less the reference and, if all threads know one of
+  // the values of each feature, these.
+  template <class... Known>
   __device__ void observe(RowSums& sums, const Window& window, const Member& member,
-                          const float (&a)[ITEMS][VALUES], int rows, int t, int T) {
-    sums.moments(member, a, rows, m, v);
+                          const float (&a)[ITEMS][VALUES], int rows, const Known&... known) {
+    sums.moments(member, a, known..., rows, m, v);
     if (!member.here) return;
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
@@ -32,15 +34,22 @@ struct Norm : Parameters<FIRST, VALUES> {
         variance = inverse * (past[2] + rows * v[i] + d * d * share * past[0]);
       }
       scale[i] = rsqrtf(variance + EPS);
-      if (member.part == 0 && member.lane == i) {
-        const long long step = (long long)T * Base::WIDTH, place = t * (long long)Base::WIDTH;
+    }
+  }
+
+  // As those of step t.
+  __device__ void write(const Member& member, int t, int T) const {
+    if (!member.here || member.part > 0) return;
+    const long long step = (long long)T * Base::WIDTH, place = t * (long long)Base::WIDTH;
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i)
+      if (member.lane == i) {
         float* const own = out + place + Base::at(i);
         own[0] = m[i];
         own[step] = v[i];
         own[2 * step] = mean[i];
         own[3 * step] = scale[i];
       }
-    }
   }
 
   // z of a less the reference, by the statistics of step t.
@@ -119,7 +128,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
 #pragma unroll
   for (int i = 0; i < GATES; ++i) bias[i] = b && member.here ? b[i * H + member.unit] : 0.0f;
 
-  // x is normalised a step before it is used
+  // x is normalised a step before it is used, and read two steps before
   Steps steps(table, 0, T, B, false), steps_ahead = steps, steps_read = steps;
   long long at = 0, before = 0, at_read = 0;
   float cell[ITEMS] = {}, input[ITEMS][GATES] = {}, next[ITEMS][GATES] = {};
@@ -138,7 +147,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
 #pragma unroll
       for (int i = 0; i < GATES; ++i) input[item][i] = next[item][i] - N_x.reference(i);
     if constexpr (NORM_X) {
-      if constexpr (!GIVEN) N_x.observe(sums, window, member, input, steps_ahead.rows, t, T);
+      if constexpr (!GIVEN) {
+        N_x.observe(sums, window, member, input, steps_ahead.rows);
+        N_x.write(member, t, T);
+      }
 #pragma unroll
       for (int item = 0; item < ITEMS; ++item)
         if (member.has(item, steps_ahead.rows))
@@ -157,6 +169,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   __syncthreads();  // the weights and the window are there
   if (APART && is_worker()) {
     for (int t = 0; t < T; ++t) {
+      if (t > 0) wait_for_members();
       products.compute(recurrent, t > 0 ? h + before * H : h0, steps.rows, t > 0);
       before = at;
       at += steps.advance();
@@ -164,7 +177,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     return;
   }
   normalize_input(0);
-  if (!EARLY && T > 1) read();
+  if (T > 1) read();
   sync_members();
   if (WINDOWED && NORM_X && Window::mine(member)) N_x.remember(window, steps_ahead.rows, 0);
   for (int t = 0; t < T; ++t) {
@@ -172,8 +185,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if constexpr (!APART)
       products.compute(recurrent, t > 0 ? h + before * H : h0, rows, t > 0);
     products.take(rows);
-    const bool more = t + 1 < T;
-    if (EARLY && more) read();
     float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, state[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -182,7 +193,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         for (int i = 0; i < GATES; ++i)
           a[item][i] = products.at(i * UNITS + member.slot, member.row(item)) +
                        (bias[i] - N_h.reference(i));
-    if constexpr (NORM_H && !GIVEN) N_h.observe(sums, window, member, a, rows, t, T);
+    if constexpr (NORM_H && !GIVEN) {
+      float known[GATES] = {};  // those of the first row
+      if (member.here)
+#pragma unroll
+        for (int i = 0; i < GATES; ++i)
+          known[i] = products.at(i * UNITS + member.slot, 0) + (bias[i] - N_h.reference(i));
+      N_h.observe(sums, window, member, a, rows, known);
+    }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
@@ -199,7 +217,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         cell[item] = fmaf(a[item][I], a[item][G], a[item][F] * cell[item]);
         y[item][0] = cell[item] - N_c.reference(0);
       }
-    if constexpr (NORM_C && !GIVEN) N_c.observe(sums, window, member, y, rows, t, T);
+    if constexpr (NORM_C && !GIVEN) N_c.observe(sums, window, member, y, rows);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
@@ -208,6 +226,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         state[item] = a[item][O] * tanhf(own);
         machine::publish(h + (at + member.row(item)) * H + member.unit, state[item]);
       }
+    const bool more = t + 1 < T;
+    if (more) tell_workers();
     // while it is on its way
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -218,12 +238,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         for (int i = 0; i < GATES; ++i)
           kept[(row * GATES + i) * H + member.unit] = z[item][i];
       }
+    if constexpr (NORM_H && !GIVEN) N_h.write(member, t, T);
+    if constexpr (NORM_C && !GIVEN) N_c.write(member, t, T);
     before = at;
     at += steps.advance();
     if (more) {
       steps_ahead.advance();
       normalize_input(t + 1);
-      if (!EARLY && t + 2 < T) read();
+      if (t + 2 < T) read();
     }
     if constexpr (!APART || WINDOWED) sync_members();  // all have read the products, and the window
     if (WINDOWED && more && Window::mine(member)) {

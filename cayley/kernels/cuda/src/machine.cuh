@@ -186,6 +186,17 @@ __device__ inline void sync() {
   asm volatile("bar.sync 1, %0;" ::"n"(COUNT) : "memory");
 }
 
+// One for COUNT threads, of which some arrive and go on and the others wait.
+template <int COUNT>
+__device__ inline void signal() {
+  asm volatile("bar.arrive 2, %0;" ::"n"(COUNT) : "memory");
+}
+
+template <int COUNT>
+__device__ inline void await_signal() {
+  asm volatile("bar.sync 2, %0;" ::"n"(COUNT) : "memory");
+}
+
 // Stores into a block of the cluster and tells the barrier there.
 __device__ inline void send(unsigned there, float value, unsigned barrier_there) {
   asm volatile(
