@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cayley.kernels.cuda.runtime.blocks import Options, option_lines
@@ -18,6 +18,10 @@ KEPT = 32  # the most weights that a lane has in registers
 MOST_SUMS = 32  # the most sums of a lane
 MOST_PARTS = 4  # the most warps of a unit, since each reads the sums of all
 MOST_ITEMS = 8  # the most rows of a lane
+WORKERS = 256  # threads of a product that has warps of its own
+MOST_MEMBERS = 128  # the most other threads beside these
+TEAMS = (4, 2)  # blocks that share a product
+TEAM_ROWS = 32  # fewer are not worth a team
 
 
 class Share(NamedTuple):
@@ -110,34 +114,55 @@ def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
 
     Example:
         >>> layout = best_batch_layout(60, 128, 1, Chip(132, 232448, 16))
-        >>> layout.blocks, layout.parts, layout.items
-        (60, 4, 1)
+        >>> layout.blocks, layout.parts, layout.items, layout.threads, layout.team
+        (60, 4, 1, 384, 4)
     """
     for units in (1, 2, 4, 8) if chip.together else ():
         parts = 1
         while parts < MOST_PARTS and LANES * parts < B and 2 * parts * units * LANES <= THREADS:
             parts *= 2
         items = -(-B // (LANES * parts))
-        shares = _forward_share(H, B, units), Share(32, _rows(B, 32, units))
+        shares = _forward_share(H, B, units, THREADS), Share(32, _rows(B, 32, units, THREADS))
         layout = BatchLayout(H, units, THREADS, parts, items, *shares)
+        if chip.cluster > 1 and items == 1 and LANES * parts * units <= MOST_MEMBERS:
+            layout = _apart(layout, B, chip)
         fits = layout.memory(K) <= chip.memory - RESERVED
         if layout.blocks <= chip.processors and items <= MOST_ITEMS and fits:
             return layout
     return None
 
 
-def _forward_share(H: int, B: int, units: int) -> Share:
+def _apart(layout: BatchLayout, B: int, chip: Chip) -> BatchLayout:
+    """The layout with warps that only multiply, and with a team if that has room."""
+    H, units = layout.H, layout.units
+    team = 1
+    for blocks in TEAMS if B > TEAM_ROWS else ():
+        kept = -(-GATES * H // (4 * LANES)) * 4 * units * blocks
+        runs = -(-layout.blocks // blocks) <= chip.resident(blocks) and blocks <= chip.cluster
+        if team == 1 and kept <= KEPT and runs:
+            team = blocks
+    return replace(
+        layout,
+        threads=LANES * layout.parts * units + WORKERS,
+        forward=_forward_share(H, B, units, WORKERS),
+        backward=Share(32, _rows(-(-B // team), 32, team * units, WORKERS)),
+        apart=True,
+        team=team,
+    )
+
+
+def _forward_share(H: int, B: int, units: int, threads: int) -> Share:
     """The fewest lanes per row whose registers hold the weights, since sums over lanes are slow."""
     outputs, vector = GATES * units, math.gcd(H, 4)
     splits = 8
     while splits < LANES and -(-H // (splits * vector)) * vector * outputs > KEPT:
         splits *= 2
-    return Share(splits, _rows(B, splits, outputs))
+    return Share(splits, _rows(B, splits, outputs, threads))
 
 
-def _rows(B: int, splits: int, outputs: int) -> int:
+def _rows(B: int, splits: int, outputs: int, threads: int) -> int:
     """The rows of a lane at a time: enough for the whole batch at once, but at most four."""
     rows = 1
-    while rows < 4 and THREADS // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
+    while rows < 4 and threads // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
         rows *= 2
     return rows
