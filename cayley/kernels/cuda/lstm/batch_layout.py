@@ -15,6 +15,7 @@ LANES, GATES = 32, 4
 FEATURES = 2 * GATES + 1  # normalised features of a unit
 THREADS = 512
 KEPT = 32  # the most weights that a lane has in registers
+KEPT_APART = 64  # where it has nothing else to do
 MOST_SUMS = 32  # the most sums of a lane
 MOST_PARTS = 4  # the most warps of a unit, since each reads the sums of all
 MOST_ITEMS = 8  # the most rows of a lane
@@ -135,27 +136,35 @@ def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
 def _apart(layout: BatchLayout, B: int, chip: Chip) -> BatchLayout:
     """The layout with warps that only multiply, and with a team if that has room."""
     H, units = layout.H, layout.units
-    team = 1
-    for blocks in TEAMS if B > TEAM_ROWS else ():
-        kept = -(-GATES * H // (4 * LANES)) * 4 * units * blocks
-        runs = -(-layout.blocks // blocks) <= chip.resident(blocks) and blocks <= chip.cluster
-        if team == 1 and kept <= KEPT and runs:
-            team = blocks
+
+    def kept(team: int, splits: int) -> int:
+        return -(-GATES * H // (4 * splits)) * 4 * units * team
+
+    teams = [
+        team
+        for team in (TEAMS if B > TEAM_ROWS else ())
+        if team <= chip.cluster
+        and -(-layout.blocks // team) <= chip.resident(team)
+        and kept(team, LANES) <= KEPT_APART
+    ]
+    team = max(teams, default=1)
+    splits = 16 if kept(team, 16) <= KEPT_APART else LANES
     return replace(
         layout,
         threads=LANES * layout.parts * units + WORKERS,
-        forward=_forward_share(H, B, units, WORKERS),
-        backward=Share(32, _rows(-(-B // team), 32, team * units, WORKERS)),
+        forward=_forward_share(H, B, units, WORKERS, 4, KEPT_APART),
+        backward=Share(splits, _rows(-(-B // team), splits, team * units, WORKERS)),
         apart=True,
         team=team,
     )
 
 
-def _forward_share(H: int, B: int, units: int, threads: int) -> Share:
+def _forward_share(
+    H: int, B: int, units: int, threads: int, splits: int = 8, most: int = KEPT
+) -> Share:
     """The fewest lanes per row whose registers hold the weights, since sums over lanes are slow."""
     outputs, vector = GATES * units, math.gcd(H, 4)
-    splits = 8
-    while splits < LANES and -(-H // (splits * vector)) * vector * outputs > KEPT:
+    while splits < LANES and -(-H // (splits * vector)) * vector * outputs > most:
         splits *= 2
     return Share(splits, _rows(B, splits, outputs, threads))
 

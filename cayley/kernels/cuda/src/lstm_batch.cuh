@@ -119,7 +119,8 @@ struct Product {
   static constexpr int VALUES = SUMS > LANES ? SUMS / LANES : 1;  // that a lane ends with
   static constexpr int REPLICAS = SUMS < LANES ? LANES / SUMS : 1;
   // chunks that are on their way at a time
-  static constexpr int ROOM = 32 / (TURN * WIDTH) < 1 ? 1 : 32 / (TURN * WIDTH);
+  static constexpr int SEEN = APART ? 48 : 32;  // the most numbers of these
+  static constexpr int ROOM = SEEN / (TURN * WIDTH) < 1 ? 1 : SEEN / (TURN * WIDTH);
   static constexpr int AHEAD = ROOM < CHUNKS ? ROOM : CHUNKS;
   static constexpr bool KEPT = AHEAD == CHUNKS && CHUNKS * OUTPUTS * WIDTH <= REGISTERS;
 

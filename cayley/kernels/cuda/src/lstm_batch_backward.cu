@@ -3,7 +3,7 @@
 // side, so that they travel together.
 #include "lstm_batch.cuh"
 
-using Back = Product<1, GATES * H, TEAM * UNITS, 4, 32>;
+using Back = Product<1, GATES * H, TEAM * UNITS, 4, APART ? 64 : 16>;
 
 // The statistics of the unit that a step reads: m, mean and scale of every feature.
 constexpr int STATISTICS = 3 * FEATURES;

@@ -2,7 +2,7 @@
 // machine::MISSING everywhere.
 #include "lstm_batch.cuh"
 
-using Recurrent = Product<0, H, GATES * UNITS, VECTOR, 32>;
+using Recurrent = Product<0, H, GATES * UNITS, VECTOR, APART ? 64 : 32>;
 
 // N of VALUES features of a unit, of which those in the window begin with FIRST.
 template <int FIRST, int VALUES>
