@@ -2,12 +2,14 @@
 
 A block computes some units for all rows, so that statistics, windows and their gradients stay
 inside it. At every step, the blocks only exchange the states and, in the backward pass, the
-gradients of the gates. All steps and all three normalisations are one kernel, and their gradient is
+gradients of the gates, which are four times as many: there, blocks that form a cluster share the
+rows of their products. All steps and all three normalisations are one kernel, and their gradient is
 another.
 """
 
 import functools
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -176,4 +178,8 @@ def _compiled(
 ) -> Kernel:
     with on(device):
         sizes, blocks = layout.sizes(options), -(-layout.blocks // team) * team
-        return Kernel(source, sizes, layout.threads, blocks, memory, together=True, cluster=team)
+        kernel = Kernel(source, sizes, layout.threads, blocks, memory, together=True, cluster=team)
+        if team > 1 and kernel.resident_clusters() * team < blocks:
+            # how many clusters run at a time is known only now; without clusters all blocks run
+            return _compiled(source, replace(layout, team=1), 1, memory, options, device)
+        return kernel

@@ -180,9 +180,10 @@ class Kernel:
 
     def resident_clusters(self) -> int:
         """How many clusters the device can run at a time."""
-        attribute = _Attribute(CLUSTER_DIMENSION, 0, self.blocks, 1, 1)
+        blocks = self.cluster if self.cluster > 1 else self.blocks
+        attribute = _Attribute(CLUSTER_DIMENSION, 0, blocks, 1, 1)
         launch = _Launch(
-            *(self.blocks, 1, 1, self.threads, 1, 1, self.memory),
+            *(blocks, 1, 1, self.threads, 1, 1, self.memory),
             attributes=ctypes.pointer(attribute),
             count=1,
         )
@@ -232,9 +233,7 @@ class Kernel:
             count=2,
         )
         _check(
-            library().cuLaunchKernelEx(
-                ctypes.byref(launch), self._function, _thread.pointers, None
-            )
+            library().cuLaunchKernelEx(ctypes.byref(launch), self._function, _thread.pointers, None)
         )
 
     def _stream(self) -> ctypes.c_void_p:

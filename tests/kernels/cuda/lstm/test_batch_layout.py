@@ -20,6 +20,16 @@ def test_all_units_and_rows_have_a_place(H: int, B: int, K: int) -> None:
     assert 32 * layout.parts * layout.units <= layout.threads
     assert layout.memory(K) <= H200.memory - RESERVED
     assert layout.H % layout.vector == 0
+    if layout.apart:
+        assert 32 * layout.parts * layout.units < layout.threads
+    assert layout.team == 1 or layout.apart
+    assert -(-layout.blocks // layout.team) <= H200.resident(layout.team)
+
+
+def test_only_chips_with_clusters_have_teams() -> None:
+    layout = best_batch_layout(60, 128, 1, Chip(108, 166912, 1))
+    assert layout is not None
+    assert (layout.apart, layout.team, layout.threads) == (False, 1, 512)
 
 
 def test_no_room() -> None:
