@@ -65,7 +65,8 @@ struct Member {
 };
 
 // Members tell the workers of their block that its results of a step are on their way: those of the
-// other blocks are about to come, and looking for them before would only be in the way.
+// other blocks are about to come, and looking for them before would only be in the way. All of them
+// do, so that none, not even a warp without rows, is ever two steps behind the products.
 __device__ inline void tell_workers() {
   if constexpr (APART) machine::signal<THREADS>();
 }
