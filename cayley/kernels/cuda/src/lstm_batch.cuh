@@ -84,6 +84,12 @@ __device__ inline int rows_of_part(int part, int rows) {
   return count;
 }
 
+// 1/n to the last digit or almost, and 1 for 1.
+__device__ inline float inverse_of(int count) {
+  const float n = count, near = machine::inverse(n);
+  return fmaf(near, fmaf(-n, near, 1.0f), near);
+}
+
 // Adds up the first LEFT values over LANES neighbouring lanes. At every level a lane hands half of
 // them over, until it has one, whose sum then is with several lanes. Returns the first that a lane
 // ends with; the upper bits of its number tell.

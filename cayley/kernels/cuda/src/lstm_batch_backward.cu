@@ -20,8 +20,8 @@ struct NormBack : Parameters<FIRST, VALUES> {
   const float* external;  // (4, T, WIDTH)
   float m[VALUES], mean[VALUES], scale[VALUES];
   float p[VALUES], q[VALUES];  // each divided by that number
-  // what pull() needs
-  float dm[VALUES], dv[VALUES], inverse[VALUES], offset[VALUES];
+  // what pull() needs: the mean of d, so that nothing is left where a row is alone, and others
+  float middle[VALUES], dm[VALUES], dv[VALUES], inverse[VALUES], offset[VALUES];
 
   float parameters = 0;  // the gradient of β, or of γ, that a lane has
   float common = 0;      // that of what is added to all values, of every 8th lane
@@ -62,21 +62,21 @@ struct NormBack : Parameters<FIRST, VALUES> {
         }
     parameters += sums.sum(member, total);
     if (GIVEN || !member.here) return;
-    const float part = __fdividef(1, rows);
+    const float part = inverse_of(rows);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
-      const float factor = Base::gamma(i) * scale[i];
-      const float S1 = factor * total[i], S2 = factor * total[VALUES + i];
-      dm[i] = -part * S1;
+      const float factor = Base::gamma(i) * scale[i], S2 = factor * total[VALUES + i];
+      middle[i] = (WINDOWED ? share : part) * total[i];
+      dm[i] = 0;
       dv[i] = -0.5f * part * scale[i] * S2;
       inverse[i] = __fdividef(1, scale[i]);
       offset[i] = 0;
       if constexpr (WINDOWED) {
         const float* const after = window.total(FIRST + i);
-        p[i] = -share * S1;
+        p[i] = -factor * middle[i];
         q[i] = -0.5f * share * scale[i] * S2;
         dv[i] = after[1] + q[i];
-        dm[i] = after[0] + p[i] + 2 * (dv[i] * m[i] - fmaf(q[i], mean[i], after[2]));
+        dm[i] = after[0] + 2 * (dv[i] * m[i] - fmaf(q[i], mean[i], after[2]));
         offset[i] = mean[i] - m[i];
       }
       if (external) {
@@ -85,16 +85,19 @@ struct NormBack : Parameters<FIRST, VALUES> {
         dv[i] = fmaf(part, own[(long long)T * Base::WIDTH], dv[i]);
       }
       // the sum of all that pull() gives, since the values less their mean have none
-      if (member.lane / 8 == i) common += fmaf(rows, dm[i], S1);
+      if (member.lane / 8 == i)
+        common += fmaf(rows, dm[i], factor * fmaf(-middle[i], rows, total[i]));
     }
   }
 
   // The gradient of the value of a row at step t, from d and z.
   __device__ float pull(int i, float d, float z, int t, int T, int row) const {
     float mean, factor = scale[i];
-    if constexpr (GIVEN) Base::read(i, t, T, row, mean, factor);
-    const float G = d * Base::gamma(i) * factor;
-    if constexpr (GIVEN) return G;
+    if constexpr (GIVEN) {
+      Base::read(i, t, T, row, mean, factor);
+      return d * Base::gamma(i) * factor;
+    }
+    const float G = Base::gamma(i) * factor * (d - middle[i]);
     // z / scale + mean - m is what is left after the mean of the step is taken away
     return G + fmaf(2 * dv[i], fmaf(z, inverse[i], offset[i]), dm[i]);
   }

@@ -275,6 +275,43 @@ def test_a_large_mean_or_step_takes_no_digits(
 
 
 @on_cpu
+@pytest.mark.parametrize("layout", ["one", "two", "team"])
+@pytest.mark.parametrize("B", [1, 2])
+def test_few_rows_leave_little_of_a_gradient(
+    B: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row is its own mean, and its gradient 0, whatever 1/√ε is; of two, ε leaves the rest."""
+    case = Case(10, B, 7, layout)
+    use_layout(case, monkeypatch)
+    tensors = tensors_of(case)
+    for name in ("gamma x", "gamma h", "gamma c"):
+        tensors[name] = (0.1 * tensors[name]).float().double()
+    single = {name: v.float() for name, v in tensors.items()}
+    grad_h = torch.randn(case.T, B, case.H).float()
+    options = {"eps": 1e-5}
+
+    def by_loop(tensors: dict[str, Tensor]) -> list[Tensor]:
+        leaves = {name: v.clone().requires_grad_() for name, v in tensors.items()}
+        h = lstm_loop(**arguments_of(case, leaves) | options).h
+        return [h.detach(), *torch.autograd.grad(h, [*leaves.values()], grad_h.to(h))]
+
+    call = call_of(arguments_of(case, single) | options)
+    states = recurrence.lstm(call)
+    needed = [gradient_name(name) for name in tensors]
+    found = recurrence.lstm_backward(LstmGradients(grad_h), states, call, needed)
+    exact, loop = by_loop(tensors), by_loop(single)
+    most = max(float(v.norm()) for v in exact)
+    ours = [states.h, *map(found.get, needed)]
+    for name, own, theirs, expected in zip(("h", *tensors), ours, loop, exact, strict=True):
+        assert own is not None
+        if B == 1 and name in ("x", "h0", "W"):
+            assert not expected.any()
+            assert not own.any(), f"∂{name} is {own.norm():.1g} instead of 0"
+        error, accepted = (own - expected).norm(), (theirs - expected).norm()
+        assert error <= 4 * accepted + 1e-6 * most, f"{name}: off by {error:.1g}"
+
+
+@on_cpu
 def test_a_nan_of_any_bits_is_no_number_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a block waits for comes, whatever it is."""
     case = Case(3, 4, 5, "two")
