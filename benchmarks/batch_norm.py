@@ -49,12 +49,7 @@ def with_units(units: int, run: Callable[[], object]) -> None:
 
     def layout(*sizes: Any) -> BatchLayout | None:
         best = best_batch_layout(*sizes)
-        if best is None:
-            return None
-        threads = best.threads
-        if best.apart:
-            threads += 32 * best.parts * (units - best.units)
-        return replace(best, units=units, threads=threads)
+        return None if best is None else replace(best, units=units)
 
     batch.best_batch_layout = cast(Any, layout)
     try:

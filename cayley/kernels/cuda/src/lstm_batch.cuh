@@ -11,11 +11,10 @@
 // first already wait for the other blocks. On the way back, TEAM blocks, a cluster, also share the
 // products of all their units: each has some of the rows, so that it reads no others.
 //
-// sizes.cuh, which batch_layout.py writes, defines these, of which SPLITS and ROWS are those of the
-// two directions; H, the number of all units, and VECTOR, the states that a lane reads at a time;
-// NORM_X, NORM_H and NORM_C, which of the normalisations there are; GIVEN, whether their statistics
-// are given; WINDOWED, whether they are those of K > 1 steps; EPS; and PACKED, which steps.cuh
-// explains.
+// sizes.cuh, which batch_layout.py writes for each of the two directions, defines these; H, the
+// number of all units, and VECTOR, the states that a lane reads at a time; NORM_X, NORM_H and
+// NORM_C, which of the normalisations there are; GIVEN, whether their statistics are given;
+// WINDOWED, whether they are those of K > 1 steps; EPS; and PACKED, which steps.cuh explains.
 #pragma once
 
 #include "lstm_gates.cuh"
@@ -114,10 +113,10 @@ __device__ inline int scatter_sums(float (&values)[COUNT]) {
 }
 
 // The product of weights with numbers of all blocks. The weights are in shared memory, or if a lane
-// has at most REGISTERS of them there. DIRECTION is 0 for the way forward and 1 for that back.
-template <int DIRECTION, int INPUTS, int OUTPUTS, int WIDTH, int REGISTERS>
+// has at most REGISTERS of them there.
+template <int INPUTS, int OUTPUTS, int WIDTH, int REGISTERS>
 struct Product {
-  static constexpr int LANES = SPLITS[DIRECTION], TURN = ROWS[DIRECTION];
+  static constexpr int LANES = SPLITS, TURN = ROWS;
   static constexpr int GROUPS = WORKERS / LANES;
   static constexpr int STEP = LANES * WIDTH;
   static constexpr int CHUNKS = (INPUTS + STEP - 1) / STEP;

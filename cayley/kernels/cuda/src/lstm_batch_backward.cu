@@ -3,7 +3,7 @@
 // side, so that they travel together.
 #include "lstm_batch.cuh"
 
-using Back = Product<1, GATES * H, TEAM * UNITS, 4, APART ? 64 : 16>;
+using Back = Product<GATES * H, TEAM * UNITS, 4, APART ? 64 : 16>;
 
 // The statistics of the unit that a step reads: m, mean and scale of every feature.
 constexpr int STATISTICS = 3 * FEATURES;
@@ -352,7 +352,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
       grad_c0[row * (long long)H + member.unit] = carry[item];
     }
   if (!member.here || member.part > 0) return;
-  // β and γ of N_c, N_x and N_h, with every 16th or 4th lane, and b, with every 8th
+  // β and γ of N_c, N_x and N_h, with every 16th or 4th lane, and b and, unless statistics are
+  // given, what is added to all x, with every 8th
   float* out = grad_parameters + member.unit;
   if (member.lane % 16 == 0) out[member.lane / 16 * H] = N_c.parameters;
   out += 2 * H;
@@ -362,4 +363,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
   }
   if (member.lane % 8 == 0)
     out[(4 * GATES + member.lane / 8) * H] = NORM_H && !GIVEN ? N_h.common : grad_bias;
+  if constexpr (!GIVEN && !NORM_X && NORM_H) {
+    // the same as β of N_h
+    if (member.lane % 4 == 0 && member.lane < 16)
+      out[(5 * GATES + member.lane / 4) * H] = N_h.parameters;
+  } else if (!GIVEN && member.lane % 8 == 0) {
+    out[(5 * GATES + member.lane / 8) * H] = NORM_X ? N_x.common : grad_bias;
+  }
 }

@@ -1,8 +1,9 @@
 // All steps of an LSTM whose statistics are those of each unit over the rows, or given. `h` has
-// machine::MISSING everywhere.
+// machine::MISSING everywhere. `derived`, if it is not null, gets references that are then used.
 #include "lstm_batch.cuh"
+#include "references.cuh"
 
-using Recurrent = Product<0, H, GATES * UNITS, VECTOR, APART ? 64 : 32>;
+using Recurrent = Product<H, GATES * UNITS, VECTOR, APART ? 64 : 32>;
 
 // N of VALUES features of a unit, of which those in the window begin with FIRST.
 template <int FIRST, int VALUES>
@@ -91,15 +92,39 @@ struct Norm : Parameters<FIRST, VALUES> {
   }
 };
 
+// What the means of each feature are measured from, (9H): near the value of least magnitude that the
+// first row of x has over time, with a window near the bias of the products, and 0 for cells.
+__device__ inline void derive_references(float* derived, const float* x, const float* b,
+                                         const long long* table, const Member& member, int T,
+                                         int B) {
+  if (!member.here) return;
+  derived += member.unit;
+#pragma unroll 1
+  for (int i = member.part; i < GATES; i += PARTS) {
+    float least = 3e38f;
+#pragma unroll 4
+    for (int t = NORM_X ? member.lane : T; t < T; t += 32) {
+      const float value = x[(start_of(table, t, T, B) * GATES + i) * H + member.unit];
+      if (fabsf(value) < fabsf(least)) least = value;
+    }
+    least = least_of_warp(least);
+    if (member.lane == 0) {
+      derived[i * H] = coarse(least);
+      derived[(OF_H + i) * H] = NORM_H && WINDOWED && b ? coarse(b[i * H + member.unit]) : 0.0f;
+      if (i == 0) derived[OF_C * H] = 0;
+    }
+  }
+}
+
 extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ c0,
     const float* __restrict__ W, const float* __restrict__ b, const float* __restrict__ gamma_x,
-    const float* __restrict__ beta_x, const float* __restrict__ reference_x,
+    const float* __restrict__ beta_x, const float* reference_x,
     const float* __restrict__ given_x, const float* __restrict__ gamma_h,
-    const float* __restrict__ beta_h, const float* __restrict__ reference_h,
+    const float* __restrict__ beta_h, const float* reference_h,
     const float* __restrict__ given_h, const float* __restrict__ gamma_c,
-    const float* __restrict__ beta_c, const float* __restrict__ reference_c,
-    const float* __restrict__ given_c, float* h, float* __restrict__ c, float* __restrict__ kept,
+    const float* __restrict__ beta_c, const float* reference_c,
+    const float* __restrict__ given_c, float* derived, float* h, float* __restrict__ c, float* __restrict__ kept,
     float* __restrict__ statistics_x, float* __restrict__ statistics_h,
     float* __restrict__ statistics_c, const long long* __restrict__ table, int T, int B, int K,
     int rows_x, int rows_h, int rows_c) {
@@ -107,6 +132,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   float* memory = reinterpret_cast<float*>(shared);
   const Member member;
 
+  if (derived) {
+    derive_references(derived, x, b, table, member, T, B);
+    __syncthreads();
+    reference_x = derived;
+    reference_h = derived + OF_H * H;
+    reference_c = derived + OF_C * H;
+  }
   Recurrent recurrent;
   recurrent.init(memory, [&](int output, int k) {
     const int unit = blockIdx.x * UNITS + output % UNITS;

@@ -45,16 +45,18 @@ class Case(NamedTuple):
 
 # units, threads, parts and items, and lanes and rows of both products: one warp a unit or several,
 # of which some have no rows; one row a lane or several; rows of a product in one turn or several;
-# blocks with a unit less than the others; weights in registers and in shared memory
+# blocks with a unit less than the others; weights in registers and in shared memory; products with
+# threads of their own, and with teams of blocks
 LAYOUTS = {
     "one": (1, 64, 1, 1, Share(8, 1), Share(8, 1)),
     "two": (2, 128, 2, 1, Share(8, 2), Share(32, 4)),
     "four": (4, 128, 1, 2, Share(8, 1), Share(16, 1)),
     "many": (2, 256, 4, 1, Share(32, 4), Share(32, 2)),
-    "apart": (1, 128, 1, 1, Share(8, 1), Share(8, 1), True, 1),
-    "pair": (1, 160, 2, 1, Share(8, 4), Share(32, 2), True, 2),
-    "team": (2, 320, 4, 1, Share(8, 1), Share(32, 1), True, 4),
-    "eight": (1, 192, 4, 1, Share(16, 2), Share(32, 4), True, 8),
+    "apart": (1, 64, 1, 1, Share(8, 1, 96), Share(8, 1, 96)),
+    "pair": (1, 96, 2, 1, Share(8, 4), Share(32, 2, 96, 2)),
+    "team": (2, 256, 4, 1, Share(8, 1, 64), Share(32, 1, 64, 4)),
+    "eight": (1, 128, 4, 1, Share(16, 2, 128), Share(32, 4, 64, 8)),
+    "rows": (1, 64, 1, 3, Share(8, 2, 64), Share(16, 2, 32, 2)),
 }
 CASES = [
     Case(4, 5, 8, "one"),
@@ -78,6 +80,7 @@ CASES = [
     Case(4, 70, 11, "team", packed=True),
     Case(4, 101, 9, "eight"),
     Case(1, 1, 1, "team"),
+    Case(4, 75, 5, "rows", packed=True),
     Case(2, 3, 2, "eight", "hc"),
     *(Case(4, 3, 6, "pair", norms, bias=False) for norms in ("x", "h", "c", "xh")),
     Case(6, 5, 6, "pair", window=3),
@@ -288,7 +291,7 @@ def test_few_rows_leave_little_of_a_gradient(
         tensors[name] = (0.1 * tensors[name]).float().double()
     single = {name: v.float() for name, v in tensors.items()}
     grad_h = torch.randn(case.T, B, case.H).float()
-    options = {"eps": 1e-5}
+    options: dict[str, Any] = {"eps": 1e-5}
 
     def by_loop(tensors: dict[str, Tensor]) -> list[Tensor]:
         leaves = {name: v.clone().requires_grad_() for name, v in tensors.items()}
