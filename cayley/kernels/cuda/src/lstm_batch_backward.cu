@@ -20,8 +20,9 @@ struct NormBack : Parameters<FIRST, VALUES> {
   const float* external;  // (4, T, WIDTH)
   float m[VALUES], mean[VALUES], scale[VALUES];
   float p[VALUES], q[VALUES];  // each divided by that number
-  // what pull() needs: the mean of d, so that nothing is left where a row is alone, and others
-  float middle[VALUES], dm[VALUES], dv[VALUES], inverse[VALUES], offset[VALUES];
+  // what pull() needs: the mean of d, so that nothing is left where a row is alone, and what comes
+  // beside it, slope z + rest
+  float middle[VALUES], slope[VALUES], rest[VALUES];
 
   float parameters = 0;  // the gradient of β, or of γ, that a lane has
   float common = 0;      // that of what is added to all values, of every 8th lane
@@ -67,26 +68,26 @@ struct NormBack : Parameters<FIRST, VALUES> {
     for (int i = 0; i < VALUES; ++i) {
       const float factor = Base::gamma(i) * scale[i], S2 = factor * total[VALUES + i];
       middle[i] = (WINDOWED ? share : part) * total[i];
-      dm[i] = 0;
-      dv[i] = -0.5f * part * scale[i] * S2;
-      inverse[i] = __fdividef(1, scale[i]);
-      offset[i] = 0;
+      float dm = 0, dv = -0.5f * part * scale[i] * S2, offset = 0;
       if constexpr (WINDOWED) {
         const float* const after = window.total(FIRST + i);
         p[i] = -factor * middle[i];
         q[i] = -0.5f * share * scale[i] * S2;
-        dv[i] = after[1] + q[i];
-        dm[i] = after[0] + 2 * (dv[i] * m[i] - fmaf(q[i], mean[i], after[2]));
-        offset[i] = mean[i] - m[i];
+        dv = after[1] + q[i];
+        dm = after[0] + 2 * (dv * m[i] - fmaf(q[i], mean[i], after[2]));
+        offset = mean[i] - m[i];
       }
       if (external) {
         const float* const own = external + (long long)t * Base::WIDTH + Base::at(i);
-        dm[i] = fmaf(part, own[0], dm[i]);
-        dv[i] = fmaf(part, own[(long long)T * Base::WIDTH], dv[i]);
+        dm = fmaf(part, own[0], dm);
+        dv = fmaf(part, own[(long long)T * Base::WIDTH], dv);
       }
+      // z / scale + mean - m is what is left after the mean of the step is taken away
+      slope[i] = __fdividef(2 * dv, scale[i]);
+      rest[i] = fmaf(2 * dv, offset, dm);
       // the sum of all that pull() gives, since the values less their mean have none
       if (member.lane / 8 == i)
-        common += fmaf(rows, dm[i], factor * fmaf(-middle[i], rows, total[i]));
+        common += fmaf(rows, dm, factor * fmaf(-middle[i], rows, total[i]));
     }
   }
 
@@ -97,9 +98,7 @@ struct NormBack : Parameters<FIRST, VALUES> {
       Base::read(i, t, T, row, mean, factor);
       return d * Base::gamma(i) * factor;
     }
-    const float G = Base::gamma(i) * factor * (d - middle[i]);
-    // z / scale + mean - m is what is left after the mean of the step is taken away
-    return G + fmaf(2 * dv[i], fmaf(z, inverse[i], offset[i]), dm[i]);
+    return fmaf(Base::gamma(i) * factor, d - middle[i], fmaf(slope[i], z, rest[i]));
   }
 
   // Lets the window begin with step t, by the first warp alone.
