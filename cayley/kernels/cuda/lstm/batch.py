@@ -154,8 +154,10 @@ def _matrix_gradients(
     found: dict[str, Tensor | None] = {}
     if "x" in needed:
         found["x"] = dx if U is None else dx @ U
-    if call.batch_sizes is not None or N * width * (H + input.shape[-1]) > LITTLE:
+    columns = H if U is None else H + U.shape[-1]
+    if call.batch_sizes is not None or N * width * columns > LITTLE:
         if "W" in needed:
+            # its rows are in the order of da, which one launch for all puts right by itself
             W = outer_products(da, h, call.h0, call.batch_sizes, False)
             found["W"] = W.view(H, 4, H).transpose(0, 1).reshape(width, H)
         if "U" in needed:

@@ -25,7 +25,7 @@ MOST_ITEMS = 8  # the most rows of a lane
 OTHERS = 36  # registers of a lane for anything else
 MOST_MEMBERS = 256  # the most other threads beside those of a product that has its own
 MOST_TEAM = 8  # the most blocks that share a product
-MANY_ROWS = 64  # from which on this pays on the way forward, and teams of eight on the way back
+MANY_ROWS = 64  # with more, threads of its own pay forward too, and backward the largest team
 
 # cycles, for products with warps of their own
 TRIP = 1000  # to memory, for all that is read at a time

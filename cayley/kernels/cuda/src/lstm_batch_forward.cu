@@ -119,12 +119,11 @@ __device__ inline void derive_references(float* derived, const float* x, const f
 extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ c0,
     const float* __restrict__ W, const float* __restrict__ b, const float* __restrict__ gamma_x,
-    const float* __restrict__ beta_x, const float* reference_x,
-    const float* __restrict__ given_x, const float* __restrict__ gamma_h,
-    const float* __restrict__ beta_h, const float* reference_h,
+    const float* __restrict__ beta_x, const float* reference_x, const float* __restrict__ given_x,
+    const float* __restrict__ gamma_h, const float* __restrict__ beta_h, const float* reference_h,
     const float* __restrict__ given_h, const float* __restrict__ gamma_c,
-    const float* __restrict__ beta_c, const float* reference_c,
-    const float* __restrict__ given_c, float* derived, float* h, float* __restrict__ c, float* __restrict__ kept,
+    const float* __restrict__ beta_c, const float* reference_c, const float* __restrict__ given_c,
+    float* derived, float* h, float* __restrict__ c, float* __restrict__ kept,
     float* __restrict__ statistics_x, float* __restrict__ statistics_h,
     float* __restrict__ statistics_c, const long long* __restrict__ table, int T, int B, int K,
     int rows_x, int rows_h, int rows_c) {
