@@ -92,8 +92,8 @@ struct Norm : Parameters<FIRST, VALUES> {
   }
 };
 
-// What the means of each feature are measured from, (9H): near the value of least magnitude that the
-// first row of x has over time, with a window near the bias of the products, and 0 for cells.
+// What the means of each feature are measured from, (9H): near the value of least magnitude that
+// the first row of x has over time, with a window near the bias of the products, and 0 for cells.
 __device__ inline void derive_references(float* derived, const float* x, const float* b,
                                          const long long* table, const Member& member, int T,
                                          int B) {

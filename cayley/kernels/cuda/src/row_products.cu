@@ -1,8 +1,8 @@
 // Gradients of parameters from what all steps have left behind, in one launch: for up to three
 // pairs of arrays the sum over their rows k of a_k b_kᵀ, (F, G), and the sums over the rows of
 // `summed`, (height, width). Where `first` is not null, the rows of b are one step late: the first B
-// are those of `first`. The F numbers of a row of a may be those of several gates of F / gates units,
-// with the gates of a unit side by side: the sum has the units of a gate side by side.
+// are those of `first`. The F numbers of a row of a may be those of several gates of F / gates
+// units, with the gates of a unit side by side: the sum has the units of a gate side by side.
 //
 // A cluster of BLOCKS blocks computes a square of one of the products, or SIDE of the sums. Each
 // block has a part of the rows, its warps take turns with them, and what they have found is added
