@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cayley.norms.atn import unbiased
+from cayley.norms.atn import bessel_factor
 from cayley.norms.layouts import step_mask
 from cayley.norms.pooling import Pool
 from cayley.norms.windows import TimeWindow, advance
@@ -94,10 +94,10 @@ class StreamState:
     def statistics(self, eps: float) -> dict[str, tuple[Tensor, Tensor]]:
         """Mean and unbiased variance over the batch that were used at each step, (T, F)."""
         result = {}
+        factor = bessel_factor(self._weights(), self.window)
         for name, (reference, values) in self.found.items():
             _, _, mean, scale = values.detach()
-            var = (scale**-2 - eps).clamp_min(0)
-            var = unbiased(var, self._weights(), self.window)
+            var = (scale**-2 - eps).clamp_min(0) * factor
             result[name] = ((mean + reference)[:, 0], var[:, 0])
         return result
 

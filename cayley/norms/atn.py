@@ -26,9 +26,9 @@ __all__ = [
     "NormState",
     "StepStatistics",
     "assorted_time_norm",
+    "bessel_factor",
     "check_over",
     "normalize",
-    "unbiased",
 ]
 
 Over = Literal["layer", "batch"]
@@ -149,18 +149,17 @@ def normalize(
     return y if beta is None else y + beta
 
 
-def unbiased(var: Tensor, w: Tensor, window: int, past: TimeWindow | None = None) -> Tensor:
-    """Bessel's correction of the variance of each window; that of a single value stays as it is.
+def bessel_factor(w: Tensor, window: int, past: TimeWindow | None = None) -> Tensor:
+    """What makes the variance of each window unbiased, (T, 1, 1); 1 for that of a single value.
 
     Arguments:
-        var: The population variance of the window of each step, (T, 1, F).
         w: The number of values of each step, (T, 1, 1).
         window: The number K of steps.
         past: The window before the first step.
     """
     weights = w if past is None else torch.cat((past.weights, w))
     n = sliding_sum(weights, window)[weights.shape[0] - w.shape[0] :]
-    return var * (n / (n - 1).clamp_min(1))
+    return n / (n - 1).clamp_min(1)
 
 
 def check_over(over: str) -> None:
@@ -330,7 +329,7 @@ class AssortedTimeNorm(nn.Module):
         )
         if self.population is not None and (a.numel() or pool is not None):
             mean, var = found.mean + found.reference, found.var
-            var = unbiased(var, found.w, self.window, past)
+            var = var * bessel_factor(found.w, self.window, past)
             sequences = a.shape[1] if batch_sizes is None else batch_sizes
             sequences = sequences if pool is None else pool.total
             self.population.update(mean[:, 0], var[:, 0], sequences, seen)

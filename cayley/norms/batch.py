@@ -133,31 +133,39 @@ class PopulationStatistics(nn.Module):
         """
         T, last = mean.shape[0], len(self.batches) - 1
         self.slots = None
+        # a number where it is the same for all steps: every operation on a GPU takes time to launch
+        n: int | Tensor = sequences
         if isinstance(sequences, Tensor):
-            n = sequences.to(self.batches, non_blocking=True)
             few = computes_now(sequences) and bool((sequences < 2).any())
+            n = sequences.to(self.batches, non_blocking=True)
+            n = torch.where(n > 1, n, 0)
         else:
-            n = self.batches.new_full((T,), sequences)
             few = sequences < 2
         if few:
             self._may_be_empty = True
             self._warn_once()
-        n = torch.where(n > 1, n, 0)
+            if not isinstance(n, Tensor):
+                return
         mean, var = mean.to(self.mean.dtype), var.to(self.var.dtype)
         own = max(0, min(T, last - start))
         if T - own > 1:
+            n = n if isinstance(n, Tensor) else self.batches.new_full((T,), n)
             mean, var, n = _with_pooled_end(mean, var, n, own)
             T = own + 1
         first = min(start, last)
         at = slice(first, first + T)
-        self.sequences[at] += n
-        self.batches[at] += n > 0
-        k, total = self.batches[at], self.sequences[at].clamp_min(1)
+        # without a copy of each to itself, as += on a part would make
+        total, k = self.sequences[at].add_(n), self.batches[at].add_(n > 0)
+        if isinstance(n, Tensor):
+            total = total.clamp_min(1)
         share = ((self.momentum * k).clamp_min(1) * n / total).clamp_max(1)
         share = share.to(self.mean.dtype)[:, None]
-        for kept, new in ((self.mean, mean), (self.var, var)):
-            # where a step does not count, its values may be NaN, and 0 times NaN is not 0
-            kept[at] += (share * (new - kept[at])).where(share > 0, 0)
+        for kept, new in ((self.mean[at], mean), (self.var[at], var)):
+            change = share * (new - kept)
+            if isinstance(n, Tensor):
+                # where a step does not count, its values may be NaN, and 0 times NaN is not 0
+                change = change.where(share > 0, 0)
+            kept.add_(change)
 
     def _warn_once(self) -> None:
         # compiled code cannot warn, but evaluation still raises if nothing counted

@@ -215,6 +215,8 @@ def sliding_sum(x: Tensor, window: int, *, ahead: bool = False) -> Tensor:
         >>> sliding_sum(torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]), 3)
         tensor([ 1.,  3.,  7., 14., 28.])
     """
+    if window == 1:
+        return x
     if ahead:
         return sliding_sum(x.flip(0), window).flip(0)
     blocks = _to_blocks(x, window)

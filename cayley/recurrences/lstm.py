@@ -179,16 +179,12 @@ def lstm(
 
 
 def _fused_call(arguments: LstmArguments) -> LstmCall | None:
-    """The call for :func:`~.node.lstm_node`, if statistics are those of each sequence alone."""
+    """The call for :func:`~.node.lstm_node`; None if statistics are given, or those of a past."""
     sites: list[Site | None] = []
     for site in arguments.sites():
         if site is None:
             sites.append(None)
-        elif (
-            arguments.over == "batch"
-            or site.given is not None
-            or (site.past is not None and arguments.window > 1)
-        ):
+        elif site.given is not None or (site.past is not None and arguments.window > 1):
             return None
         else:
             sites.append(Site(site.gamma, site.beta))
@@ -199,6 +195,7 @@ def _fused_call(arguments: LstmArguments) -> LstmCall | None:
         U=U,
         batch_sizes=arguments.batch_sizes,
         window=arguments.window,
+        over_batch=arguments.over == "batch",
         eps=arguments.eps,
     )
 

@@ -88,14 +88,16 @@ class Kernel:
         blocks: int,
         memory: int,
         together: bool = False,
+        cluster: int = 1,
     ) -> None:
+        assert blocks % cluster == 0
         assert memory <= H200.memory
         assert threads % 32 == 0
         self.library, self.types = compiled(source, sizes)
-        self.threads, self.blocks = threads, blocks
+        self.threads, self.blocks, self.cluster = threads, blocks, cluster
 
     def resident_clusters(self) -> int:
-        return 1
+        return self.blocks // self.cluster if self.cluster > 1 else 1
 
     def __call__(self, clusters: int, *arguments: Any) -> None:
         assert len(arguments) == len(self.types)

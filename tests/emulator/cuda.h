@@ -60,7 +60,7 @@ struct Mbarrier {
 struct Block {
   int number, rank, left;
   Fiber fibers[1024];
-  Barrier all, warps[32];
+  Barrier all, warps[32], first, signal;
   double exchanged[1024];  // between the lanes of a warp
   float4* memory;          // shared by its threads
   Mbarrier mbarriers[16];
@@ -291,6 +291,35 @@ inline void arrive_if(bool arrives, unsigned barrier, int bytes) {
 inline void wait(unsigned barrier, unsigned parity) {
   const unsigned& phase = emulator::mbarrier(barrier).phase;
   while (phase % 2 == parity) emulator::wait_while(phase, phase);
+}
+
+inline void arrive(unsigned barrier) { arrive_if(true, barrier, 0); }
+
+template <int COUNT>
+inline void sync() {
+  emulator::wait(emulator::block->first, COUNT);
+}
+
+template <int COUNT>
+inline void signal() {
+  emulator::Barrier& barrier = emulator::block->signal;
+  if (++barrier.arrived < COUNT) return;
+  barrier.arrived = 0;
+  ++barrier.phase;
+  ++emulator::events;
+}
+
+template <int COUNT>
+inline void await_signal() {
+  emulator::wait(emulator::block->signal, COUNT);
+}
+
+inline void send(unsigned there, float value, unsigned barrier_there) {
+  memcpy(emulator::pointer(there), &value, 4);
+  emulator::Mbarrier& found = emulator::mbarrier(barrier_there);
+  found.bytes -= 4;
+  found.advance();
+  ++emulator::events;
 }
 
 inline void send(unsigned there, const float (&values)[4], unsigned barrier_there) {

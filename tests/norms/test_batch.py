@@ -36,6 +36,18 @@ def test_sequences_weigh_alike_whatever_batch_they_are_in() -> None:
         torch.testing.assert_close(population.mean[0], expected)
 
 
+@pytest.mark.parametrize(("n", "max_steps"), [(4, 9), (4, 2), (1, 9)])
+@pytest.mark.filterwarnings("ignore:normalisation over the batch")
+def test_one_number_of_sequences_is_that_of_each_step(n: int, max_steps: int) -> None:
+    populations = [PopulationStatistics(2, max_steps=max_steps, momentum=0.25) for _ in range(2)]
+    for _ in range(6):
+        mean, var = torch.randn(3, 2), torch.rand(3, 2)
+        for population, sequences in zip(populations, (n, torch.full((3,), n)), strict=True):
+            population.update(mean, var, sequences)
+    one, other = (population.state_dict() for population in populations)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
 def test_a_step_of_one_sequence_does_not_count() -> None:
     population = PopulationStatistics(1)
     mean, var = torch.tensor([[1.0], [2.0], [torch.nan]]), torch.tensor([[1.0], [3.0], [0.0]])

@@ -2,30 +2,32 @@
 
 A block computes some units for all rows, so that statistics, windows and their gradients stay
 inside it. At every step, the blocks only exchange the states and, in the backward pass, the
-gradients of the gates. All steps and all three normalisations are one kernel, and their gradient is
+gradients of the gates, which are four times as many: there, blocks that form a cluster share the
+rows of their products. All steps and all three normalisations are one kernel, and their gradient is
 another.
 """
 
 import functools
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
-from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, best_batch_layout
+from cayley.kernels.cuda.lstm.batch_layout import FEATURES, BatchLayout, best_batch_layout
 from cayley.kernels.cuda.lstm.kernels import window_room
-from cayley.kernels.cuda.runtime.blocks import Options
 from cayley.kernels.cuda.runtime.chip import chip, no_room
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
 from cayley.kernels.cuda.runtime.packed import step_table
+from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.memory import readable
-from cayley.kernels.projection import projection_gradients
-from cayley.kernels.steps import outer_products
+from cayley.kernels.steps import outer_products, product_of_rows
 
 __all__ = ["batch_lstm", "batch_lstm_backward", "joins_rows", "refusal"]
 
+FLAGS = ("NORM_X", "NORM_H", "NORM_C", "GIVEN", "WINDOWED", "PACKED")
 NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
 
 
@@ -54,12 +56,19 @@ def refusal(call: LstmCall) -> str | None:
     return None
 
 
-def batch_lstm(call: LstmCall, contribution: Tensor) -> LstmStates:
+def batch_lstm(
+    call: LstmCall, contribution: Tensor, *, derive: bool = False
+) -> tuple[LstmStates, tuple[Tensor, ...]]:
     """The states, cells and statistics of a call.
 
     Arguments:
         call: The call, whose x and U are not read.
         contribution: The contribution of the input, (T, B, 4H) or (N, 4H).
+        derive: Whether to derive the references, instead of using those of the call.
+
+    Returns:
+        The states, and the derived references, (1, 4H), (1, 4H) and (1, H), which are 0 where none
+        is needed.
     """
     x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
     B, H = call.h0.shape
@@ -74,9 +83,11 @@ def batch_lstm(call: LstmCall, contribution: Tensor) -> LstmStates:
         for site in call.sites()
     ]
     tensors, rows = _read(call)
-    arrays = (x, h0, c0, W, readable(call.b), *tensors, h, c, kept, *statistics, table)
+    derived = x.new_empty(1, FEATURES * H) if derive else None
+    arrays = (x, h0, c0, W, readable(call.b), *tensors, derived, h, c, kept, *statistics, table)
     _kernel(call, "lstm_batch_forward")(1, *arrays, T, B, _window_steps(call), *rows)
-    return LstmStates(h, c, kept, *statistics)
+    references = () if derived is None else derived.split((4 * H, 4 * H, H), 1)
+    return LstmStates(h, c, kept, *statistics), references
 
 
 def batch_lstm_backward(
@@ -87,6 +98,9 @@ def batch_lstm_backward(
     contribution: Tensor,
 ) -> dict[str, Tensor | None]:
     """Gradients of a call; for x, W and U only those that are needed.
+
+    That of c, a bias that is part of the contribution of the input, is there unless statistics are
+    given.
 
     Arguments:
         gradients: The gradients of the states.
@@ -106,7 +120,7 @@ def batch_lstm_backward(
     dx, da = torch.empty_like(x), torch.empty_like(x)
     _expect(da)
     grad_h0, grad_c0 = torch.empty_like(h0), torch.empty_like(c0)
-    parameters = x.new_empty(22 * H)
+    parameters = x.new_empty(26 * H)
     tensors, rows = _read(call)
     arrays = (
         *(x, grad_h, grad_c, *external, c, kept, *statistics, c0, W, *tensors),
@@ -114,18 +128,52 @@ def batch_lstm_backward(
     )
     _kernel(call, "lstm_batch_backward")(1, *arrays, T, B, _window_steps(call), *rows)
     names = ("cell_beta", "cell_gamma", "input_beta", "input_gamma")
-    names += ("recurrent_beta", "recurrent_gamma", "b")
-    found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 5)), strict=True))
-    grad_W = None
-    if "W" in needed:
-        # the rows are in the order of the kernel, with the gates of a unit side by side
-        grad_W = outer_products(da, h, h0, call.batch_sizes, False)
-        grad_W = grad_W.view(H, 4, H).transpose(0, 1).reshape(4 * H, H)
+    names += ("recurrent_beta", "recurrent_gamma", "b", "c")
+    found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 6)), strict=True))
     return {
         **found,
-        **{"h0": grad_h0, "c0": grad_c0, "W": grad_W},
-        **projection_gradients(dx, call.x, call.U, needed),
+        **{"h0": grad_h0, "c0": grad_c0},
+        **_matrix_gradients(dx, da, h, call._replace(h0=h0), needed),
     }
+
+
+def _matrix_gradients(
+    dx: Tensor, da: Tensor, h: Tensor, call: LstmCall, needed: Collection[str]
+) -> dict[str, Tensor | None]:
+    """The needed ones of those of x, U and W.
+
+    Arguments:
+        dx: The gradient of the contribution of the input.
+        da: That of the recurrent products, with the gates of a unit side by side.
+        h: All states.
+        call: The call.
+        needed: The names of arguments that need a gradient.
+    """
+    input, U, H = call.x, call.U, h.shape[-1]
+    N, width = dx.numel() // (4 * H), 4 * H
+    found: dict[str, Tensor | None] = {}
+    if "x" in needed:
+        found["x"] = dx if U is None else dx @ U
+    columns = H if U is None else H + U.shape[-1]
+    if call.batch_sizes is not None or N * width * columns > LITTLE:
+        if "W" in needed:
+            # its rows are in the order of da, which one launch for all puts right by itself
+            W = outer_products(da, h, call.h0, call.batch_sizes, False)
+            found["W"] = W.view(H, 4, H).transpose(0, 1).reshape(width, H)
+        if "U" in needed:
+            found["U"] = product_of_rows(dx.flatten(0, -2), input.flatten(0, -2))
+        return found
+    products = []
+    if "W" in needed:
+        found["W"] = own = h.new_empty(width, H)
+        products.append(RowProduct(da, h, own, (width, H), (width, H), call.h0, gates=4))
+    if U is not None and "U" in needed:
+        found["U"] = own = h.new_empty(U.shape)
+        sizes = (width, input.shape[-1])
+        products.append(RowProduct(dx, readable(input), own, sizes, sizes))
+    if products:
+        row_products(h.device.index, N, products, None, None, (0, 0), len(call.h0))
+    return found
 
 
 def _window_steps(call: LstmCall) -> int:
@@ -156,23 +204,25 @@ def _kernel(call: LstmCall, source: str) -> Kernel:
     layout = best_batch_layout(H, B, K, chip(device))
     if layout is None:
         raise NotImplementedError(f"expected a size that refusal() accepts, for {source}")
-    flags = {
-        **{
-            f"NORM_{name}": site is not None for name, site in zip("XHC", call.sites(), strict=True)
-        },
-        "GIVEN": any(site is not None and site.given is not None for site in call.sites()),
-        "WINDOWED": K > 1,
-        "PACKED": call.batch_sizes is not None,
-    }
-    options = [(f"bool {name}", str(flag).lower()) for name, flag in flags.items()]
-    options.append(("float EPS", f"{float(call.eps)!r}f"))
-    return _compiled(source, layout, layout.memory(K), (*options,), device)
+    given = any(site is not None and site.given is not None for site in call.sites())
+    norms = (site is not None for site in call.sites())
+    flags = (*norms, given, K > 1, call.batch_sizes is not None)
+    return _compiled(source, layout, K, flags, call.eps, device)
 
 
 @functools.cache
 def _compiled(
-    source: str, layout: BatchLayout, memory: int, options: Options, device: int
+    source: str, layout: BatchLayout, K: int, flags: tuple[bool, ...], eps: float, device: int
 ) -> Kernel:
+    options = [(f"bool {name}", str(flag).lower()) for name, flag in zip(FLAGS, flags, strict=True)]
+    options.append(("float EPS", f"{float(eps)!r}f"))
+    share = layout.forward if source == "lstm_batch_forward" else layout.backward
+    sizes, memory = layout.sizes(share, (*options,)), layout.memory(K)
+    threads, blocks, team = layout.block(share), layout.blocks(share), share.team
     with on(device):
-        sizes = layout.sizes(options)
-        return Kernel(source, sizes, layout.threads, layout.blocks, memory, together=True)
+        kernel = Kernel(source, sizes, threads, blocks, memory, together=True, cluster=team)
+        if team > 1 and kernel.resident_clusters() * team < blocks:
+            # how many clusters run at a time is known only now; without clusters all blocks run
+            alone = replace(layout, backward=share._replace(team=1))
+            return _compiled(source, alone, K, flags, eps, device)
+        return kernel

@@ -1,12 +1,14 @@
 """How an LSTM whose statistics join the rows of the batch is laid out over blocks."""
 
 import functools
+import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cayley.kernels.cuda.runtime.blocks import Options, option_lines
-from cayley.kernels.cuda.runtime.chip import RESERVED, Chip
+from cayley.kernels.cuda.runtime.chip import RESERVED, Chip, registers
 from cayley.kernels.cuda.runtime.nvrtc import constants
 
 __all__ = ["BatchLayout", "Share", "best_batch_layout"]
@@ -15,9 +17,23 @@ LANES, GATES = 32, 4
 FEATURES = 2 * GATES + 1  # normalised features of a unit
 THREADS = 512
 KEPT = 32  # the most weights that a lane has in registers
+KEPT_APART = 64  # where it has nothing else to do
+SEEN_APART = 48  # the most numbers that it then reads at a time, as in src/lstm_batch.cuh
 MOST_SUMS = 32  # the most sums of a lane
 MOST_PARTS = 4  # the most warps of a unit, since each reads the sums of all
 MOST_ITEMS = 8  # the most rows of a lane
+OTHERS = 36  # registers of a lane for anything else
+MOST_MEMBERS = 256  # the most other threads beside those of a product that has its own
+MOST_TEAM = 8  # the most blocks that share a product
+MANY_ROWS = 64  # with more, threads of its own pay forward too, and backward the largest team
+
+# cycles, for products with warps of their own
+TRIP = 1000  # to memory, for all that is read at a time
+BYTES = 64  # that a multiprocessor reads in one of them
+WAVES = 4  # to read a vector of each lane from shared memory
+LAST_LEVEL = 100  # for sums over all lanes of a warp
+SENDING = 250  # for products that go to other blocks
+MARGIN = 50  # less makes no difference
 
 
 class Share(NamedTuple):
@@ -26,10 +42,23 @@ class Share(NamedTuple):
     Attributes:
         splits: The number of lanes that share a row; a power of 2.
         rows: The number of rows of the batch that a lane multiplies at a time; a power of 2.
+        workers: The number of threads that do nothing else; 0 if there are none, and all threads
+            multiply.
+        team: The number of blocks, a cluster, that share the rows of their products.
     """
 
     splits: int
     rows: int
+    workers: int = 0
+    team: int = 1
+
+
+class Factors(NamedTuple):
+    """The size of a product: from inputs, of which ``width`` are read at a time, to outputs."""
+
+    inputs: int
+    outputs: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +70,7 @@ class BatchLayout:
     Attributes:
         H: The number of units.
         units: The number of units of a block, a power of 2.
-        threads: The number of threads of a block.
+        threads: The number of threads of a block whose product has no threads of its own.
         parts: The number of warps of a unit.
         items: The number of rows of a lane in these warps.
         forward: How threads share the product with the states.
@@ -57,38 +86,51 @@ class BatchLayout:
     backward: Share
 
     @property
-    def blocks(self) -> int:
-        """The number of blocks."""
-        return -(-self.H // self.units)
+    def members(self) -> int:
+        """The number of threads of a block that have rows of a unit."""
+        return LANES * self.parts * self.units
 
     @property
-    def vector(self) -> int:
-        """The number of states that a lane reads at a time; rows of states are contiguous."""
-        return math.gcd(self.H, 4)
+    def of_states(self) -> Factors:
+        """The product with the states, whose rows are contiguous."""
+        return Factors(self.H, GATES * self.units, math.gcd(self.H, 4))
+
+    @property
+    def of_gates(self) -> Factors:
+        """The product with the gradients of the gates."""
+        return Factors(GATES * self.H, self.units, 4)
+
+    def blocks(self, share: Share) -> int:
+        """The number of blocks, of which with a team the last may have nothing to do."""
+        return -(-self.H // (self.units * share.team)) * share.team
+
+    def block(self, share: Share) -> int:
+        """The number of threads of a block."""
+        return self.members + share.workers if share.workers else self.threads
 
     def memory(self, K: int) -> int:
         """Bytes of shared memory for windows of K steps, enough for both directions."""
-        forward = self._product(self.H, GATES * self.units, self.forward.splits * self.vector)
-        backward = self._product(GATES * self.H, self.units, self.backward.splits * 4)
-        sums = 2 * (self.threads // LANES) * 3 * GATES
+        products = (self.forward, self.of_states), (self.backward, self.of_gates)
+        sums = 2 * (max(self.block(share) for share, _ in products) // LANES) * 3 * GATES
         parameters = 3 * FEATURES * self.units
         windows = self.units * FEATURES * (3 * (K - 1) + 4)
-        return 4 * (max(forward, backward) + sums + parameters + windows)
+        return 4 * (max(self._product(*each) for each in products) + sums + parameters + windows)
 
-    def _product(self, inputs: int, outputs: int, step: int) -> int:
+    def _product(self, share: Share, factors: Factors) -> int:
         """The number of floats of a product: its weights, and its results for all rows."""
-        return outputs * (-(-inputs // step) * step + LANES * self.parts * self.items + 4)
-
-    def sizes(self, options: Options) -> str:
-        """The header ``sizes.cuh``."""
-        names = ("units", "threads", "parts", "items", "vector")
-        numbers = {name.upper(): getattr(self, name) for name in names}
-        tables = "".join(
-            f"constexpr int {name.upper()}[] = "
-            f"{{{getattr(self.forward, name)}, {getattr(self.backward, name)}}};\n"
-            for name in Share._fields
+        weights = share.team * factors.outputs * _chunks(share, factors)
+        results = factors.outputs * (LANES * self.parts * self.items + 4)
+        return weights * share.splits * factors.width + (
+            2 * results + 4 if share.workers else results
         )
-        return constants(H=self.H, **numbers) + tables + option_lines(options)
+
+    def sizes(self, share: Share, options: Options) -> str:
+        """The header ``sizes.cuh`` of one direction."""
+        numbers = {name.upper(): getattr(self, name) for name in ("units", "parts", "items")}
+        numbers |= {"SPLITS": share.splits, "ROWS": share.rows, "TEAM": share.team}
+        numbers |= {"THREADS": self.block(share), "VECTOR": self.of_states.width}
+        apart = ("bool APART", str(share.workers > 0).lower())
+        return constants(H=self.H, **numbers) + option_lines((apart, *options))
 
 
 @functools.cache
@@ -103,34 +145,129 @@ def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
 
     Example:
         >>> layout = best_batch_layout(60, 128, 1, Chip(132, 232448, 16))
-        >>> layout.blocks, layout.parts, layout.items
-        (60, 4, 1)
+        >>> layout.parts, layout.items
+        (4, 1)
+        >>> layout.forward
+        Share(splits=8, rows=2, workers=512, team=1)
+        >>> layout.backward
+        Share(splits=32, rows=2, workers=256, team=8)
     """
     for units in (1, 2, 4, 8) if chip.together else ():
         parts = 1
         while parts < MOST_PARTS and LANES * parts < B and 2 * parts * units * LANES <= THREADS:
             parts *= 2
         items = -(-B // (LANES * parts))
-        shares = _forward_share(H, B, units), Share(32, _rows(B, 32, units))
-        layout = BatchLayout(H, units, THREADS, parts, items, *shares)
-        fits = layout.memory(K) <= chip.memory - RESERVED
-        if layout.blocks <= chip.processors and items <= MOST_ITEMS and fits:
-            return layout
+        shares = _forward_share(H, B, units), Share(LANES, _rows(B, LANES, units, THREADS))
+        plain = BatchLayout(H, units, THREADS, parts, items, *shares)
+        if -(-H // units) > chip.processors or items > MOST_ITEMS:
+            continue
+        for layout in (_apart(plain, B, chip), plain):
+            if layout.memory(K) <= chip.memory - RESERVED:
+                return layout
     return None
+
+
+def _apart(layout: BatchLayout, B: int, chip: Chip) -> BatchLayout:
+    """The layout with products that have warps of their own, where that pays."""
+    if chip.cluster == 1 or layout.members > MOST_MEMBERS:
+        return layout
+    blocks = -(-layout.H // layout.units)
+    teams = [
+        team
+        for team in (1, 2, 4, MOST_TEAM)
+        if team == 1 or (team <= chip.cluster and -(-blocks // team) <= chip.resident(team))
+    ]
+    # the other threads need registers for their rows, and more of them on the way back
+    few = (256, THREADS - layout.members) if layout.items == 1 else (256,)
+    many = (512, *few) if layout.items == 1 else few
+    of_gates, of_states = layout.of_gates, layout.of_states
+    # half a warp a row, or a team of eight, pays only with weights in registers
+    back = _cheapest(
+        *(layout, of_gates, B),
+        (
+            share
+            for share in _shares(teams, few, (16, 32))
+            if _weights(share, of_gates) or (share.splits == LANES and share.team < MOST_TEAM)
+            if share.team < MOST_TEAM or B > MANY_ROWS
+        ),
+    )
+    layout = replace(layout, backward=back or layout.backward)
+    if B > MANY_ROWS:
+        own = _cheapest(layout, of_states, B, _shares((1,), many, (8, 16, 32)))
+        layout = replace(layout, forward=own or layout.forward)
+    return layout
+
+
+def _shares(teams: Iterable[int], workers: Iterable[int], splits: Iterable[int]) -> Iterator[Share]:
+    for team, threads, lanes, rows in itertools.product(teams, workers, splits, (1, 2, 4)):
+        yield Share(lanes, rows, threads, team)
+
+
+def _cheapest(
+    layout: BatchLayout, factors: Factors, B: int, shares: Iterable[Share]
+) -> Share | None:
+    """The first share of about the least cost; None if registers suffice for none."""
+    possible = (share for share in shares if _has_room(layout, share, factors))
+    return min(possible, key=lambda share: round(_cost(share, factors, B) / MARGIN), default=None)
+
+
+def _has_room(layout: BatchLayout, share: Share, factors: Factors) -> bool:
+    """Whether the registers of a lane hold its sums, what it reads, and weights that it keeps."""
+    seen = share.rows * factors.width * min(_chunks(share, factors), _ahead(share, factors))
+    sums = share.rows * factors.outputs * share.team
+    own = seen + sums + _weights(share, factors) + OTHERS
+    return sums <= MOST_SUMS and own <= registers(layout.block(share))
+
+
+def _weights(share: Share, factors: Factors) -> int:
+    """The number of weights that a lane keeps in registers; 0 if they are in shared memory."""
+    chunks = _chunks(share, factors)
+    weights = chunks * factors.outputs * share.team * factors.width
+    return weights if chunks <= _ahead(share, factors) and weights <= KEPT_APART else 0
+
+
+def _ahead(share: Share, factors: Factors) -> int:
+    """The most vectors of each row that a lane reads at a time."""
+    return max(1, SEEN_APART // (share.rows * factors.width))
+
+
+def _cost(share: Share, factors: Factors, B: int) -> float:
+    """About how many cycles a product of B rows takes, apart from its multiplications.
+
+    These are the same for all shares. What a lane reads at a time costs a trip.
+    """
+    lanes, rows, workers, team = share
+    warps, outputs, chunks = workers // LANES, factors.outputs * team, _chunks(share, factors)
+    own = -(-B // team)
+    turns = -(-own // (workers // lanes * rows))
+    trips = turns * -(-chunks // _ahead(share, factors))
+    kept = _weights(share, factors) > 0
+    return (
+        own * factors.inputs * 4 / BYTES
+        + TRIP * trips
+        + (0 if kept else WAVES * warps * turns * chunks * outputs)
+        + warps * turns * rows * outputs
+        + (LAST_LEVEL if lanes == LANES else 0)
+        + (SENDING if team > 1 else 0)
+    )
+
+
+def _chunks(share: Share, factors: Factors) -> int:
+    """The number of vectors of a lane."""
+    return -(-factors.inputs // (share.splits * factors.width))
 
 
 def _forward_share(H: int, B: int, units: int) -> Share:
     """The fewest lanes per row whose registers hold the weights, since sums over lanes are slow."""
-    outputs, vector = GATES * units, math.gcd(H, 4)
-    splits = 8
+    outputs, vector, splits = GATES * units, math.gcd(H, 4), 8
     while splits < LANES and -(-H // (splits * vector)) * vector * outputs > KEPT:
         splits *= 2
-    return Share(splits, _rows(B, splits, outputs))
+    return Share(splits, _rows(B, splits, outputs, THREADS))
 
 
-def _rows(B: int, splits: int, outputs: int) -> int:
+def _rows(B: int, splits: int, outputs: int, threads: int) -> int:
     """The rows of a lane at a time: enough for the whole batch at once, but at most four."""
     rows = 1
-    while rows < 4 and THREADS // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
+    while rows < 4 and threads // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
         rows *= 2
     return rows

@@ -1,8 +1,8 @@
 """The LSTM on CUDA kernels as one autograd node, which includes the product with the input.
 
 For up to a few hundred steps, a GPU waits for Python, so this does as little as possible in Python.
-Everything else goes through the operator: tracers, autocast, statistics over the batch, given
-statistics and those of a past, and what the kernels refuse.
+Everything else goes through the operator: tracers, autocast, given statistics and those of a past,
+and what the kernels refuse.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ def refusal(call: LstmCall, c: Tensor | None) -> str | None:
     """Why :func:`lstm_node` cannot run a call; None if it can.
 
     Arguments:
-        call: The call, which here may have both normalisations and U. Statistics are those of each
-            sequence alone.
+        call: The call, which here may have both normalisations and U. No statistics are given, or
+            those of a past.
         c: The bias added to U x.
     """
     if not call.x.is_cuda or backend_in_force() not in ("auto", "cuda"):
@@ -50,7 +50,8 @@ def lstm_node(
         operator: The LSTM as an operator, for gradients that are traced or differentiated again.
 
     Returns:
-        The states, and the reference that each normalisation subtracts from its means, (B, 1).
+        The states, and the reference that each normalisation subtracts from its means, (B, 1), or
+        over the batch (1, F).
     """
     inputs = [call.x, call.h0, call.c0, call.W, call.b, call.U, c]
     for site in call.sites():
@@ -91,6 +92,7 @@ class _Inputs(NamedTuple):
             U=self.U,
             batch_sizes=run.batch_sizes,
             window=run.window,
+            over_batch=run.over_batch,
             eps=run.eps,
         )
 
@@ -105,6 +107,7 @@ class _Run:
     def __init__(self, call: LstmCall, operator: Operator[LstmCall, LstmStates]) -> None:
         self.operator, self.backend = operator, backend_in_force()
         self.batch_sizes, self.window, self.eps = call.batch_sizes, call.window, call.eps
+        self.over_batch = call.over_batch
 
 
 class _Found:

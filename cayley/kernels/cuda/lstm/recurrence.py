@@ -68,8 +68,6 @@ def refusal(
 def lstm(call: LstmCall) -> LstmStates:
     """The states, cells and statistics of a call."""
     contribution = project_on_cuda(call.x, call.U, None)
-    if batch.joins_rows(call):
-        return batch.batch_lstm(call, contribution)
     h, c, kept, *statistics = contributed_lstm(call, contribution)[0]
     # the results of an operator have to be different tensors
     statistics = (values if values.dim() > 1 else values.new_empty(0) for values in statistics)
@@ -88,9 +86,12 @@ def contributed_lstm(
             of using those of the call.
 
     Returns:
-        The states, and the derived references, each (B, 1). They are 0 where none is needed: for
-        what is not normalised, for recurrent products without a window, and for cells.
+        The states, and the derived references, each (B, 1), or over the batch (1, F). They are 0
+        where none is needed: for what is not normalised, for recurrent products without a window,
+        and for cells.
     """
+    if batch.joins_rows(call):
+        return batch.batch_lstm(call, contribution, derive=derive)
     K = _window_steps(call)
     x, h0, c0, W, b, weights = _contiguous(
         *(contribution, call.h0, call.c0, call.W, call.b, call.weights)

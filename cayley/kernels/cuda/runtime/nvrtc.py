@@ -35,6 +35,7 @@ OPTIONS = ("--std=c++17", "--device-as-default-execution-space")
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
 COOPERATIVE_LAUNCH = 95
+COOPERATIVE = 2
 CLUSTER_DIMENSION = 4
 RELAXED_CAPTURE = 2
 PORTABLE_CLUSTER = 8
@@ -141,6 +142,7 @@ class Kernel:
         memory: The bytes of shared memory of a block.
         together: Whether blocks outside of clusters wait for each other, so that all of them have
             to run at the same time.
+        cluster: The number of blocks of a cluster, if the blocks of a larger group are together.
     """
 
     def __init__(
@@ -151,8 +153,10 @@ class Kernel:
         blocks: int,
         memory: int,
         together: bool = False,
+        cluster: int = 1,
     ) -> None:
         self.threads, self.blocks, self.memory, self.together = threads, blocks, memory, together
+        self.cluster = cluster
         self.device = torch.cuda.current_device()
         major, minor = torch.cuda.get_device_capability()
         cubin = compile_source(source, sizes, f"sm_{major}{minor}")
@@ -176,9 +180,10 @@ class Kernel:
 
     def resident_clusters(self) -> int:
         """How many clusters the device can run at a time."""
-        attribute = _Attribute(CLUSTER_DIMENSION, 0, self.blocks, 1, 1)
+        blocks = self.cluster if self.cluster > 1 else self.blocks
+        attribute = _Attribute(CLUSTER_DIMENSION, 0, blocks, 1, 1)
         launch = _Launch(
-            *(self.blocks, 1, 1, self.threads, 1, 1, self.memory),
+            *(blocks, 1, 1, self.threads, 1, 1, self.memory),
             attributes=ctypes.pointer(attribute),
             count=1,
         )
@@ -209,11 +214,27 @@ class Kernel:
             self._stream(),
             _thread.pointers,
         )
-        if self.together:
+        if self.cluster > 1:
+            self._launch_in_clusters(clusters * self.blocks)
+        elif self.together:
             # an error if they cannot all run, and no blocks of other kernels in between
             _check(library().cuLaunchCooperativeKernel(*launch))
         else:
             _check(library().cuLaunchKernel(*launch, None))
+
+    def _launch_in_clusters(self, blocks: int) -> None:
+        """All blocks together, by the arguments that the thread keeps."""
+        attributes = (_Attribute * 2)(
+            _Attribute(COOPERATIVE, 0, 1), _Attribute(CLUSTER_DIMENSION, 0, self.cluster, 1, 1)
+        )
+        launch = _Launch(
+            *(blocks, 1, 1, self.threads, 1, 1, self.memory, self._stream()),
+            attributes=ctypes.cast(attributes, ctypes.POINTER(_Attribute)),
+            count=2,
+        )
+        _check(
+            library().cuLaunchKernelEx(ctypes.byref(launch), self._function, _thread.pointers, None)
+        )
 
     def _stream(self) -> ctypes.c_void_p:
         # torch.cuda.current_stream makes an object, which takes ten times as long

@@ -32,6 +32,8 @@ class RowProduct(NamedTuple):
         widths: The number of elements from one row to the next, for a and b.
         shape: F and G, the number of elements of a row that count, for a and b.
         first: Rows to put before b; as many of its last rows are left out.
+        gates: The number of gates of a unit, if they are side by side in a; in the sum, all units
+            of a gate are.
     """
 
     a: Array
@@ -40,18 +42,19 @@ class RowProduct(NamedTuple):
     widths: tuple[int, int]
     shape: tuple[int, int]
     first: Tensor | None = None
+    gates: int = 1
 
 
 def row_products(
     device: int,
     rows: int,
     products: Sequence[RowProduct],
-    summed: Array,
-    total: Tensor,
+    summed: Array | None,
+    total: Tensor | None,
     shape: tuple[int, int],
     B: int,
 ) -> None:
-    """Compute up to three products, and the sum over the rows of another array.
+    """Compute up to three products, and the sum over the rows of another array, if there is one.
 
     Arguments:
         device: The number of the device.
@@ -64,10 +67,10 @@ def row_products(
     """
     arguments: list[Array | None] = []
     squares = 0
-    for a, b, sum, widths, (F, G), first in products:
-        arguments += [a, b, first, sum, *widths, F, G]
+    for a, b, sum, widths, (F, G), first, gates in products:
+        arguments += [a, b, first, sum, *widths, F, G, gates]
         squares += -(-F // SIDE) * -(-G // SIDE)
-    arguments += [None, None, None, None, 0, 0, 0, 0] * (MOST - len(products))
+    arguments += [None, None, None, None, 0, 0, 0, 0, 1] * (MOST - len(products))
     clusters = squares + -(-shape[1] // SIDE)
     _kernel(device)(clusters, *arguments, summed, total, *shape, rows, B)
 

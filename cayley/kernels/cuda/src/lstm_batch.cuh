@@ -5,14 +5,16 @@
 // same time.
 //
 // A step has two parts. In the first, SPLITS lanes share the product of a row with the weights of
-// the block, and THREADS / SPLITS such groups take ROWS rows each at a time. In the second, PARTS
-// warps share a unit, and every lane has ITEMS rows of it.
+// the block, and groups of so many lanes take ROWS rows each at a time. In the second, PARTS warps
+// share a unit, and every lane has ITEMS rows of it. With APART, each part has warps of its own:
+// those of the second store what they have found and read what they will need while those of the
+// first already wait for the other blocks. On the way back, TEAM blocks, a cluster, also share the
+// products of all their units: each has some of the rows, so that it reads no others.
 //
-// sizes.cuh, which batch_layout.py writes, defines these, of which SPLITS and ROWS are those of the
-// two directions; H, the number of all units, and VECTOR, the states that a lane reads at a time;
-// NORM_X, NORM_H and NORM_C, which of the normalisations there are; GIVEN, whether their statistics
-// are given; WINDOWED, whether they are those of K > 1 steps; EPS; and PACKED, which steps.cuh
-// explains.
+// sizes.cuh, which batch_layout.py writes for each of the two directions, defines these; H, the
+// number of all units, and VECTOR, the states that a lane reads at a time; NORM_X, NORM_H and
+// NORM_C, which of the normalisations there are; GIVEN, whether their statistics are given;
+// WINDOWED, whether they are those of K > 1 steps; EPS; and PACKED, which steps.cuh explains.
 #pragma once
 
 #include "lstm_gates.cuh"
@@ -27,8 +29,20 @@ enum First { OF_X = 0, OF_H = GATES, OF_C = 2 * GATES };
 
 constexpr int WARPS = THREADS / 32;
 constexpr int STRIDE = 32 * PARTS * ITEMS + 4;  // from a product to the next one of a row
+constexpr int MEMBERS = 32 * UNITS * PARTS;     // threads of the second part
+constexpr int WORKERS = APART ? THREADS - MEMBERS : THREADS;  // those of the first, which are last
 
-static_assert(THREADS % (32 * PARTS) == 0 && UNITS * PARTS * 32 <= THREADS);
+static_assert(THREADS % 32 == 0 && MEMBERS <= THREADS && WORKERS > 0 && (APART || TEAM == 1));
+
+__device__ inline bool is_worker() { return threadIdx.x >= THREADS - WORKERS; }
+
+// All threads that take part in the second part.
+__device__ inline void sync_members() {
+  if constexpr (APART)
+    machine::sync<MEMBERS>();
+  else
+    __syncthreads();
+}
 
 // What a thread is for in the second part of a step.
 struct Member {
@@ -49,6 +63,15 @@ struct Member {
   __device__ bool has(int item, int rows) const { return here && row(item) < rows; }
 };
 
+// Members tell the workers of their block that its results of a step are on their way: those of the
+// other blocks are about to come, and looking for them before would only be in the way. All of them
+// do, so that none, not even a warp without rows, is ever two steps behind the products.
+__device__ inline void tell_workers() {
+  if constexpr (APART) machine::signal<THREADS>();
+}
+
+__device__ inline void wait_for_members() { machine::await_signal<THREADS>(); }
+
 // The number of rows that a part has, of so many.
 __device__ inline int rows_of_part(int part, int rows) {
   int count = 0;
@@ -58,6 +81,12 @@ __device__ inline int rows_of_part(int part, int rows) {
     count += left < 0 ? 0 : left < 32 ? left : 32;
   }
   return count;
+}
+
+// 1/n to the last digit or almost, and 1 for 1.
+__device__ inline float inverse_of(int count) {
+  const float n = count, near = machine::inverse(n);
+  return fmaf(near, fmaf(-n, near, 1.0f), near);
 }
 
 // Adds up the first LEFT values over LANES neighbouring lanes. At every level a lane hands half of
@@ -84,11 +113,11 @@ __device__ inline int scatter_sums(float (&values)[COUNT]) {
 }
 
 // The product of weights with numbers of all blocks. The weights are in shared memory, or if a lane
-// has at most REGISTERS of them there. DIRECTION is 0 for the way forward and 1 for that back.
-template <int DIRECTION, int INPUTS, int OUTPUTS, int WIDTH, int REGISTERS>
+// has at most REGISTERS of them there.
+template <int INPUTS, int OUTPUTS, int WIDTH, int REGISTERS>
 struct Product {
-  static constexpr int LANES = SPLITS[DIRECTION], TURN = ROWS[DIRECTION];
-  static constexpr int GROUPS = THREADS / LANES;
+  static constexpr int LANES = SPLITS, TURN = ROWS;
+  static constexpr int GROUPS = WORKERS / LANES;
   static constexpr int STEP = LANES * WIDTH;
   static constexpr int CHUNKS = (INPUTS + STEP - 1) / STEP;
   static constexpr int FLOATS = CHUNKS * OUTPUTS * STEP;
@@ -96,7 +125,8 @@ struct Product {
   static constexpr int VALUES = SUMS > LANES ? SUMS / LANES : 1;  // that a lane ends with
   static constexpr int REPLICAS = SUMS < LANES ? LANES / SUMS : 1;
   // chunks that are on their way at a time
-  static constexpr int ROOM = 32 / (TURN * WIDTH) < 1 ? 1 : 32 / (TURN * WIDTH);
+  static constexpr int SEEN = APART ? 48 : 32;  // the most numbers of these
+  static constexpr int ROOM = SEEN / (TURN * WIDTH) < 1 ? 1 : SEEN / (TURN * WIDTH);
   static constexpr int AHEAD = ROOM < CHUNKS ? ROOM : CHUNKS;
   static constexpr bool KEPT = AHEAD == CHUNKS && CHUNKS * OUTPUTS * WIDTH <= REGISTERS;
 
@@ -124,12 +154,14 @@ struct Product {
     }
   }
 
-  // Of the rows of an array (rows, INPUTS), into (OUTPUTS, STRIDE); what is missing is waited for,
-  // if any can be.
-  __device__ void multiply(const float* array, int rows, bool waits, float* products) const {
-    const int split = threadIdx.x % LANES, group = threadIdx.x / LANES;
+  // Of the rows of an array (·, INPUTS) from one to another, each to be taken by
+  // deliver(output, row, product); what is missing is waited for, if any can be.
+  template <class Deliver>
+  __device__ void multiply(const float* array, int begin, int rows, bool waits,
+                           Deliver deliver) const {
+    const int split = threadIdx.x % LANES, group = (threadIdx.x - (THREADS - WORKERS)) / LANES;
 #pragma unroll 1
-    for (int base = group; base - group < rows; base += GROUPS * TURN) {
+    for (int base = begin + group; base - group < rows; base += GROUPS * TURN) {
       float sums[SUMS] = {};
 #pragma unroll 1
       for (int first = 0; first < CHUNKS; first += AHEAD) {
@@ -191,14 +223,88 @@ struct Product {
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
           const int row = base + (own + i) / OUTPUTS * GROUPS;
-          if (row < rows) products[(own + i) % OUTPUTS * STRIDE + row] = sums[i];
+          if (row < rows) deliver((own + i) % OUTPUTS, row, sums[i]);
         }
     }
-    __syncthreads();
   }
 };
 
-// Sums over the rows of a unit, to all its threads. All threads of the block take part.
+// The products of a step, (OUTPUTS, STRIDE), between its two parts. With APART there are two places
+// for them, in turns: who writes the next but one has seen the results of this one. Each has a
+// barrier, at which every warp of workers arrives or, in a team, the bytes of all products.
+template <int OUTPUTS, int SENDERS>
+struct Products {
+  static constexpr int FLOATS = (APART ? 2 : 1) * OUTPUTS * STRIDE + (APART ? 4 : 0);
+
+  float* memory;
+  const float* current;  // those that a member reads
+  int step = 0;          // of the next ones
+
+  __device__ explicit Products(float* memory) : memory(memory), current(memory) {}
+
+  // By all threads, before a barrier of the block.
+  __device__ void init() const {
+    if constexpr (APART) {
+      if (threadIdx.x < 2)
+        machine::init_barrier(barrier(threadIdx.x), SENDERS > 1 ? 1 : WORKERS / 32);
+      machine::publish_barriers();
+      if constexpr (SENDERS > 1) machine::cluster_barrier();
+    }
+  }
+
+  __device__ float at(int output, int row) const { return current[output * STRIDE + row]; }
+
+  // By workers: from the rows of a step to its products.
+  template <class Product>
+  __device__ void compute(const Product& product, const float* array, int rows, bool waits) {
+    if constexpr (SENDERS > 1) {
+      const unsigned first = machine::rank_in_cluster() - blockIdx.x % SENDERS;
+      const unsigned to = machine::address(place()), told = barrier(step % 2);
+      const int share = (rows + SENDERS - 1) / SENDERS, begin = blockIdx.x % SENDERS * share;
+      const int end = begin + share < rows ? begin + share : rows;
+      product.multiply(array, begin, end, waits, [&](int output, int row, float value) {
+        const unsigned rank = first + output / OUTPUTS;
+        machine::send(
+            machine::address_in(to + 4 * (output % OUTPUTS * STRIDE + row), rank), value,
+            machine::address_in(told, rank));
+      });
+      ++step;
+    } else {
+      // a warp without rows does not arrive a second time before all others have
+      if (APART && step >= 2) machine::wait(barrier(step % 2), step / 2 % 2 ^ 1);
+      float* const products = place();
+      product.multiply(array, 0, rows, waits, [&](int output, int row, float value) {
+        products[output * STRIDE + row] = value;
+      });
+      if constexpr (APART) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) machine::arrive(barrier(step % 2));
+        ++step;
+      } else {
+        __syncthreads();
+      }
+    }
+  }
+
+  // By members: the next ones, of so many rows.
+  __device__ void take(int rows) {
+    if constexpr (APART) {
+      if constexpr (SENDERS > 1)
+        machine::arrive_if(threadIdx.x == 0, barrier(step % 2), 4 * OUTPUTS * rows);
+      machine::wait(barrier(step % 2), step / 2 % 2);
+      current = place();
+      ++step;
+    }
+  }
+
+ private:
+  __device__ float* place() const { return memory + (APART ? step % 2 * OUTPUTS * STRIDE : 0); }
+  __device__ unsigned barrier(int number) const {
+    return machine::address(memory + 2 * OUTPUTS * STRIDE + 2 * number);
+  }
+};
+
+// Sums over the rows of a unit, to all its threads. All members take part.
 struct RowSums {
   static constexpr int WIDTH = 3 * GATES;
   static constexpr int FLOATS = 2 * WARPS * WIDTH;
@@ -240,7 +346,7 @@ struct RowSums {
     } else {
       if (member.here && member.lane % EACH == 0)
         now()[member.warp * WIDTH + member.lane / EACH] = own;
-      __syncthreads();
+      sync_members();
       if (member.here) {
         own = 0;
 #pragma unroll
@@ -259,11 +365,38 @@ struct RowSums {
     return own;
   }
 
-  // Mean and variance of each of VALUES features, of the first rows.
+  // Mean and variance of each of VALUES features, of the first rows, from sums of the values less a
+  // shift that all threads of the unit know, one of the values: a large mean does not hide a small
+  // variance.
+  template <int VALUES>
+  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES],
+                          const float (&shift)[VALUES], int rows, float (&m)[VALUES],
+                          float (&v)[VALUES]) {
+    float total[2 * VALUES] = {};
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+      if (member.has(item, rows))
+#pragma unroll
+        for (int i = 0; i < VALUES; ++i) {
+          const float d = a[item][i] - shift[i];
+          total[i] += d;
+          total[VALUES + i] = fmaf(d, d, total[VALUES + i]);
+        }
+    sum(member, total);
+    const float share = __fdividef(1, rows);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      const float offset = share * total[i];
+      m[i] = shift[i] + offset;
+      v[i] = fmaf(share, total[VALUES + i], -offset * offset);
+    }
+  }
+
+  // The same, where each warp only knows its own values.
   template <int VALUES>
   __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
                           float (&m)[VALUES], float (&v)[VALUES]) {
-    // by a shift to one of the values of the warp: a large mean does not hide a small variance
+    // by a shift to one of those
     constexpr int COUNT = 2 * VALUES, EACH = 32 / COUNT;
     float shift[VALUES], sums[COUNT] = {};
     if (member.here) {
@@ -297,7 +430,7 @@ struct RowSums {
 #pragma unroll
           for (int i = 0; i < VALUES; ++i) mine[COUNT + i] = shift[i];
       }
-      __syncthreads();
+      sync_members();
       if (member.here) {
         float base[VALUES], first[VALUES] = {}, second[VALUES] = {};
 #pragma unroll

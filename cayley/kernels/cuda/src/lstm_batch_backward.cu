@@ -3,7 +3,7 @@
 // side, so that they travel together.
 #include "lstm_batch.cuh"
 
-using Back = Product<1, GATES * H, UNITS, 4, 16>;
+using Back = Product<GATES * H, TEAM * UNITS, 4, APART ? 64 : 16>;
 
 // The statistics of the unit that a step reads: m, mean and scale of every feature.
 constexpr int STATISTICS = 3 * FEATURES;
@@ -20,8 +20,9 @@ struct NormBack : Parameters<FIRST, VALUES> {
   const float* external;  // (4, T, WIDTH)
   float m[VALUES], mean[VALUES], scale[VALUES];
   float p[VALUES], q[VALUES];  // each divided by that number
-  // what pull() needs
-  float dm[VALUES], dv[VALUES], inverse[VALUES], offset[VALUES];
+  // what pull() needs: the mean of d, so that nothing is left where a row is alone, and what comes
+  // beside it, slope z + rest
+  float middle[VALUES], slope[VALUES], rest[VALUES];
 
   float parameters = 0;  // the gradient of β, or of γ, that a lane has
   float common = 0;      // that of what is added to all values, of every 8th lane
@@ -62,41 +63,42 @@ struct NormBack : Parameters<FIRST, VALUES> {
         }
     parameters += sums.sum(member, total);
     if (GIVEN || !member.here) return;
-    const float part = __fdividef(1, rows);
+    const float part = inverse_of(rows);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
-      const float factor = Base::gamma(i) * scale[i];
-      const float S1 = factor * total[i], S2 = factor * total[VALUES + i];
-      dm[i] = -part * S1;
-      dv[i] = -0.5f * part * scale[i] * S2;
-      inverse[i] = __fdividef(1, scale[i]);
-      offset[i] = 0;
+      const float factor = Base::gamma(i) * scale[i], S2 = factor * total[VALUES + i];
+      middle[i] = (WINDOWED ? share : part) * total[i];
+      float dm = 0, dv = -0.5f * part * scale[i] * S2, offset = 0;
       if constexpr (WINDOWED) {
         const float* const after = window.total(FIRST + i);
-        p[i] = -share * S1;
+        p[i] = -factor * middle[i];
         q[i] = -0.5f * share * scale[i] * S2;
-        dv[i] = after[1] + q[i];
-        dm[i] = after[0] + p[i] + 2 * (dv[i] * m[i] - fmaf(q[i], mean[i], after[2]));
-        offset[i] = mean[i] - m[i];
+        dv = after[1] + q[i];
+        dm = after[0] + 2 * (dv * m[i] - fmaf(q[i], mean[i], after[2]));
+        offset = mean[i] - m[i];
       }
       if (external) {
         const float* const own = external + (long long)t * Base::WIDTH + Base::at(i);
-        dm[i] = fmaf(part, own[0], dm[i]);
-        dv[i] = fmaf(part, own[(long long)T * Base::WIDTH], dv[i]);
+        dm = fmaf(part, own[0], dm);
+        dv = fmaf(part, own[(long long)T * Base::WIDTH], dv);
       }
+      // z / scale + mean - m is what is left after the mean of the step is taken away
+      slope[i] = __fdividef(2 * dv, scale[i]);
+      rest[i] = fmaf(2 * dv, offset, dm);
       // the sum of all that pull() gives, since the values less their mean have none
-      if (member.lane / 8 == i) common += fmaf(rows, dm[i], S1);
+      if (member.lane / 8 == i)
+        common += fmaf(rows, dm, factor * fmaf(-middle[i], rows, total[i]));
     }
   }
 
   // The gradient of the value of a row at step t, from d and z.
   __device__ float pull(int i, float d, float z, int t, int T, int row) const {
     float mean, factor = scale[i];
-    if constexpr (GIVEN) Base::read(i, t, T, row, mean, factor);
-    const float G = d * Base::gamma(i) * factor;
-    if constexpr (GIVEN) return G;
-    // z / scale + mean - m is what is left after the mean of the step is taken away
-    return G + fmaf(2 * dv[i], fmaf(z, inverse[i], offset[i]), dm[i]);
+    if constexpr (GIVEN) {
+      Base::read(i, t, T, row, mean, factor);
+      return d * Base::gamma(i) * factor;
+    }
+    return fmaf(Base::gamma(i) * factor, d - middle[i], fmaf(slope[i], z, rest[i]));
   }
 
   // Lets the window begin with step t, by the first warp alone.
@@ -139,11 +141,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 
   Back back;
   back.init(memory, [&](int output, int k) {
-    const int unit = blockIdx.x * UNITS + output;
+    const int unit = blockIdx.x / TEAM * TEAM * UNITS + output;
     return unit < H ? W[(k % GATES * H + k / GATES) * (long long)H + unit] : 0.0f;
   });
-  float* const products = memory += Back::FLOATS;
-  RowSums sums = {memory += UNITS * STRIDE};
+  Products<UNITS, TEAM> products(memory += Back::FLOATS);
+  products.init();
+  RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
   Window window(memory + PARAMETERS, member, K);
 
@@ -174,7 +177,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
   int t_read = T - 1;
   constexpr int READS = 2 * GATES + 3;
   float next[ITEMS][READS] = {}, next_statistic = 0;
-  // What a step needs, a step before it.
+  // What a step needs, two steps before it: loads of one unit of many rows take long to issue, and
+  // should not be in the way of what the other blocks wait for.
   const auto read = [&] {
     const int rows = steps_read.rows;
     const long long now = at_read;
@@ -251,22 +255,30 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 #pragma unroll 1
     for (int t = T < K ? 0 : T - K; t < T; ++t) n += rows_at(t);
 
+  if (APART && is_worker()) {
+    for (int t = T - 1; t >= 0; --t) {
+      wait_for_members();
+      products.compute(back, da + at * GATES * H, steps.rows, true);
+      at += steps.advance();
+    }
+    return;
+  }
   read();
   prepare(T - 1, steps.rows);
+  if (T > 1) read();
   float grad_bias = 0;  // that a lane has
   int rows_after = 0;
-  __syncthreads();  // the weights and the window are there
+  sync_members();  // the weights and the window are there
   for (int t = T - 1; t >= 0; --t) {
     const int rows = steps.rows;
     const float share = WINDOWED ? __fdividef(1, n) : 0.0f;
-    if (t > 0) read();
     float dh[ITEMS] = {}, dc[ITEMS][1] = {};
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
         const int row = member.row(item);
         dh[item] = from_h[item];
-        if (row < rows_after) dh[item] += products[member.slot * STRIDE + row];
+        if (row < rows_after) dh[item] += products.at(member.slot, row);
         dc[item][0] = dh[item] * gates[item][O] * (1 - tanh_c[item] * tanh_c[item]);
       }
     if constexpr (NORM_C) N_c.finish(sums, window, member, dc, z_c, rows, share, t, T);
@@ -298,6 +310,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         }
         machine::publish(da + ((at + row) * H + member.unit) * GATES, own);
       }
+    tell_workers();
     // while it is on its way
     if constexpr (!NORM_H || GIVEN) grad_bias += sums.sum(member, bias);
     if constexpr (NORM_X) N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
@@ -313,7 +326,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     const long long now = at;
     at += steps.advance();
     if constexpr (WINDOWED) {
-      __syncthreads();  // all have read the window
+      sync_members();  // all have read the window
       if (Window::mine(member)) {
         if constexpr (NORM_X) N_x.remember(window, t);
         if constexpr (NORM_H) N_h.remember(window, t);
@@ -322,19 +335,24 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
       n += (t >= K ? rows_at(t - K) : 0) - rows;
     }
     if (t > 0) prepare(t - 1, steps.rows);
-    __syncthreads();  // all have read the products
-    back.multiply(da + now * GATES * H, rows, true, products);
+    if (t > 1) read();
+    if constexpr (!APART) {
+      __syncthreads();  // all have read the products
+      products.compute(back, da + now * GATES * H, rows, true);
+    }
+    products.take(rows);
     rows_after = rows;
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item)
     if (member.has(item, B)) {
       const int row = member.row(item);
-      grad_h0[row * (long long)H + member.unit] = products[member.slot * STRIDE + row];
+      grad_h0[row * (long long)H + member.unit] = products.at(member.slot, row);
       grad_c0[row * (long long)H + member.unit] = carry[item];
     }
   if (!member.here || member.part > 0) return;
-  // β and γ of N_c, N_x and N_h, with every 16th or 4th lane, and b, with every 8th
+  // β and γ of N_c, N_x and N_h, with every 16th or 4th lane, and b and, unless statistics are
+  // given, what is added to all x, with every 8th
   float* out = grad_parameters + member.unit;
   if (member.lane % 16 == 0) out[member.lane / 16 * H] = N_c.parameters;
   out += 2 * H;
@@ -344,4 +362,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
   }
   if (member.lane % 8 == 0)
     out[(4 * GATES + member.lane / 8) * H] = NORM_H && !GIVEN ? N_h.common : grad_bias;
+  if constexpr (!GIVEN && !NORM_X && NORM_H) {
+    // the same as β of N_h
+    if (member.lane % 4 == 0 && member.lane < 16)
+      out[(5 * GATES + member.lane / 4) * H] = N_h.parameters;
+  } else if (!GIVEN && member.lane % 8 == 0) {
+    out[(5 * GATES + member.lane / 8) * H] = NORM_X ? N_x.common : grad_bias;
+  }
 }

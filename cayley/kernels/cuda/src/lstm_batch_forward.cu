@@ -1,8 +1,9 @@
 // All steps of an LSTM whose statistics are those of each unit over the rows, or given. `h` has
-// machine::MISSING everywhere.
+// machine::MISSING everywhere. `derived`, if it is not null, gets references that are then used.
 #include "lstm_batch.cuh"
+#include "references.cuh"
 
-using Recurrent = Product<0, H, GATES * UNITS, VECTOR, 32>;
+using Recurrent = Product<H, GATES * UNITS, VECTOR, APART ? 64 : 32>;
 
 // N of VALUES features of a unit, of which those in the window begin with FIRST.
 template <int FIRST, int VALUES>
@@ -15,10 +16,12 @@ struct Norm : Parameters<FIRST, VALUES> {
   __device__ Norm(float* memory, const Site& site, const Member& member, float* statistics)
       : Base(memory, site, member), out(statistics) {}
 
-  // The statistics of step t, from the values less the reference.
+  // The statistics of a step, from the values less the reference and, if all threads know one of
+  // the values of each feature, these.
+  template <class... Known>
   __device__ void observe(RowSums& sums, const Window& window, const Member& member,
-                          const float (&a)[ITEMS][VALUES], int rows, int t, int T) {
-    sums.moments(member, a, rows, m, v);
+                          const float (&a)[ITEMS][VALUES], int rows, const Known&... known) {
+    sums.moments(member, a, known..., rows, m, v);
     if (!member.here) return;
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
@@ -32,15 +35,22 @@ struct Norm : Parameters<FIRST, VALUES> {
         variance = inverse * (past[2] + rows * v[i] + d * d * share * past[0]);
       }
       scale[i] = rsqrtf(variance + EPS);
-      if (member.part == 0 && member.lane == i) {
-        const long long step = (long long)T * Base::WIDTH, place = t * (long long)Base::WIDTH;
+    }
+  }
+
+  // As those of step t.
+  __device__ void write(const Member& member, int t, int T) const {
+    if (!member.here || member.part > 0) return;
+    const long long step = (long long)T * Base::WIDTH, place = t * (long long)Base::WIDTH;
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i)
+      if (member.lane == i) {
         float* const own = out + place + Base::at(i);
         own[0] = m[i];
         own[step] = v[i];
         own[2 * step] = mean[i];
         own[3 * step] = scale[i];
       }
-    }
   }
 
   // z of a less the reference, by the statistics of step t.
@@ -82,15 +92,38 @@ struct Norm : Parameters<FIRST, VALUES> {
   }
 };
 
+// What the means of each feature are measured from, (9H): near the value of least magnitude that
+// the first row of x has over time, with a window near the bias of the products, and 0 for cells.
+__device__ inline void derive_references(float* derived, const float* x, const float* b,
+                                         const long long* table, const Member& member, int T,
+                                         int B) {
+  if (!member.here) return;
+  derived += member.unit;
+#pragma unroll 1
+  for (int i = member.part; i < GATES; i += PARTS) {
+    float least = 3e38f;
+#pragma unroll 4
+    for (int t = NORM_X ? member.lane : T; t < T; t += 32) {
+      const float value = x[(start_of(table, t, T, B) * GATES + i) * H + member.unit];
+      if (fabsf(value) < fabsf(least)) least = value;
+    }
+    least = least_of_warp(least);
+    if (member.lane == 0) {
+      derived[i * H] = coarse(least);
+      derived[(OF_H + i) * H] = NORM_H && WINDOWED && b ? coarse(b[i * H + member.unit]) : 0.0f;
+      if (i == 0) derived[OF_C * H] = 0;
+    }
+  }
+}
+
 extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ c0,
     const float* __restrict__ W, const float* __restrict__ b, const float* __restrict__ gamma_x,
-    const float* __restrict__ beta_x, const float* __restrict__ reference_x,
-    const float* __restrict__ given_x, const float* __restrict__ gamma_h,
-    const float* __restrict__ beta_h, const float* __restrict__ reference_h,
+    const float* __restrict__ beta_x, const float* reference_x, const float* __restrict__ given_x,
+    const float* __restrict__ gamma_h, const float* __restrict__ beta_h, const float* reference_h,
     const float* __restrict__ given_h, const float* __restrict__ gamma_c,
-    const float* __restrict__ beta_c, const float* __restrict__ reference_c,
-    const float* __restrict__ given_c, float* h, float* __restrict__ c, float* __restrict__ kept,
+    const float* __restrict__ beta_c, const float* reference_c, const float* __restrict__ given_c,
+    float* derived, float* h, float* __restrict__ c, float* __restrict__ kept,
     float* __restrict__ statistics_x, float* __restrict__ statistics_h,
     float* __restrict__ statistics_c, const long long* __restrict__ table, int T, int B, int K,
     int rows_x, int rows_h, int rows_c) {
@@ -98,13 +131,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   float* memory = reinterpret_cast<float*>(shared);
   const Member member;
 
+  if (derived) {
+    derive_references(derived, x, b, table, member, T, B);
+    __syncthreads();
+    reference_x = derived;
+    reference_h = derived + OF_H * H;
+    reference_c = derived + OF_C * H;
+  }
   Recurrent recurrent;
   recurrent.init(memory, [&](int output, int k) {
     const int unit = blockIdx.x * UNITS + output % UNITS;
     return unit < H ? W[(output / UNITS * H + unit) * H + k] : 0.0f;
   });
-  float* const products = memory += Recurrent::FLOATS;
-  RowSums sums = {memory += GATES * UNITS * STRIDE};
+  Products<GATES * UNITS, 1> products(memory += Recurrent::FLOATS);
+  products.init();
+  RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
   Window window(memory + PARAMETERS, member, K);
 
@@ -118,7 +159,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
 #pragma unroll
   for (int i = 0; i < GATES; ++i) bias[i] = b && member.here ? b[i * H + member.unit] : 0.0f;
 
-  // x is normalised a step before it is used
+  // x is normalised a step before it is used, and read two steps before
   Steps steps(table, 0, T, B, false), steps_ahead = steps, steps_read = steps;
   long long at = 0, before = 0, at_read = 0;
   float cell[ITEMS] = {}, input[ITEMS][GATES] = {}, next[ITEMS][GATES] = {};
@@ -137,7 +178,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
 #pragma unroll
       for (int i = 0; i < GATES; ++i) input[item][i] = next[item][i] - N_x.reference(i);
     if constexpr (NORM_X) {
-      if constexpr (!GIVEN) N_x.observe(sums, window, member, input, steps_ahead.rows, t, T);
+      if constexpr (!GIVEN) {
+        N_x.observe(sums, window, member, input, steps_ahead.rows);
+        N_x.write(member, t, T);
+      }
 #pragma unroll
       for (int item = 0; item < ITEMS; ++item)
         if (member.has(item, steps_ahead.rows))
@@ -154,24 +198,40 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if (member.has(item, B)) cell[item] = c0[member.row(item) * (long long)H + member.unit];
   read();
   __syncthreads();  // the weights and the window are there
+  if (APART && is_worker()) {
+    for (int t = 0; t < T; ++t) {
+      if (t > 0) wait_for_members();
+      products.compute(recurrent, t > 0 ? h + before * H : h0, steps.rows, t > 0);
+      before = at;
+      at += steps.advance();
+    }
+    return;
+  }
   normalize_input(0);
-  __syncthreads();
+  if (T > 1) read();
+  sync_members();
   if (WINDOWED && NORM_X && Window::mine(member)) N_x.remember(window, steps_ahead.rows, 0);
   for (int t = 0; t < T; ++t) {
     const int rows = steps.rows;
-    recurrent.multiply(t > 0 ? h + before * H : h0, rows, t > 0, products);
-    const bool more = t + 1 < T;
-    if (more) read();
+    if constexpr (!APART)
+      products.compute(recurrent, t > 0 ? h + before * H : h0, rows, t > 0);
+    products.take(rows);
     float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, state[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows))
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
-          a[item][i] =
-              products[(i * UNITS + member.slot) * STRIDE + member.row(item)] +
-              (bias[i] - N_h.reference(i));
-    if constexpr (NORM_H && !GIVEN) N_h.observe(sums, window, member, a, rows, t, T);
+          a[item][i] = products.at(i * UNITS + member.slot, member.row(item)) +
+                       (bias[i] - N_h.reference(i));
+    if constexpr (NORM_H && !GIVEN) {
+      float known[GATES] = {};  // those of the first row
+      if (member.here)
+#pragma unroll
+        for (int i = 0; i < GATES; ++i)
+          known[i] = products.at(i * UNITS + member.slot, 0) + (bias[i] - N_h.reference(i));
+      N_h.observe(sums, window, member, a, rows, known);
+    }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
@@ -188,7 +248,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         cell[item] = fmaf(a[item][I], a[item][G], a[item][F] * cell[item]);
         y[item][0] = cell[item] - N_c.reference(0);
       }
-    if constexpr (NORM_C && !GIVEN) N_c.observe(sums, window, member, y, rows, t, T);
+    if constexpr (NORM_C && !GIVEN) N_c.observe(sums, window, member, y, rows);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
@@ -197,6 +257,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         state[item] = a[item][O] * tanhf(own);
         machine::publish(h + (at + member.row(item)) * H + member.unit, state[item]);
       }
+    const bool more = t + 1 < T;
+    if (more) tell_workers();
     // while it is on its way
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -207,13 +269,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         for (int i = 0; i < GATES; ++i)
           kept[(row * GATES + i) * H + member.unit] = z[item][i];
       }
+    if constexpr (NORM_H && !GIVEN) N_h.write(member, t, T);
+    if constexpr (NORM_C && !GIVEN) N_c.write(member, t, T);
     before = at;
     at += steps.advance();
     if (more) {
       steps_ahead.advance();
       normalize_input(t + 1);
+      if (t + 2 < T) read();
     }
-    __syncthreads();  // all have read the products, and the window
+    if constexpr (!APART || WINDOWED) sync_members();  // all have read the products, and the window
     if (WINDOWED && more && Window::mine(member)) {
       if constexpr (NORM_X) N_x.remember(window, steps_ahead.rows, t + 1);
       if constexpr (NORM_H) N_h.remember(window, rows, t);

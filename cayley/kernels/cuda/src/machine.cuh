@@ -176,7 +176,35 @@ __device__ inline void wait(unsigned barrier, unsigned parity) {
   } while (!done);
 }
 
+__device__ inline void arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// A barrier for the first COUNT threads of a block alone.
+template <int COUNT>
+__device__ inline void sync() {
+  asm volatile("bar.sync 1, %0;" ::"n"(COUNT) : "memory");
+}
+
+// One for COUNT threads, of which some arrive and go on and the others wait.
+template <int COUNT>
+__device__ inline void signal() {
+  asm volatile("bar.arrive 2, %0;" ::"n"(COUNT) : "memory");
+}
+
+template <int COUNT>
+__device__ inline void await_signal() {
+  asm volatile("bar.sync 2, %0;" ::"n"(COUNT) : "memory");
+}
+
 // Stores into a block of the cluster and tells the barrier there.
+__device__ inline void send(unsigned there, float value, unsigned barrier_there) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there),
+      "r"(__float_as_int(value)), "r"(barrier_there)
+      : "memory");
+}
+
 __device__ inline void send(unsigned there, const float (&values)[4], unsigned barrier_there) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "

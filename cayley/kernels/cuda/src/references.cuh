@@ -13,13 +13,19 @@ __device__ inline float coarse(float m) {
   return fabsf(found) < 3e38f ? found : 0.0f;
 }
 
-// The one of least magnitude of a number of each thread, to all of them.
-__device__ inline float least_of_block(float value) {
-  __shared__ float partials[THREADS / 32];
+// The one of least magnitude of a number of each lane.
+__device__ inline float least_of_warp(float value) {
   for (int bit = 1; bit < 32; bit *= 2) {
     const float other = __shfl_xor_sync(~0u, value, bit);
     if (fabsf(other) < fabsf(value)) value = other;
   }
+  return value;
+}
+
+// The one of a number of each thread, to all of them.
+__device__ inline float least_of_block(float value) {
+  __shared__ float partials[THREADS / 32];
+  value = least_of_warp(value);
   __syncthreads();  // others may still read what the call before has left
   if (threadIdx.x % 32 == 0) partials[threadIdx.x / 32] = value;
   __syncthreads();

@@ -1,7 +1,8 @@
 // Gradients of parameters from what all steps have left behind, in one launch: for up to three
 // pairs of arrays the sum over their rows k of a_k b_kᵀ, (F, G), and the sums over the rows of
 // `summed`, (height, width). Where `first` is not null, the rows of b are one step late: the first B
-// are those of `first`.
+// are those of `first`. The F numbers of a row of a may be those of several gates of F / gates
+// units, with the gates of a unit side by side: the sum has the units of a gate side by side.
 //
 // A cluster of BLOCKS blocks computes a square of one of the products, or SIDE of the sums. Each
 // block has a part of the rows, its warps take turns with them, and what they have found is added
@@ -21,7 +22,7 @@ struct Pair {
   const float *a, *b, *first;
   float* sum;
   int a_width, b_width;  // of a row in memory
-  int F, G;
+  int F, G, gates;
 
   __device__ int squares() const { return (F + SIDE - 1) / SIDE * ((G + SIDE - 1) / SIDE); }
 };
@@ -120,24 +121,25 @@ __device__ void multiply(const Pair& pair, int square, int rows, int B, float* m
       memory[warp * SQUARE + (i + e) * SIDE + j + f] = own[e][f];
   add_up(memory, memory + WARPS * SQUARE, SQUARE, [&](int at, float sum) {
     const int row = top + at / SIDE, column = left + at % SIDE;
-    if (row < pair.F && column < pair.G) pair.sum[(long long)row * pair.G + column] = sum;
+    const int place = row % pair.gates * (pair.F / pair.gates) + row / pair.gates;
+    if (row < pair.F && column < pair.G) pair.sum[(long long)place * pair.G + column] = sum;
   });
 }
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS) void row_products(
     const float* __restrict__ a0, const float* __restrict__ b0, const float* __restrict__ first0,
-    float* __restrict__ sum0, int a_width0, int b_width0, int F0, int G0,
+    float* __restrict__ sum0, int a_width0, int b_width0, int F0, int G0, int gates0,
     const float* __restrict__ a1, const float* __restrict__ b1, const float* __restrict__ first1,
-    float* __restrict__ sum1, int a_width1, int b_width1, int F1, int G1,
+    float* __restrict__ sum1, int a_width1, int b_width1, int F1, int G1, int gates1,
     const float* __restrict__ a2, const float* __restrict__ b2, const float* __restrict__ first2,
-    float* __restrict__ sum2, int a_width2, int b_width2, int F2, int G2,
+    float* __restrict__ sum2, int a_width2, int b_width2, int F2, int G2, int gates2,
     const float* __restrict__ summed, float* __restrict__ total, int height, int width, int rows,
     int B) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
-  const Pair pairs[] = {{a0, b0, first0, sum0, a_width0, b_width0, F0, G0},
-                        {a1, b1, first1, sum1, a_width1, b_width1, F1, G1},
-                        {a2, b2, first2, sum2, a_width2, b_width2, F2, G2}};
+  const Pair pairs[] = {{a0, b0, first0, sum0, a_width0, b_width0, F0, G0, gates0},
+                        {a1, b1, first1, sum1, a_width1, b_width1, F1, G1, gates1},
+                        {a2, b2, first2, sum2, a_width2, b_width2, F2, G2, gates2}};
   int cluster = blockIdx.x / BLOCKS;
 #pragma unroll
   for (int p = 0; p < 3; ++p) {

@@ -45,12 +45,18 @@ class Case(NamedTuple):
 
 # units, threads, parts and items, and lanes and rows of both products: one warp a unit or several,
 # of which some have no rows; one row a lane or several; rows of a product in one turn or several;
-# blocks with a unit less than the others; weights in registers and in shared memory
+# blocks with a unit less than the others; weights in registers and in shared memory; products with
+# threads of their own, and with teams of blocks
 LAYOUTS = {
     "one": (1, 64, 1, 1, Share(8, 1), Share(8, 1)),
     "two": (2, 128, 2, 1, Share(8, 2), Share(32, 4)),
     "four": (4, 128, 1, 2, Share(8, 1), Share(16, 1)),
     "many": (2, 256, 4, 1, Share(32, 4), Share(32, 2)),
+    "apart": (1, 64, 1, 1, Share(8, 1, 96), Share(8, 1, 96)),
+    "pair": (1, 96, 2, 1, Share(8, 4), Share(32, 2, 96, 2)),
+    "team": (2, 256, 4, 1, Share(8, 1, 64), Share(32, 1, 64, 4)),
+    "eight": (1, 128, 4, 1, Share(16, 2, 128), Share(32, 4, 64, 8)),
+    "rows": (1, 64, 1, 3, Share(8, 2, 64), Share(16, 2, 32, 2)),
 }
 CASES = [
     Case(4, 5, 8, "one"),
@@ -69,6 +75,18 @@ CASES = [
     Case(4, 5, 6, "two", given="step"),
     Case(4, 5, 6, "two", "xh", given="row", packed=True),
     Case(4, 3, 6, "one", "c", given="step"),
+    Case(5, 5, 7, "apart"),
+    Case(5, 40, 6, "pair"),
+    Case(4, 70, 11, "team", packed=True),
+    Case(4, 101, 9, "eight"),
+    Case(1, 1, 1, "team"),
+    Case(4, 75, 5, "rows", packed=True),
+    Case(2, 3, 2, "eight", "hc"),
+    *(Case(4, 3, 6, "pair", norms, bias=False) for norms in ("x", "h", "c", "xh")),
+    Case(6, 5, 6, "pair", window=3),
+    Case(6, 5, 5, "team", window=99, packed=True),
+    Case(4, 5, 6, "team", given="step"),
+    Case(4, 40, 6, "pair", "xh", given="row", packed=True),
 ]
 
 
@@ -257,6 +275,43 @@ def test_a_large_mean_or_step_takes_no_digits(
     call = call_of(arguments_of(case, {name: v.float() for name, v in tensors.items()}))
     error = recurrence.lstm(call).h[window:].double() - exact[window:]
     assert error.norm() <= 1e-4 * exact[window:].norm()
+
+
+@on_cpu
+@pytest.mark.parametrize("layout", ["one", "two", "team"])
+@pytest.mark.parametrize("B", [1, 2])
+def test_few_rows_leave_little_of_a_gradient(
+    B: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row is its own mean, and its gradient 0, whatever 1/√ε is; of two, ε leaves the rest."""
+    case = Case(10, B, 7, layout)
+    use_layout(case, monkeypatch)
+    tensors = tensors_of(case)
+    for name in ("gamma x", "gamma h", "gamma c"):
+        tensors[name] = (0.1 * tensors[name]).float().double()
+    single = {name: v.float() for name, v in tensors.items()}
+    grad_h = torch.randn(case.T, B, case.H).float()
+    options: dict[str, Any] = {"eps": 1e-5}
+
+    def by_loop(tensors: dict[str, Tensor]) -> list[Tensor]:
+        leaves = {name: v.clone().requires_grad_() for name, v in tensors.items()}
+        h = lstm_loop(**arguments_of(case, leaves) | options).h
+        return [h.detach(), *torch.autograd.grad(h, [*leaves.values()], grad_h.to(h))]
+
+    call = call_of(arguments_of(case, single) | options)
+    states = recurrence.lstm(call)
+    needed = [gradient_name(name) for name in tensors]
+    found = recurrence.lstm_backward(LstmGradients(grad_h), states, call, needed)
+    exact, loop = by_loop(tensors), by_loop(single)
+    most = max(float(v.norm()) for v in exact)
+    ours = [states.h, *map(found.get, needed)]
+    for name, own, theirs, expected in zip(("h", *tensors), ours, loop, exact, strict=True):
+        assert own is not None
+        if B == 1 and name in ("x", "h0", "W"):
+            assert not expected.any()
+            assert not own.any(), f"∂{name} is {own.norm():.1g} instead of 0"
+        error, accepted = (own - expected).norm(), (theirs - expected).norm()
+        assert error <= 4 * accepted + 1e-6 * most, f"{name}: off by {error:.1g}"
 
 
 @on_cpu

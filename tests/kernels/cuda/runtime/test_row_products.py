@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from emulator import COMPILER, emulated
 
 from cayley.kernels.cuda.runtime.parts import parts
 from cayley.kernels.cuda.runtime.row_products import RowProduct, row_products
@@ -44,6 +45,30 @@ def test_parts_of_rows() -> None:
     torch.testing.assert_close(sum[:2].double(), exact[4:, 2:], rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(sum[2:3].double(), exact[:1, :3], rtol=1e-5, atol=1e-4)
     assert sum[3].isnan().all()
+
+
+def check_gates() -> None:
+    """Gates side by side in a are apart in the sum; nothing else is summed."""
+    a, b = torch.randn(40, 12).float(), torch.randn(40, 5).float()
+    if torch.cuda.is_available():
+        a, b = a.cuda(), b.cuda()
+    sum = torch.zeros_like(a[:12, :5]).contiguous()
+    row_products(0, 40, [RowProduct(a, b, sum, (12, 5), (12, 5), gates=4)], None, None, (0, 0), 0)
+    apart = a.unflatten(1, (3, 4)).mT.flatten(1).double()
+    torch.testing.assert_close(sum.double(), apart.mT @ b.double(), rtol=1e-5, atol=1e-4)
+
+
+@gpu
+def test_gates() -> None:
+    check_gates()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself runs it")
+def test_gates_emulated() -> None:
+    with emulated():
+        check_gates()
 
 
 @gpu
