@@ -15,6 +15,9 @@
 // the units that a block computes
 constexpr int UNITS = (H + BLOCKS * OUTPUTS - 1) / (BLOCKS * OUTPUTS) * OUTPUTS;
 
+// Whether every lane has outputs, so that none has to ask.
+constexpr bool FULL = BLOCKS * UNITS == H && THREADS / SPLITS * OUTPUTS == UNITS;
+
 using Weights = Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS, COMPLEX>;
 using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS>;
 constexpr int VALUES = Weights::VALUES;
@@ -44,7 +47,7 @@ struct Owned {
       place[i] = block_in_cluster() * UNITS + output;
       unit[i] = unit_at(place[i]);
       column[i] = threshold_at(place[i]);
-      computed[i] = output < UNITS && place[i] < H;
+      computed[i] = FULL || (output < UNITS && place[i] < H);
     }
   }
 
@@ -76,9 +79,58 @@ __device__ inline void share(const Memory& states, const Weights& weights, const
       const int sum = weights.first_of_quad(i);
       const int output = weights.group * OUTPUTS + sum % OUTPUTS;
       const int place = block_in_cluster() * UNITS + output;
-      if (output < UNITS && place < H)
+      if (FULL || (output < UNITS && place < H))
         states.send<Weights::SENDERS>(pass, sum / OUTPUTS * Weights::WIDTH + place, quads[i],
                                       weights.sender());
     }
+  }
+}
+
+// For every pass of every step, in this order: prepare(pass) gets what it needs beside its sums,
+// complete(t, pass, sums) makes new states of both, and publish(states, t, pass) shares them. A lone
+// pass prepares while its first states are on their way. Of several, one is completed amid the
+// products of the next one, which do not wait for it.
+template <class Prepare, class Complete, class Publish>
+__device__ inline void each_pass(int steps, Memory& states, const Weights& weights,
+                                 Prepare prepare, Complete complete, Publish publish) {
+  float sums[Weights::SUMS];
+  if constexpr (PASSES == 1) {
+    for (int t = 0; t < steps; ++t) {
+      const auto meanwhile = [&] {
+        states.seen(t, 0);
+        prepare(0);
+      };
+      weights.accumulate(states.before(t, 0), sums, meanwhile, [] {});
+      complete(t, 0, sums);
+      publish(states, t, 0);
+      states.advance();
+    }
+  } else if (steps > 0) {
+    Memory behind = states;  // as it was for the pass that is completed
+    int t = 0, pass = 0;
+    weights.accumulate(states.before(t, pass), sums, [&] { states.seen(t, pass); }, [] {});
+#pragma unroll 1
+    for (int left = steps * PASSES - 1; left > 0; --left) {
+      const bool last = pass == PASSES - 1;
+      const int next_t = t + last, next_pass = last ? 0 : pass + 1;
+      if (last) states.advance();
+      const auto meanwhile = [&] {
+        states.seen(next_t, next_pass);
+        prepare(pass);
+        complete(t, pass, sums);
+      };
+      float next[Weights::SUMS];
+      weights.accumulate(states.before(next_t, next_pass), next, meanwhile,
+                         [&] { publish(behind, t, pass); });
+      if (last) behind.advance();
+      t = next_t;
+      pass = next_pass;
+#pragma unroll
+      for (int i = 0; i < Weights::SUMS; ++i) sums[i] = next[i];
+    }
+    prepare(pass);
+    complete(t, pass, sums);
+    publish(behind, t, pass);
+    states.advance();
   }
 }

@@ -65,29 +65,67 @@ struct Product {
   // The row and output of the i-th value that this lane ends with, as row * OUTPUTS + output.
   __device__ int owned(int i) const { return i + order; }
 
-  __device__ int replica() const { return split / (SPLITS / REPLICAS); }
+  __device__ int replica() const { return REPLICAS == 1 ? 0 : split / (SPLITS / REPLICAS); }
 
   // meanwhile() is something else to do while the first states are on their way.
   template <class Meanwhile>
   __device__ void multiply(const float* states, float (&values)[VALUES],
                            Meanwhile meanwhile) const {
     float sums[SUMS];
-    multiply_all(states, sums, meanwhile);
+    accumulate(states, sums, meanwhile, [] {});
+    finish(sums, values);
+  }
+
+  // The first half of that: sums over the inputs of this lane, for finish() to add up. What
+  // meanwhile() computes has until `after`, which is called amid the products.
+  template <class Meanwhile, class After>
+  __device__ void accumulate(const float* states, float (&sums)[SUMS], Meanwhile meanwhile,
+                             After after) const {
+    const Vector* state = reinterpret_cast<const Vector*>(states) + split;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) sums[i] = 0;
+    Vector first[FIRST][ROWS];
+#pragma unroll
+    for (int chunk = 0; chunk < FIRST; ++chunk)
+#pragma unroll
+      for (int row = 0; row < ROWS; ++row) first[chunk][row] = state[row_at(row) + chunk * SPLITS];
+    meanwhile();
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+      Vector extra[HELD];
+      if (chunk >= KEPT)
+#pragma unroll
+        for (int o = 0; o < HELD; ++o) extra[o] = rest[((chunk - KEPT) * HELD + o) * THREADS];
+      const auto weight = [&](int o, int e) {
+        return chunk < KEPT ? weights[chunk < KEPT ? chunk : 0][o][e] : extra[o].at[e];
+      };
+#pragma unroll
+      for (int row = 0; row < ROWS; ++row) {
+        const Vector h = chunk < FIRST ? first[chunk < FIRST ? chunk : 0][row]
+                                       : state[row_at(row) + chunk * SPLITS];
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e)
+#pragma unroll
+          for (int o = 0; o < OUTPUTS; ++o)
+            sums[row * OUTPUTS + o] = fmaf(factor(weight, o, e), h.at[e], sums[row * OUTPUTS + o]);
+      }
+      if (chunk == FIRST - 1) after();
+    }
+  }
+
+  // The second half, which uses the sums up.
+  __device__ void finish(float (&sums)[SUMS], float (&values)[VALUES]) const {
+    scatter(sums);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
     if constexpr (COMPLEX && VALUES == 1) values[0] = order % 2 == 0 ? sums[0] : sums[1];
   }
 
   // Also partners[i], the other one of the pair of outputs that has values[i].
-  template <class Meanwhile>
-  __device__ void multiply(const float* states, float (&values)[VALUES], float (&partners)[VALUES],
-                           Meanwhile meanwhile) const {
-    float sums[SUMS];
-    multiply_all(states, sums, meanwhile);
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
+  __device__ void finish(float (&sums)[SUMS], float (&values)[VALUES],
+                         float (&partners)[VALUES]) const {
+    finish(sums, values);
     if constexpr (COMPLEX && VALUES == 1) {
-      values[0] = order % 2 == 0 ? sums[0] : sums[1];
       partners[0] = order % 2 == 0 ? sums[1] : sums[0];
     } else {
 #pragma unroll
@@ -136,42 +174,6 @@ struct Product {
 #pragma unroll
     for (int level = 0; level < log2(SPLITS) && level < log2(SUMS); ++level)
       order += (split >> level & 1) * (SUMS >> (level + 1));
-  }
-
-  // The sums, in the order of this lane.
-  template <class Meanwhile>
-  __device__ void multiply_all(const float* states, float (&sums)[SUMS],
-                               Meanwhile meanwhile) const {
-    const Vector* state = reinterpret_cast<const Vector*>(states) + split;
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) sums[i] = 0;
-    Vector first[FIRST][ROWS];
-#pragma unroll
-    for (int chunk = 0; chunk < FIRST; ++chunk)
-#pragma unroll
-      for (int row = 0; row < ROWS; ++row) first[chunk][row] = state[row_at(row) + chunk * SPLITS];
-    meanwhile();
-#pragma unroll
-    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-      Vector extra[HELD];
-      if (chunk >= KEPT)
-#pragma unroll
-        for (int o = 0; o < HELD; ++o) extra[o] = rest[((chunk - KEPT) * HELD + o) * THREADS];
-      const auto weight = [&](int o, int e) {
-        return chunk < KEPT ? weights[chunk < KEPT ? chunk : 0][o][e] : extra[o].at[e];
-      };
-#pragma unroll
-      for (int row = 0; row < ROWS; ++row) {
-        const Vector h = chunk < FIRST ? first[chunk < FIRST ? chunk : 0][row]
-                                       : state[row_at(row) + chunk * SPLITS];
-#pragma unroll
-        for (int e = 0; e < VECTOR; ++e)
-#pragma unroll
-          for (int o = 0; o < OUTPUTS; ++o)
-            sums[row * OUTPUTS + o] = fmaf(factor(weight, o, e), h.at[e], sums[row * OUTPUTS + o]);
-      }
-    }
-    scatter(sums);
   }
 
   __device__ int row_at(int row) const { return (row ^ order / OUTPUTS) * (WIDTH / VECTOR); }
