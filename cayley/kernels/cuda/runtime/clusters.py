@@ -117,8 +117,10 @@ class Plan:
         if busiest == 1:
             one += 0.25 * products  # nothing else to do while a warp waits
         if self.blocks > 1:
-            # with several passes, one is computed while the states of another travel
-            one += 120 + (75 if self.passes > 1 else 215) * math.log2(self.blocks)
+            travel = (215 if self.passes == 1 else 75) * math.log2(self.blocks) + 120
+            # of several passes, one is completed and travels amid the products of the next one
+            hidden = max(0, one - 2000) / 4 if self.passes > 1 else 0
+            one += max(0, travel - hidden)
         waves = -(-self.clusters(B) // chip.resident(self.blocks))
         return waves * self.passes * one
 
