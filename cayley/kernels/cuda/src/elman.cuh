@@ -87,9 +87,10 @@ __device__ inline void share(const Memory& states, const Weights& weights, const
 }
 
 // For every pass of every step, in this order: prepare(pass) gets what it needs beside its sums,
-// complete(t, pass, sums) makes new states of both, and publish(states, t, pass) shares them. A lone
+// complete(pass, sums) makes new states of both, and publish(states, t, pass) shares them. A lone
 // pass prepares while its first states are on their way. Of several, one is completed amid the
-// products of the next one, which do not wait for it.
+// products of the next one, which do not wait for it; there should be no branches in it, across
+// which the compiler mixes nothing.
 template <class Prepare, class Complete, class Publish>
 __device__ inline void each_pass(int steps, Memory& states, const Weights& weights,
                                  Prepare prepare, Complete complete, Publish publish) {
@@ -101,7 +102,7 @@ __device__ inline void each_pass(int steps, Memory& states, const Weights& weigh
         prepare(0);
       };
       weights.accumulate(states.before(t, 0), sums, meanwhile, [] {});
-      complete(t, 0, sums);
+      complete(0, sums);
       publish(states, t, 0);
       states.advance();
     }
@@ -117,7 +118,7 @@ __device__ inline void each_pass(int steps, Memory& states, const Weights& weigh
       const auto meanwhile = [&] {
         states.seen(next_t, next_pass);
         prepare(pass);
-        complete(t, pass, sums);
+        complete(pass, sums);
       };
       float next[Weights::SUMS];
       weights.accumulate(states.before(next_t, next_pass), next, meanwhile,
@@ -129,7 +130,7 @@ __device__ inline void each_pass(int steps, Memory& states, const Weights& weigh
       for (int i = 0; i < Weights::SUMS; ++i) sums[i] = next[i];
     }
     prepare(pass);
-    complete(t, pass, sums);
+    complete(pass, sums);
     publish(behind, t, pass);
     states.advance();
   }

@@ -80,7 +80,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
       }
   };
   float g[VALUES], d[VALUES], of_b[VALUES];
-  const auto complete = [&](int, int pass, float (&sums)[Weights::SUMS]) {
+  const auto complete = [&](int pass, float (&sums)[Weights::SUMS]) {
     float partners[VALUES];
     if constexpr (PHI == MODRELU_STACKED)
       weights.finish(sums, g, partners);

@@ -57,7 +57,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
       for (int i = 0; i < VALUES; ++i) beside[i] = Weights::partner(added, i);
   };
   float values[VALUES], state[VALUES];
-  const auto complete = [&](int, int pass, float (&sums)[Weights::SUMS]) {
+  const auto complete = [&](int pass, float (&sums)[Weights::SUMS]) {
     if constexpr (PHI == MODRELU_STACKED) {
       float partners[VALUES];
       weights.finish(sums, values, partners);
