@@ -86,52 +86,49 @@ __device__ inline void share(const Memory& states, const Weights& weights, const
   }
 }
 
+// Whether a pass is completed amid the products of the next one, which do not wait for it. There
+// have to be registers for the sums of both.
+constexpr bool DEFERRED = PASSES > 1 && Weights::SUMS <= 16;
+
 // For every pass of every step, in this order: prepare(pass) gets what it needs beside its sums,
-// complete(pass, sums) makes new states of both, and publish(states, t, pass) shares them. A lone
-// pass prepares while its first states are on their way. Of several, one is completed amid the
-// products of the next one, which do not wait for it; there should be no branches in it, across
-// which the compiler mixes nothing.
+// complete(pass, sums) makes new states of both, and publish(states, t, pass) shares them. There
+// should be no branches in them, across which the compiler mixes nothing.
 template <class Prepare, class Complete, class Publish>
 __device__ inline void each_pass(int steps, Memory& states, const Weights& weights,
                                  Prepare prepare, Complete complete, Publish publish) {
   float sums[Weights::SUMS];
-  if constexpr (PASSES == 1) {
-    for (int t = 0; t < steps; ++t) {
-      const auto meanwhile = [&] {
-        states.seen(t, 0);
-        prepare(0);
-      };
-      weights.accumulate(states.before(t, 0), sums, meanwhile, [] {});
-      complete(0, sums);
-      publish(states, t, 0);
-      states.advance();
-    }
-  } else if (steps > 0) {
-    Memory behind = states;  // as it was for the pass that is completed
-    int t = 0, pass = 0;
-    weights.accumulate(states.before(t, pass), sums, [&] { states.seen(t, pass); }, [] {});
+  if constexpr (DEFERRED)
+    weights.accumulate(states.before(0, 0), sums, [&] { states.seen(0, 0); }, [] {});
+  for (int t = 0; t < steps; ++t) {
 #pragma unroll 1
-    for (int left = steps * PASSES - 1; left > 0; --left) {
-      const bool last = pass == PASSES - 1;
-      const int next_t = t + last, next_pass = last ? 0 : pass + 1;
-      if (last) states.advance();
-      const auto meanwhile = [&] {
-        states.seen(next_t, next_pass);
-        prepare(pass);
-        complete(pass, sums);
-      };
-      float next[Weights::SUMS];
-      weights.accumulate(states.before(next_t, next_pass), next, meanwhile,
-                         [&] { publish(behind, t, pass); });
-      if (last) behind.advance();
-      t = next_t;
-      pass = next_pass;
+    for (int pass = 0; pass < PASSES; ++pass) {
+      if constexpr (DEFERRED) {
+        // Of the last step, too: what is then computed is not used, but its states do come.
+        const Memory behind = states;
+        const bool last = pass == PASSES - 1;
+        const int next_t = t + last, next_pass = last ? 0 : pass + 1;
+        if (last) states.advance();
+        float next[Weights::SUMS];
+        weights.accumulate(
+            states.before(next_t, next_pass), next,
+            [&] {
+              states.seen(next_t, next_pass);
+              prepare(pass);
+              complete(pass, sums);
+            },
+            [&] { publish(behind, t, pass); });
 #pragma unroll
-      for (int i = 0; i < Weights::SUMS; ++i) sums[i] = next[i];
+        for (int i = 0; i < Weights::SUMS; ++i) sums[i] = next[i];
+      } else {
+        const auto meanwhile = [&] {
+          states.seen(t, pass);
+          prepare(pass);
+        };
+        weights.accumulate(states.before(t, pass), sums, meanwhile, [] {});
+        complete(pass, sums);
+        publish(states, t, pass);
+      }
     }
-    prepare(pass);
-    complete(pass, sums);
-    publish(behind, t, pass);
-    states.advance();
+    if constexpr (!DEFERRED) states.advance();
   }
 }

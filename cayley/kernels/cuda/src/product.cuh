@@ -77,7 +77,7 @@ struct Product {
   }
 
   // The first half of that: sums over the inputs of this lane, for finish() to add up. What
-  // meanwhile() computes has until `after`, which is called amid the products.
+  // meanwhile() computes has until after(), which is called when half of the products are done.
   template <class Meanwhile, class After>
   __device__ void accumulate(const float* states, float (&sums)[SUMS], Meanwhile meanwhile,
                              After after) const {
@@ -109,7 +109,7 @@ struct Product {
           for (int o = 0; o < OUTPUTS; ++o)
             sums[row * OUTPUTS + o] = fmaf(factor(weight, o, e), h.at[e], sums[row * OUTPUTS + o]);
       }
-      if (chunk == FIRST - 1) after();
+      if (chunk == CHUNKS / 2) after();
     }
   }
 
