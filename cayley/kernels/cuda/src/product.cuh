@@ -7,7 +7,7 @@ constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 
 // A group of SPLITS neighbouring lanes computes OUTPUTS outputs of ROWS rows. Lane `split` adds up
 // the inputs (chunk * SPLITS + split) * VECTOR + e, and an exchange within the warp leaves every
-// sum with one lane. Weights are in registers, those of the last SHARED chunks in shared memory.
+// sum with one lane. Weights are in registers, those of SHARED of the chunks in shared memory.
 // OUTPUTS, SPLITS and ROWS are powers of 2, OUTPUTS at least 4.
 //
 // With COMPLEX, two neighbouring inputs, and two neighbouring outputs, are the parts of a complex
@@ -51,10 +51,11 @@ struct Product {
           const int imaginary = COMPLEX ? e % 2 : 0, sum = COMPLEX ? 2 * o + imaginary : o;
           const int output = group * OUTPUTS + (sum ^ swapped() % OUTPUTS);
           const float w = entry(output, (chunk * SPLITS + split) * VECTOR + e - imaginary);
-          if (chunk < KEPT)
-            weights[chunk][o][e] = w;
+          const int before = shared_before(chunk);
+          if (is_shared(chunk))
+            shared[((before * HELD + o) * THREADS + threadIdx.x) * VECTOR + e] = w;
           else
-            shared[(((chunk - KEPT) * HELD + o) * THREADS + threadIdx.x) * VECTOR + e] = w;
+            weights[chunk - before][o][e] = w;
         }
   }
 
@@ -93,11 +94,12 @@ struct Product {
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       Vector extra[HELD];
-      if (chunk >= KEPT)
+      const int before = shared_before(chunk), kept = is_shared(chunk) ? 0 : chunk - before;
+      if (is_shared(chunk))
 #pragma unroll
-        for (int o = 0; o < HELD; ++o) extra[o] = rest[((chunk - KEPT) * HELD + o) * THREADS];
+        for (int o = 0; o < HELD; ++o) extra[o] = rest[(before * HELD + o) * THREADS];
       const auto weight = [&](int o, int e) {
-        return chunk < KEPT ? weights[chunk < KEPT ? chunk : 0][o][e] : extra[o].at[e];
+        return is_shared(chunk) ? extra[o].at[e] : weights[kept][o][e];
       };
 #pragma unroll
       for (int row = 0; row < ROWS; ++row) {
@@ -163,6 +165,15 @@ struct Product {
   }
 
  private:
+  // How many of the chunks before one have their weights in shared memory. These are spread over
+  // all: to read the weights of one takes longer than to multiply with them, but not than to do so
+  // with those of the chunks between.
+  __device__ static constexpr int shared_before(int chunk) { return chunk * SHARED / CHUNKS; }
+
+  __device__ static constexpr bool is_shared(int chunk) {
+    return shared_before(chunk + 1) > shared_before(chunk);
+  }
+
   // The chunks that are read before anything else is done.
   static constexpr int AHEAD = 32 / (ROWS * VECTOR);
   static constexpr int FIRST = AHEAD < 1 ? 1 : AHEAD < CHUNKS ? AHEAD : CHUNKS;
