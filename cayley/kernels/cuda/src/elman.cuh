@@ -18,7 +18,8 @@ constexpr int UNITS = (H + BLOCKS * OUTPUTS - 1) / (BLOCKS * OUTPUTS) * OUTPUTS;
 // Whether every lane has outputs, so that none has to ask.
 constexpr bool FULL = BLOCKS * UNITS == H && THREADS / SPLITS * OUTPUTS == UNITS;
 
-using Weights = Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS, COMPLEX>;
+using Weights =
+    Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS, COMPLEX, 32 / SPLITS>;
 using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS>;
 constexpr int VALUES = Weights::VALUES;
 

@@ -5,16 +5,20 @@
 
 constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 
-// A group of SPLITS neighbouring lanes computes OUTPUTS outputs of ROWS rows. Lane `split` adds up
+// A group of SPLITS lanes of a warp computes OUTPUTS outputs of ROWS rows. Lane `split` adds up
 // the inputs (chunk * SPLITS + split) * VECTOR + e, and an exchange within the warp leaves every
 // sum with one lane. Weights are in registers, those of SHARED of the chunks in shared memory.
 // OUTPUTS, SPLITS and ROWS are powers of 2, OUTPUTS at least 4.
+//
+// The lanes of a group are APART, 1 or 32 / SPLITS. With the latter, neighbours are of different
+// groups and read the same states. To read 16 bytes takes half as long if all pairs of neighbours
+// read the same ones.
 //
 // With COMPLEX, two neighbouring inputs, and two neighbouring outputs, are the parts of a complex
 // number. The matrix then consists of blocks [[r, -c], [c, r]], and a lane holds r and c once: for
 // each of its inputs HELD numbers, r at an even input and c at the odd one after it.
 template <int INPUTS, int OUTPUTS, int SPLITS, int VECTOR, int ROWS, int SHARED, int THREADS,
-          bool COMPLEX = false>
+          bool COMPLEX = false, int APART = 1>
 struct Product {
   static_assert(!COMPLEX || VECTOR % 2 == 0, "a lane reads both parts of a complex number");
   static constexpr int STEP = SPLITS * VECTOR;
@@ -40,7 +44,8 @@ struct Product {
   // entry(output, input) gives the matrix, zero outside.
   template <class Entry>
   __device__ void load(float* shared, Entry entry) {
-    stand(threadIdx.x % SPLITS, threadIdx.x / SPLITS);
+    const int first = threadIdx.x / (SPLITS * APART) * APART;  // of the groups among these lanes
+    stand(threadIdx.x / APART % SPLITS, first + threadIdx.x % APART);
     rest = reinterpret_cast<const Vector*>(shared) + threadIdx.x;
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk)
@@ -142,8 +147,8 @@ struct Product {
       for (int i = 0; i < VALUES; ++i) quads[i / 4][i % 4] = values[i];
     } else {
       // bit 0 of the output is a bit of the lane, bit 1 the one below it
-      constexpr int TOP = SUMS / 2, MASK = VALUES == 1 ? TOP + TOP / 2 : TOP / 2;
-      const int lane = (group * SPLITS + split) & ~MASK;
+      constexpr int TOP = APART * SUMS / 2, MASK = VALUES == 1 ? TOP + TOP / 2 : TOP / 2;
+      const int lane = ((group / APART * SPLITS + split) * APART + group % APART) & ~MASK;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int other = (i & 1) * TOP + (i >> 1) * TOP / 2 & MASK;
@@ -161,7 +166,7 @@ struct Product {
     if constexpr (VALUES > 1)
       return values[i ^ 1];
     else
-      return __shfl_xor_sync(~0u, values[0], SUMS / 2);
+      return __shfl_xor_sync(~0u, values[0], APART * SUMS / 2);
   }
 
  private:
@@ -208,7 +213,7 @@ struct Product {
   // and would otherwise have to be asked for.
   template <int LEVEL = 0>
   __device__ void scatter(float (&sums)[SUMS]) const {
-    constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = 1 << LEVEL;
+    constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = APART << LEVEL;
     if constexpr (HALF == 0 || (COMPLEX && HALF == 1)) {
 #pragma unroll
       for (int i = 0; i < (COMPLEX ? 2 : 1); ++i) sums[i] += __shfl_xor_sync(~0u, sums[i], OTHER);
