@@ -88,8 +88,8 @@ __device__ inline void share(const Memory& states, const Weights& weights, const
 }
 
 // Whether a pass is completed amid the products of the next one, which do not wait for it. There
-// have to be registers for the sums of both.
-constexpr bool DEFERRED = PASSES > 1 && Weights::SUMS <= 16;
+// have to be registers for the sums of both; real weights leave none, as there are twice as many.
+constexpr bool DEFERRED = COMPLEX && PASSES > 1 && Weights::SUMS <= 16;
 
 // For every pass of every step, in this order: prepare(pass) gets what it needs beside its sums,
 // complete(pass, sums) makes new states of both, and publish(states, t, pass) shares them. There
