@@ -256,8 +256,15 @@ inline unsigned address_in(unsigned address, unsigned rank) {
   return (address & 0xffffff) + (rank << 24);
 }
 
+inline void store_if(bool wanted, float* place, float value) {
+  if (wanted && emulator::inside(place, 4)) *place = value;
+}
+
 inline void copy_ahead(float* to, const float* from) {
   if (emulator::inside(from, 4)) *to = *from;
+}
+inline void copy_ahead_if(bool wanted, float* to, const float* from) {
+  if (wanted) copy_ahead(to, from);
 }
 inline void copy_four_ahead(float* to, const float* from) {
   emulator::outside = emulator::outside || ((unsigned long)to | (unsigned long)from) % 16 != 0;

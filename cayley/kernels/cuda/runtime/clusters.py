@@ -66,6 +66,11 @@ class Plan:
         return max(1, self.rows * self.outputs // self.splits)
 
     @property
+    def deferred(self) -> bool:
+        """Whether a pass is completed during the next one, as ``src/elman.cuh`` does."""
+        return self.is_complex and self.passes > 1 and self.rows * self.outputs <= 16
+
+    @property
     def depth(self) -> int:
         """One more than the number of steps between reading an input and using it."""
         return 8 if self.blocks == 1 else 4
@@ -117,8 +122,10 @@ class Plan:
         if busiest == 1:
             one += 0.25 * products  # nothing else to do while a warp waits
         if self.blocks > 1:
-            # with several passes, one is computed while the states of another travel
-            one += 120 + (75 if self.passes > 1 else 215) * math.log2(self.blocks)
+            travel = 120 + (75 if self.passes > 1 else 215) * math.log2(self.blocks)
+            # a pass that is completed amid the products of the next one travels there, too
+            hidden = max(0, one - 2000) / 4 if self.deferred else 0
+            one += max(0, travel - hidden)
         waves = -(-self.clusters(B) // chip.resident(self.blocks))
         return waves * self.passes * one
 
@@ -165,6 +172,8 @@ def _plans(H: int, blocks: int, needed: int, memory: int, is_complex: bool) -> I
         most = min(8, -(-needed // rows)) if blocks > 1 else 1
         for passes in range(1, most + 1):
             empty = Plan(H, blocks, rows, passes, outputs, splits, vector, 0, is_complex)
+            if empty.deferred and vector < 4:
+                continue  # leaves too little between a read and its use
             plan = _filled(empty, memory)
             if plan is not None:
                 yield plan

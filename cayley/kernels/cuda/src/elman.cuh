@@ -15,7 +15,11 @@
 // the units that a block computes
 constexpr int UNITS = (H + BLOCKS * OUTPUTS - 1) / (BLOCKS * OUTPUTS) * OUTPUTS;
 
-using Weights = Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS, COMPLEX>;
+// Whether every lane has outputs, so that none has to ask.
+constexpr bool FULL = BLOCKS * UNITS == H && THREADS / SPLITS * OUTPUTS == UNITS;
+
+using Weights =
+    Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS, COMPLEX, 32 / SPLITS>;
 using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS>;
 constexpr int VALUES = Weights::VALUES;
 
@@ -44,7 +48,7 @@ struct Owned {
       place[i] = block_in_cluster() * UNITS + output;
       unit[i] = unit_at(place[i]);
       column[i] = threshold_at(place[i]);
-      computed[i] = output < UNITS && place[i] < H;
+      computed[i] = FULL || (output < UNITS && place[i] < H);
     }
   }
 
@@ -76,9 +80,56 @@ __device__ inline void share(const Memory& states, const Weights& weights, const
       const int sum = weights.first_of_quad(i);
       const int output = weights.group * OUTPUTS + sum % OUTPUTS;
       const int place = block_in_cluster() * UNITS + output;
-      if (output < UNITS && place < H)
+      if (FULL || (output < UNITS && place < H))
         states.send<Weights::SENDERS>(pass, sum / OUTPUTS * Weights::WIDTH + place, quads[i],
                                       weights.sender());
     }
+  }
+}
+
+// Whether a pass is completed amid the products of the next one, which do not wait for it. There
+// have to be registers for the sums of both; real weights leave none, as there are twice as many.
+constexpr bool DEFERRED = COMPLEX && PASSES > 1 && Weights::SUMS <= 16;
+
+// For every pass of every step, in this order: prepare(pass) gets what it needs beside its sums,
+// complete(pass, sums) makes new states of both, and publish(states, t, pass) shares them. There
+// should be no branches in them, across which the compiler mixes nothing.
+template <class Prepare, class Complete, class Publish>
+__device__ inline void each_pass(int steps, Memory& states, const Weights& weights,
+                                 Prepare prepare, Complete complete, Publish publish) {
+  float sums[Weights::SUMS];
+  if constexpr (DEFERRED)
+    weights.accumulate(states.before(0, 0), sums, [&] { states.seen(0, 0); }, [] {});
+  for (int t = 0; t < steps; ++t) {
+#pragma unroll 1
+    for (int pass = 0; pass < PASSES; ++pass) {
+      if constexpr (DEFERRED) {
+        // Of the last step, too: what is then computed is not used, but its states do come.
+        const Memory behind = states;
+        const bool last = pass == PASSES - 1;
+        const int next_t = t + last, next_pass = last ? 0 : pass + 1;
+        if (last) states.advance();
+        float next[Weights::SUMS];
+        weights.accumulate(
+            states.before(next_t, next_pass), next,
+            [&] {
+              states.seen(next_t, next_pass);
+              prepare(pass);
+              complete(pass, sums);
+            },
+            [&] { publish(behind, t, pass); });
+#pragma unroll
+        for (int i = 0; i < Weights::SUMS; ++i) sums[i] = next[i];
+      } else {
+        const auto meanwhile = [&] {
+          states.seen(t, pass);
+          prepare(pass);
+        };
+        weights.accumulate(states.before(t, pass), sums, meanwhile, [] {});
+        complete(pass, sums);
+        publish(states, t, pass);
+      }
+    }
+    if constexpr (!DEFERRED) states.advance();
   }
 }

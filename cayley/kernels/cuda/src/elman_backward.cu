@@ -34,20 +34,19 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
   int t_ahead = 0, pass_ahead = 0;
   const auto fetch = [&] {
 #pragma unroll
-    for (int i = 0; i < VALUES; ++i)
-      if (t_ahead < T && owned.computed[i]) {
-        const int element = owned.element(steps_ahead.rows, pass_ahead, i);
-        ahead.fetch(0, i, grad_ahead + element);
-        ahead.fetch(1, i, saved_ahead + element);
-      }
-    ahead.end_of_step();
-    if (++pass_ahead == PASSES) {
-      pass_ahead = 0;
-      ++t_ahead;
-      const long long step = steps_ahead.advance() * H;
-      grad_ahead += step;
-      saved_ahead += step;
+    for (int i = 0; i < VALUES; ++i) {
+      const bool wanted = t_ahead < T && owned.computed[i];
+      const int element = owned.element(steps_ahead.rows, pass_ahead, i);
+      ahead.fetch_if(wanted, 0, i, grad_ahead + element);
+      ahead.fetch_if(wanted, 1, i, saved_ahead + element);
     }
+    ahead.end_of_step();
+    const bool last = pass_ahead == PASSES - 1;
+    pass_ahead = last ? 0 : pass_ahead + 1;
+    t_ahead += last;
+    const long long step = last ? steps_ahead.advance() * H : 0;
+    grad_ahead += step;
+    saved_ahead += step;
   };
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
 
@@ -57,77 +56,70 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
 #pragma unroll 1
   for (int i = 0; i < PASSES * VALUES; ++i) aside[i * THREADS] = 0;
 
-  for (int t = 0; t <= T; ++t) {
-#pragma unroll 1
-    for (int pass = 0; pass < PASSES; ++pass) {
-      float g[VALUES], added[VALUES], save[VALUES], d[VALUES];
-      const auto meanwhile = [&] {
-        states.seen(t, pass);
-        fetch();
-        ahead.wait();
+  float added[VALUES], save[VALUES];
+  // of the complex modReLU, what does not wait for g
+  float beside[VALUES], along[VALUES], across[VALUES];
+  Complex phi[VALUES];
+  const auto prepare = [&](int pass) {
+    fetch();
+    ahead.wait();
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-          const bool beyond = PACKED && owned.beyond(steps.rows, pass, i);
-          added[i] = ahead.get(0, i);
-          save[i] = beyond ? 0.0f : ahead.get(1, i);
-        }
-      };
-      // of the complex modReLU, what does not wait for g
-      float partners[VALUES], beside[VALUES], along[VALUES], across[VALUES];
-      Complex phi[VALUES];
+    for (int i = 0; i < VALUES; ++i) {
+      const bool beyond = PACKED && owned.beyond(steps.rows, pass, i);
+      added[i] = ahead.get(0, i);
+      save[i] = beyond ? 0.0f : ahead.get(1, i);
+    }
+    if constexpr (PHI == MODRELU_STACKED)
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) {
+        const float other = Weights::partner(save, i);
+        phi[i] = Complex(save[i], other, bias[i]);
+        along[i] = phi[i].inverse * save[i];
+        across[i] = phi[i].inverse * other;
+        beside[i] = Weights::partner(added, i);
+      }
+  };
+  float g[VALUES], d[VALUES], of_b[VALUES];
+  const auto complete = [&](int pass, float (&sums)[Weights::SUMS]) {
+    float partners[VALUES];
+    if constexpr (PHI == MODRELU_STACKED)
+      weights.finish(sums, g, partners);
+    else
+      weights.finish(sums, g);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      const bool beyond = PACKED && owned.beyond(steps.rows, pass, i);
+      const float sum = beyond ? 0.0f : g[i] + added[i];
       if constexpr (PHI == MODRELU_STACKED) {
-        weights.multiply(states.before(t, pass), g, partners, [&] {
-          meanwhile();
-#pragma unroll
-          for (int i = 0; i < VALUES; ++i) {
-            const float other = Weights::partner(save, i);
-            phi[i] = Complex(save[i], other, bias[i]);
-            along[i] = phi[i].inverse * save[i];
-            across[i] = phi[i].inverse * other;
-            beside[i] = Weights::partner(added, i);
-          }
-        });
+        const float partner = beyond ? 0.0f : partners[i] + beside[i];
+        const float radial = along[i] * sum + across[i] * partner;
+        d[i] = phi[i].scale * sum + radial * phi[i].curvature * save[i];
+        of_b[i] = radial;
       } else {
-        weights.multiply(states.before(t, pass), g, meanwhile);
-      }
-      if (PACKED || t == T)
-#pragma unroll
-        for (int i = 0; i < VALUES; ++i)
-          // of the rows whose first step was the one before
-          if (owned.written(steps.before, pass, i) &&
-              (t == T || owned.beyond(steps.rows, pass, i)))
-            grad_h0[owned.element(B, pass, i)] = g[i];
-      if (t == T) continue;
-#pragma unroll
-      for (int i = 0; i < VALUES; ++i) {
-        g[i] += added[i];
-        if (PACKED && owned.beyond(steps.rows, pass, i)) g[i] = 0;
-      }
-#pragma unroll
-      for (int i = 0; i < VALUES; ++i) {
-        if (PASSES > 1) grad_b[i] = aside[(pass * VALUES + i) * THREADS];
-        if constexpr (PHI == MODRELU_STACKED) {
-          const bool beyond = PACKED && owned.beyond(steps.rows, pass, i);
-          const float partner = beyond ? 0.0f : partners[i] + beside[i];
-          const float radial = along[i] * g[i] + across[i] * partner;
-          d[i] = phi[i].scale * g[i] + radial * phi[i].curvature * save[i];
-          grad_b[i] += radial;
-        } else {
-          d[i] = slope<PHI>(save[i]) * g[i];
-        }
-      }
-      share(states, weights, owned, pass, d);
-#pragma unroll
-      for (int i = 0; i < VALUES; ++i) {
-        if (owned.written(steps.rows, pass, i))
-          delta[owned.element(steps.rows, pass, i)] = d[i];
-        if constexpr (PHI == MODRELU) grad_b[i] += save[i] < 0 ? -d[i] : d[i];
-        if (PASSES > 1) aside[(pass * VALUES + i) * THREADS] = grad_b[i];
+        d[i] = slope<PHI>(save[i]) * sum;
+        of_b[i] = save[i] < 0 ? -d[i] : d[i];
       }
     }
-    delta += steps.advance() * H;
-    states.advance();
-  }
+  };
+  const auto publish = [&](const Memory& states, int t, int pass) {
+    share(states, weights, owned, pass, d);
+    const bool over = t == T;
+    float* const to = over && !PACKED ? grad_h0 : delta;
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      machine::store_if(owned.written(steps.rows, pass, i),
+                        to + owned.element(steps.rows, pass, i), over ? g[i] : d[i]);
+      // of the rows whose first step was the one before
+      if (PACKED && owned.written(steps.before, pass, i) &&
+          (over || owned.beyond(steps.rows, pass, i)))
+        grad_h0[owned.element(B, pass, i)] = g[i];
+      if (PASSES > 1) grad_b[i] = aside[(pass * VALUES + i) * THREADS];
+      grad_b[i] += over ? 0.0f : of_b[i];
+      if (PASSES > 1) aside[(pass * VALUES + i) * THREADS] = grad_b[i];
+    }
+    delta += pass == PASSES - 1 ? steps.advance() * H : 0;
+  };
+  each_pass(T + 1, states, weights, prepare, complete, publish);
   if constexpr (PHI >= MODRELU) {
     constexpr int UNITS_OF_B = PHI == MODRELU ? 1 : 2;  // that share a threshold
     for (int pass = 0; pass < PASSES; ++pass)
@@ -137,5 +129,5 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
           partial_b[(owned.row[i] + pass * ROWS) * (H / UNITS_OF_B) + owned.column[i]] =
               PASSES > 1 ? aside[(pass * VALUES + i) * THREADS] : grad_b[i];
   }
-  states.finish();
+  states.finish(T + 1);
 }

@@ -36,67 +36,64 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
   const auto fetch = [&] {
 #pragma unroll
     for (int i = 0; i < VALUES; ++i)
-      if (t_ahead < T && owned.computed[i])
-        ahead.fetch(0, i, x_ahead + owned.element(steps_ahead.rows, pass_ahead, i));
+      ahead.fetch_if(t_ahead < T && owned.computed[i], 0, i,
+                     x_ahead + owned.element(steps_ahead.rows, pass_ahead, i));
     ahead.end_of_step();
-    if (++pass_ahead == PASSES) {
-      pass_ahead = 0;
-      ++t_ahead;
-      x_ahead += steps_ahead.advance() * H;
-    }
+    const bool last = pass_ahead == PASSES - 1;
+    pass_ahead = last ? 0 : pass_ahead + 1;
+    t_ahead += last;
+    x_ahead += last ? steps_ahead.advance() * H : 0;
   };
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
 
-  for (int t = 0; t < T; ++t) {
-#pragma unroll 1
-    for (int pass = 0; pass < PASSES; ++pass) {
-      float values[VALUES], added[VALUES], state[VALUES];
-      const auto meanwhile = [&] {
-        states.seen(t, pass);
-        fetch();
-        ahead.wait();
+  float added[VALUES], beside[VALUES];
+  const auto prepare = [&](int) {
+    fetch();
+    ahead.wait();
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i) added[i] = ahead.get(0, i);
-      };
-      if constexpr (PHI == MODRELU_STACKED) {
-        float partners[VALUES], beside[VALUES];
-        weights.multiply(states.before(t, pass), values, partners, [&] {
-          meanwhile();
+    for (int i = 0; i < VALUES; ++i) added[i] = ahead.get(0, i);
+    if constexpr (PHI == MODRELU_STACKED)
 #pragma unroll
-          for (int i = 0; i < VALUES; ++i) beside[i] = Weights::partner(added, i);
-        });
+      for (int i = 0; i < VALUES; ++i) beside[i] = Weights::partner(added, i);
+  };
+  float values[VALUES], state[VALUES];
+  const auto complete = [&](int pass, float (&sums)[Weights::SUMS]) {
+    if constexpr (PHI == MODRELU_STACKED) {
+      float partners[VALUES];
+      weights.finish(sums, values, partners);
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-          values[i] += added[i];
-          state[i] = values[i] * Complex(values[i], partners[i] + beside[i], bias[i]).scale;
-        }
-      } else {
-        weights.multiply(states.before(t, pass), values, meanwhile);
-#pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-          values[i] += added[i];
-          state[i] = activate<PHI>(values[i], bias[i]);
-        }
+      for (int i = 0; i < VALUES; ++i) {
+        values[i] += added[i];
+        state[i] = values[i] * Complex(values[i], partners[i] + beside[i], bias[i]).scale;
       }
-      if constexpr (PACKED)
+    } else {
+      weights.finish(sums, values);
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i)
-          // a sequence that has not begun yet: backwards, the shorter ones begin later
-          if (owned.computed[i] && owned.beyond(steps.rows, pass, i))
-            state[i] = h0[owned.element(B, pass, i)];
-      if (t < T - 1) share(states, weights, owned, pass, state);
+      for (int i = 0; i < VALUES; ++i) {
+        values[i] += added[i];
+        state[i] = activate<PHI>(values[i], bias[i]);
+      }
+    }
+    if constexpr (PACKED)
 #pragma unroll
       for (int i = 0; i < VALUES; ++i)
-        if (owned.written(steps.rows, pass, i)) {
-          const int element = owned.element(steps.rows, pass, i);
-          h[element] = state[i];
-          if constexpr (PHI == MODRELU_STACKED) z[element] = values[i];
-        }
+        // a sequence that has not begun yet: backwards, the shorter ones begin later
+        if (owned.computed[i] && owned.beyond(steps.rows, pass, i))
+          state[i] = h0[owned.element(B, pass, i)];
+  };
+  const auto publish = [&](const Memory& states, int, int pass) {
+    share(states, weights, owned, pass, state);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      const bool written = owned.written(steps.rows, pass, i);
+      const int element = owned.element(steps.rows, pass, i);
+      machine::store_if(written, h + element, state[i]);
+      if constexpr (PHI == MODRELU_STACKED) machine::store_if(written, z + element, values[i]);
     }
-    const long long step = steps.advance() * H;
+    const long long step = pass == PASSES - 1 ? steps.advance() * H : 0;
     h += step;
     z += step;
-    states.advance();
-  }
-  states.finish();
+  };
+  each_pass(T, states, weights, prepare, complete, publish);
+  states.finish(T);
 }

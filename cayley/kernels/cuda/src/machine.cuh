@@ -26,10 +26,30 @@ __device__ inline float inverse_root(float x) {
   return y;
 }
 
+// Without a branch: what is before and after it can be mixed.
+__device__ inline void store_if(bool wanted, float* place, float value) {
+  asm volatile(
+      "{\n .reg .pred p;\n"
+      " setp.ne.u32 p, %0, 0;\n"
+      " @p st.global.f32 [%1], %2;\n}" ::"r"((unsigned)wanted),
+      "l"(place), "f"(value)
+      : "memory");
+}
+
 // Copies four bytes into shared memory in the background.
 __device__ inline void copy_ahead(float* shared, const float* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address(shared)), "l"(global)
                : "memory");
+}
+
+// Without a branch, too.
+__device__ inline void copy_ahead_if(bool wanted, float* shared, const float* global) {
+  asm volatile(
+      "{\n .reg .pred p;\n"
+      " setp.ne.u32 p, %0, 0;\n"
+      " @p cp.async.ca.shared.global [%1], [%2], 4;\n}" ::"r"((unsigned)wanted),
+      "r"(address(shared)), "l"(global)
+      : "memory");
 }
 
 // Copies four numbers, not through the cache of the multiprocessor, which may have older ones.
@@ -153,7 +173,7 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Without a branch: what is before and after it can be mixed.
+// Without a branch, too.
 __device__ inline void arrive_if(bool arrives, unsigned barrier, int bytes) {
   asm volatile(
       "{\n .reg .pred p;\n"

@@ -5,16 +5,20 @@
 
 constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 
-// A group of SPLITS neighbouring lanes computes OUTPUTS outputs of ROWS rows. Lane `split` adds up
+// A group of SPLITS lanes of a warp computes OUTPUTS outputs of ROWS rows. Lane `split` adds up
 // the inputs (chunk * SPLITS + split) * VECTOR + e, and an exchange within the warp leaves every
-// sum with one lane. Weights are in registers, those of the last SHARED chunks in shared memory.
+// sum with one lane. Weights are in registers, those of SHARED of the chunks in shared memory.
 // OUTPUTS, SPLITS and ROWS are powers of 2, OUTPUTS at least 4.
+//
+// The lanes of a group are APART, 1 or 32 / SPLITS. With the latter, neighbours are of different
+// groups and read the same states. To read 16 bytes takes half as long if all pairs of neighbours
+// read the same ones.
 //
 // With COMPLEX, two neighbouring inputs, and two neighbouring outputs, are the parts of a complex
 // number. The matrix then consists of blocks [[r, -c], [c, r]], and a lane holds r and c once: for
 // each of its inputs HELD numbers, r at an even input and c at the odd one after it.
 template <int INPUTS, int OUTPUTS, int SPLITS, int VECTOR, int ROWS, int SHARED, int THREADS,
-          bool COMPLEX = false>
+          bool COMPLEX = false, int APART = 1>
 struct Product {
   static_assert(!COMPLEX || VECTOR % 2 == 0, "a lane reads both parts of a complex number");
   static constexpr int STEP = SPLITS * VECTOR;
@@ -40,7 +44,8 @@ struct Product {
   // entry(output, input) gives the matrix, zero outside.
   template <class Entry>
   __device__ void load(float* shared, Entry entry) {
-    stand(threadIdx.x % SPLITS, threadIdx.x / SPLITS);
+    const int first = threadIdx.x / (SPLITS * APART) * APART;  // of the groups among these lanes
+    stand(threadIdx.x / APART % SPLITS, first + threadIdx.x % APART);
     rest = reinterpret_cast<const Vector*>(shared) + threadIdx.x;
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk)
@@ -51,10 +56,11 @@ struct Product {
           const int imaginary = COMPLEX ? e % 2 : 0, sum = COMPLEX ? 2 * o + imaginary : o;
           const int output = group * OUTPUTS + (sum ^ swapped() % OUTPUTS);
           const float w = entry(output, (chunk * SPLITS + split) * VECTOR + e - imaginary);
-          if (chunk < KEPT)
-            weights[chunk][o][e] = w;
+          const int before = shared_before(chunk);
+          if (is_shared(chunk))
+            shared[((before * HELD + o) * THREADS + threadIdx.x) * VECTOR + e] = w;
           else
-            shared[(((chunk - KEPT) * HELD + o) * THREADS + threadIdx.x) * VECTOR + e] = w;
+            weights[chunk - before][o][e] = w;
         }
   }
 
@@ -65,29 +71,68 @@ struct Product {
   // The row and output of the i-th value that this lane ends with, as row * OUTPUTS + output.
   __device__ int owned(int i) const { return i + order; }
 
-  __device__ int replica() const { return split / (SPLITS / REPLICAS); }
+  __device__ int replica() const { return REPLICAS == 1 ? 0 : split / (SPLITS / REPLICAS); }
 
   // meanwhile() is something else to do while the first states are on their way.
   template <class Meanwhile>
   __device__ void multiply(const float* states, float (&values)[VALUES],
                            Meanwhile meanwhile) const {
     float sums[SUMS];
-    multiply_all(states, sums, meanwhile);
+    accumulate(states, sums, meanwhile, [] {});
+    finish(sums, values);
+  }
+
+  // The first half of that: sums over the inputs of this lane, for finish() to add up. What
+  // meanwhile() computes has until after(), which is called when half of the products are done.
+  template <class Meanwhile, class After>
+  __device__ void accumulate(const float* states, float (&sums)[SUMS], Meanwhile meanwhile,
+                             After after) const {
+    const Vector* state = reinterpret_cast<const Vector*>(states) + split;
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i) sums[i] = 0;
+    Vector first[FIRST][ROWS];
+#pragma unroll
+    for (int chunk = 0; chunk < FIRST; ++chunk)
+#pragma unroll
+      for (int row = 0; row < ROWS; ++row) first[chunk][row] = state[row_at(row) + chunk * SPLITS];
+    meanwhile();
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+      Vector extra[HELD];
+      const int before = shared_before(chunk), kept = is_shared(chunk) ? 0 : chunk - before;
+      if (is_shared(chunk))
+#pragma unroll
+        for (int o = 0; o < HELD; ++o) extra[o] = rest[(before * HELD + o) * THREADS];
+      const auto weight = [&](int o, int e) {
+        return is_shared(chunk) ? extra[o].at[e] : weights[kept][o][e];
+      };
+#pragma unroll
+      for (int row = 0; row < ROWS; ++row) {
+        const Vector h = chunk < FIRST ? first[chunk < FIRST ? chunk : 0][row]
+                                       : state[row_at(row) + chunk * SPLITS];
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e)
+#pragma unroll
+          for (int o = 0; o < OUTPUTS; ++o)
+            sums[row * OUTPUTS + o] = fmaf(factor(weight, o, e), h.at[e], sums[row * OUTPUTS + o]);
+      }
+      if (chunk == CHUNKS / 2) after();
+    }
+  }
+
+  // The second half, which uses the sums up.
+  __device__ void finish(float (&sums)[SUMS], float (&values)[VALUES]) const {
+    scatter(sums);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
     if constexpr (COMPLEX && VALUES == 1) values[0] = order % 2 == 0 ? sums[0] : sums[1];
   }
 
   // Also partners[i], the other one of the pair of outputs that has values[i].
-  template <class Meanwhile>
-  __device__ void multiply(const float* states, float (&values)[VALUES], float (&partners)[VALUES],
-                           Meanwhile meanwhile) const {
-    float sums[SUMS];
-    multiply_all(states, sums, meanwhile);
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
+  __device__ void finish(float (&sums)[SUMS], float (&values)[VALUES],
+                         float (&partners)[VALUES]) const {
+    finish(sums, values);
     if constexpr (COMPLEX && VALUES == 1) {
-      values[0] = order % 2 == 0 ? sums[0] : sums[1];
       partners[0] = order % 2 == 0 ? sums[1] : sums[0];
     } else {
 #pragma unroll
@@ -102,8 +147,8 @@ struct Product {
       for (int i = 0; i < VALUES; ++i) quads[i / 4][i % 4] = values[i];
     } else {
       // bit 0 of the output is a bit of the lane, bit 1 the one below it
-      constexpr int TOP = SUMS / 2, MASK = VALUES == 1 ? TOP + TOP / 2 : TOP / 2;
-      const int lane = (group * SPLITS + split) & ~MASK;
+      constexpr int TOP = APART * SUMS / 2, MASK = VALUES == 1 ? TOP + TOP / 2 : TOP / 2;
+      const int lane = ((group / APART * SPLITS + split) * APART + group % APART) & ~MASK;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int other = (i & 1) * TOP + (i >> 1) * TOP / 2 & MASK;
@@ -121,10 +166,19 @@ struct Product {
     if constexpr (VALUES > 1)
       return values[i ^ 1];
     else
-      return __shfl_xor_sync(~0u, values[0], SUMS / 2);
+      return __shfl_xor_sync(~0u, values[0], APART * SUMS / 2);
   }
 
  private:
+  // How many of the chunks before one have their weights in shared memory. These are spread over
+  // all: to read the weights of one takes longer than to multiply with them, but not than to do so
+  // with those of the chunks between.
+  __device__ static constexpr int shared_before(int chunk) { return chunk * SHARED / CHUNKS; }
+
+  __device__ static constexpr bool is_shared(int chunk) {
+    return shared_before(chunk + 1) > shared_before(chunk);
+  }
+
   // The chunks that are read before anything else is done.
   static constexpr int AHEAD = 32 / (ROWS * VECTOR);
   static constexpr int FIRST = AHEAD < 1 ? 1 : AHEAD < CHUNKS ? AHEAD : CHUNKS;
@@ -136,42 +190,6 @@ struct Product {
 #pragma unroll
     for (int level = 0; level < log2(SPLITS) && level < log2(SUMS); ++level)
       order += (split >> level & 1) * (SUMS >> (level + 1));
-  }
-
-  // The sums, in the order of this lane.
-  template <class Meanwhile>
-  __device__ void multiply_all(const float* states, float (&sums)[SUMS],
-                               Meanwhile meanwhile) const {
-    const Vector* state = reinterpret_cast<const Vector*>(states) + split;
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) sums[i] = 0;
-    Vector first[FIRST][ROWS];
-#pragma unroll
-    for (int chunk = 0; chunk < FIRST; ++chunk)
-#pragma unroll
-      for (int row = 0; row < ROWS; ++row) first[chunk][row] = state[row_at(row) + chunk * SPLITS];
-    meanwhile();
-#pragma unroll
-    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-      Vector extra[HELD];
-      if (chunk >= KEPT)
-#pragma unroll
-        for (int o = 0; o < HELD; ++o) extra[o] = rest[((chunk - KEPT) * HELD + o) * THREADS];
-      const auto weight = [&](int o, int e) {
-        return chunk < KEPT ? weights[chunk < KEPT ? chunk : 0][o][e] : extra[o].at[e];
-      };
-#pragma unroll
-      for (int row = 0; row < ROWS; ++row) {
-        const Vector h = chunk < FIRST ? first[chunk < FIRST ? chunk : 0][row]
-                                       : state[row_at(row) + chunk * SPLITS];
-#pragma unroll
-        for (int e = 0; e < VECTOR; ++e)
-#pragma unroll
-          for (int o = 0; o < OUTPUTS; ++o)
-            sums[row * OUTPUTS + o] = fmaf(factor(weight, o, e), h.at[e], sums[row * OUTPUTS + o]);
-      }
-    }
-    scatter(sums);
   }
 
   __device__ int row_at(int row) const { return (row ^ order / OUTPUTS) * (WIDTH / VECTOR); }
@@ -195,7 +213,7 @@ struct Product {
   // and would otherwise have to be asked for.
   template <int LEVEL = 0>
   __device__ void scatter(float (&sums)[SUMS]) const {
-    constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = 1 << LEVEL;
+    constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = APART << LEVEL;
     if constexpr (HALF == 0 || (COMPLEX && HALF == 1)) {
 #pragma unroll
       for (int i = 0; i < (COMPLEX ? 2 : 1); ++i) sums[i] += __shfl_xor_sync(~0u, sums[i], OTHER);

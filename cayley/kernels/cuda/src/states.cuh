@@ -86,9 +86,12 @@ struct States {
     parity ^= filled;
   }
 
-  // No block may end while another one still sends to it.
-  __device__ static void finish() {
-    if constexpr (BLOCKS > 1) machine::cluster_barrier();
+  // No block may end while another one still sends to it: those of the last step, T, have to come.
+  __device__ void finish(int T) const {
+    if constexpr (BLOCKS > 1) {
+      for (int pass = 0; pass < PASSES; ++pass) before(T, pass);
+      machine::cluster_barrier();
+    }
   }
 };
 
@@ -110,6 +113,10 @@ struct Ahead {
 
   __device__ void fetch(int stream, int i, const float* element) const {
     machine::copy_ahead(first + slot + (stream * VALUES + i) * THREADS, element);
+  }
+
+  __device__ void fetch_if(bool wanted, int stream, int i, const float* element) const {
+    machine::copy_ahead_if(wanted, first + slot + (stream * VALUES + i) * THREADS, element);
   }
 
   __device__ void end_of_step() {
