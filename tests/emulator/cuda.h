@@ -60,7 +60,7 @@ struct Mbarrier {
 struct Block {
   int number, rank, left;
   Fiber fibers[1024];
-  Barrier all, warps[32], first, signal;
+  Barrier all, warps[32], named[4];
   double exchanged[1024];  // between the lanes of a warp
   float4* memory;          // shared by its threads
   Mbarrier mbarriers[16];
@@ -300,25 +300,18 @@ inline void wait(unsigned barrier, unsigned parity) {
   while (phase % 2 == parity) emulator::wait_while(phase, phase);
 }
 
-inline void arrive(unsigned barrier) { arrive_if(true, barrier, 0); }
-
-template <int COUNT>
+template <int NUMBER, int COUNT>
 inline void sync() {
-  emulator::wait(emulator::block->first, COUNT);
+  emulator::wait(emulator::block->named[NUMBER], COUNT);
 }
 
-template <int COUNT>
+template <int NUMBER, int COUNT>
 inline void signal() {
-  emulator::Barrier& barrier = emulator::block->signal;
+  emulator::Barrier& barrier = emulator::block->named[NUMBER];
   if (++barrier.arrived < COUNT) return;
   barrier.arrived = 0;
   ++barrier.phase;
   ++emulator::events;
-}
-
-template <int COUNT>
-inline void await_signal() {
-  emulator::wait(emulator::block->signal, COUNT);
 }
 
 inline void send(unsigned there, float value, unsigned barrier_there) {

@@ -21,7 +21,8 @@ EVERY_KERNEL = """
 import torch, cayley
 from torch.nn.utils.rnn import pack_sequence
 from cayley.kernels.cuda import elman, gru
-from cayley.kernels.cuda.lstm import kernels as lstm_kernels
+from cayley.kernels.cuda.lstm import batch, kernels as lstm_kernels
+from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
 from cayley.kernels.cuda.runtime import team_kernels
 from cayley.kernels.cuda.runtime.chip import Chip
 from cayley.kernels.cuda.runtime.teams import Team
@@ -55,8 +56,12 @@ in_steps = [
     cayley.LSTM(2, 170, norm="atn", window=3),
 ]
 by_tiles = [cayley.NCGRU(2, 170, orthogonal=())]
+apart = [
+    cayley.LSTM(2, 21, norm="batch"),
+    cayley.LSTM(2, 21, norm="atn", window=3, over="batch"),
+]
 with cayley.backend("cuda"):
-    for layer in [*layers, *in_turns, *in_steps, *by_tiles]:
+    for layer in [*layers, *in_turns, *in_steps, *by_tiles, *apart]:
         if layer is in_turns[0]:
             # three and four rows in two turns, and weights in shared memory
             team_kernels.best_team = lambda H, B, kind, chip: Team(H, kind, 6, 2, 128, 4, 160)
@@ -66,6 +71,10 @@ with cayley.backend("cuda"):
             gru.runs_stepwise = lstm_kernels.runs_stepwise = lambda *_: True
         if layer is by_tiles[0]:
             gru.runs_by_tiles = lambda *_: True
+        if layer is apart[0]:
+            # products with warps of their own, in the backward pass those of four blocks together
+            shares = Share(8, 1, 64), Share(32, 1, 64, 4)
+            batch.best_batch_layout = lambda *_: BatchLayout(21, 2, 256, 4, 1, *shares)
         layer.cuda()
         output, state = layer(x)
         output.sum().backward()

@@ -233,6 +233,8 @@ def test_another_rate_is_recorded_anew() -> None:
 
 @on_gpu
 def test_a_run_with_graphs_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    # Adam counts steps in it, and for graphs rounds a counter that it loads to float32
+    torch.set_default_dtype(torch.float32)
     settings = RunSettings(Machine("cuda", graph=True), tiny=True)
 
     def run(name: str, steps: int) -> RunResult:
@@ -244,13 +246,8 @@ def test_a_run_with_graphs_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     assert read_run(tmp_path / "whole")[0].machine.graph
     run("parts", 10)
     parts = resume(tmp_path / "parts", extend=10)
-    # where they begin to differ, if they do
     losses = [
-        {
-            record["step"]: record["loss"]
-            for record in read_metrics(tmp_path / name)
-            if "loss" in record
-        }
+        [record["loss"] for record in read_metrics(tmp_path / name) if "loss" in record]
         for name in ("whole", "parts")
     ]
     assert losses[0] == losses[1]

@@ -177,10 +177,14 @@ def _matrix_gradients(
 
 
 def _window_steps(call: LstmCall) -> int:
-    """The number of steps that a window can have; 1 if statistics are given."""
+    """The number of steps that a window can have; 1 if statistics are given.
+
+    A sequence of one step has windows, too: what means are measured from depends on it.
+    """
     if any(site is not None and site.given is not None for site in call.sites()):
         return 1
-    return max(1, min(call.window, len(call.x if call.batch_sizes is None else call.batch_sizes)))
+    T = len(call.x if call.batch_sizes is None else call.batch_sizes)
+    return min(call.window, max(2, T))
 
 
 def _expect(array: Tensor) -> None:

@@ -120,9 +120,9 @@ class BatchLayout:
         """The number of floats of a product: its weights, and its results for all rows."""
         weights = share.team * factors.outputs * _chunks(share, factors)
         results = factors.outputs * (LANES * self.parts * self.items + 4)
-        return weights * share.splits * factors.width + (
-            2 * results + 4 if share.workers else results
-        )
+        results *= 2 if share.workers else 1
+        barriers = 4 if share.team > 1 else 0
+        return weights * share.splits * factors.width + results + barriers
 
     def sizes(self, share: Share, options: Options) -> str:
         """The header ``sizes.cuh`` of one direction."""

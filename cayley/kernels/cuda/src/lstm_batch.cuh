@@ -34,12 +34,15 @@ constexpr int WORKERS = APART ? THREADS - MEMBERS : THREADS;  // those of the fi
 
 static_assert(THREADS % 32 == 0 && MEMBERS <= THREADS && WORKERS > 0 && (APART || TEAM == 1));
 
+// Barriers of some of the threads, by their numbers.
+enum Barrier { OF_MEMBERS = 1, OF_RESULTS, OF_PRODUCTS };
+
 __device__ inline bool is_worker() { return threadIdx.x >= THREADS - WORKERS; }
 
 // All threads that take part in the second part.
 __device__ inline void sync_members() {
   if constexpr (APART)
-    machine::sync<MEMBERS>();
+    machine::sync<OF_MEMBERS, MEMBERS>();
   else
     __syncthreads();
 }
@@ -67,10 +70,10 @@ struct Member {
 // other blocks are about to come, and looking for them before would only be in the way. All of them
 // do, so that none, not even a warp without rows, is ever two steps behind the products.
 __device__ inline void tell_workers() {
-  if constexpr (APART) machine::signal<THREADS>();
+  if constexpr (APART) machine::signal<OF_RESULTS, THREADS>();
 }
 
-__device__ inline void wait_for_members() { machine::await_signal<THREADS>(); }
+__device__ inline void wait_for_members() { machine::sync<OF_RESULTS, THREADS>(); }
 
 // The number of rows that a part has, of so many.
 __device__ inline int rows_of_part(int part, int rows) {
@@ -230,11 +233,11 @@ struct Product {
 };
 
 // The products of a step, (OUTPUTS, STRIDE), between its two parts. With APART there are two places
-// for them, in turns: who writes the next but one has seen the results of this one. Each has a
-// barrier, at which every warp of workers arrives or, in a team, the bytes of all products.
+// for them, in turns: who writes the next but one has seen the results of this one. In a team each
+// place has a barrier, at which the bytes of all products arrive.
 template <int OUTPUTS, int SENDERS>
 struct Products {
-  static constexpr int FLOATS = (APART ? 2 : 1) * OUTPUTS * STRIDE + (APART ? 4 : 0);
+  static constexpr int FLOATS = (APART ? 2 : 1) * OUTPUTS * STRIDE + (SENDERS > 1 ? 4 : 0);
 
   float* memory;
   const float* current;  // those that a member reads
@@ -244,11 +247,10 @@ struct Products {
 
   // By all threads, before a barrier of the block.
   __device__ void init() const {
-    if constexpr (APART) {
-      if (threadIdx.x < 2)
-        machine::init_barrier(barrier(threadIdx.x), SENDERS > 1 ? 1 : WORKERS / 32);
+    if constexpr (SENDERS > 1) {
+      if (threadIdx.x < 2) machine::init_barrier(barrier(threadIdx.x), 1);
       machine::publish_barriers();
-      if constexpr (SENDERS > 1) machine::cluster_barrier();
+      machine::cluster_barrier();
     }
   }
 
@@ -270,15 +272,13 @@ struct Products {
       });
       ++step;
     } else {
-      // a warp without rows does not arrive a second time before all others have
-      if (APART && step >= 2) machine::wait(barrier(step % 2), step / 2 % 2 ^ 1);
       float* const products = place();
       product.multiply(array, 0, rows, waits, [&](int output, int row, float value) {
         products[output * STRIDE + row] = value;
       });
       if constexpr (APART) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) machine::arrive(barrier(step % 2));
+        // nothing is lost by waiting: the next ones are those of what members make of these
+        machine::sync<OF_PRODUCTS, THREADS>();
         ++step;
       } else {
         __syncthreads();
@@ -289,9 +289,12 @@ struct Products {
   // By members: the next ones, of so many rows.
   __device__ void take(int rows) {
     if constexpr (APART) {
-      if constexpr (SENDERS > 1)
+      if constexpr (SENDERS > 1) {
         machine::arrive_if(threadIdx.x == 0, barrier(step % 2), 4 * OUTPUTS * rows);
-      machine::wait(barrier(step % 2), step / 2 % 2);
+        machine::wait(barrier(step % 2), step / 2 % 2);
+      } else {
+        machine::sync<OF_PRODUCTS, THREADS>();
+      }
       current = place();
       ++step;
     }

@@ -117,6 +117,7 @@ struct NormBack : Parameters<FIRST, VALUES> {
       scatter_sums<32, 4>(sums);
       if (threadIdx.x % 8 == 0) window.totals[4 * (FIRST + i) + threadIdx.x % 32 / 8] = sums[0];
     }
+    __syncwarp();  // who reads the totals may be another lane
   }
 };
 

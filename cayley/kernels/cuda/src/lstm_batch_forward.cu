@@ -89,6 +89,7 @@ struct Norm : Parameters<FIRST, VALUES> {
         total[2] = second - first * offset;
       }
     }
+    __syncwarp();  // who reads the totals may be another lane
   }
 };
 

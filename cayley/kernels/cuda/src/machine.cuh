@@ -196,25 +196,16 @@ __device__ inline void wait(unsigned barrier, unsigned parity) {
   } while (!done);
 }
 
-__device__ inline void arrive(unsigned barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// A barrier for the first COUNT threads of a block alone.
-template <int COUNT>
+// A barrier for COUNT threads of a block; that of all its threads has number 0.
+template <int NUMBER, int COUNT>
 __device__ inline void sync() {
-  asm volatile("bar.sync 1, %0;" ::"n"(COUNT) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(COUNT) : "memory");
 }
 
-// One for COUNT threads, of which some arrive and go on and the others wait.
-template <int COUNT>
+// Arrives there and goes on, while the others wait for it.
+template <int NUMBER, int COUNT>
 __device__ inline void signal() {
-  asm volatile("bar.arrive 2, %0;" ::"n"(COUNT) : "memory");
-}
-
-template <int COUNT>
-__device__ inline void await_signal() {
-  asm volatile("bar.sync 2, %0;" ::"n"(COUNT) : "memory");
+  asm volatile("bar.arrive %0, %1;" ::"n"(NUMBER), "n"(COUNT) : "memory");
 }
 
 // Stores into a block of the cluster and tells the barrier there.

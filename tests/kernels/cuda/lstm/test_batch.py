@@ -315,6 +315,26 @@ def test_few_rows_leave_little_of_a_gradient(
 
 
 @on_cpu
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("T", [1, 4])
+def test_derives_the_references_of_the_operator(
+    T: int, window: int, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(T, 3, 5, "two", window=window, packed=packed)
+    use_layout(case, monkeypatch)
+    call = call_of(arguments_of(case, {name: v.float() for name, v in tensors_of(case).items()}))
+    sites: dict[str, Site] = {name: getattr(call, name) for name in NAMES}
+    plain: Any = {name: site._replace(reference=None) for name, site in sites.items()}
+    states, found = batch.batch_lstm(call._replace(**plain), call.x, derive=True)
+    for ours, site in zip(found, sites.values(), strict=True):
+        theirs = torch.zeros_like(ours) if site.reference is None else site.reference
+        assert torch.equal(ours, theirs)
+    for ours, theirs in zip(states, recurrence.lstm(call), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@on_cpu
 def test_a_nan_of_any_bits_is_no_number_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a block waits for comes, whatever it is."""
     case = Case(3, 4, 5, "two")

@@ -39,5 +39,5 @@ def test_says_that_a_graph_cannot_hold_them() -> None:
     x, sizes = torch.zeros(5, 4, device="cuda"), torch.tensor([3, 2])
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         x += 1  # torch warns of an empty graph
-        with pytest.raises(RuntimeError, match="record dense sequences"):
+        with pytest.raises(RuntimeError, match="capture dense sequences"):
             step_table(sizes, x, 3)

@@ -24,8 +24,7 @@ def test_tensors_that_are_not_contiguous() -> None:
     torch.testing.assert_close(project_on_cuda(x.mT, U.mT, None), x.mT @ U, rtol=1e-5, atol=1e-5)
 
 
-def test_what_it_leaves_to_others() -> None:
-    x, U = torch.randn(5, 2).double().cuda(), torch.randn(4, 2).double().cuda()
+def test_nothing_to_compute() -> None:
+    x, U = torch.randn(5, 2).float().cuda(), torch.randn(4, 2).float().cuda()
     assert project_on_cuda(x, None, None) is x
-    torch.testing.assert_close(project_on_cuda(x, U, None), x @ U.mT)
-    assert project_on_cuda(x[:0].float(), U.float(), None).shape == (0, 4)
+    assert project_on_cuda(x[:0], U, None).shape == (0, 4)
