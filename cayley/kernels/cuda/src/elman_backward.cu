@@ -129,5 +129,5 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
           partial_b[(owned.row[i] + pass * ROWS) * (H / UNITS_OF_B) + owned.column[i]] =
               PASSES > 1 ? aside[(pass * VALUES + i) * THREADS] : grad_b[i];
   }
-  states.finish(T + 1);
+  states.finish();
 }
