@@ -183,8 +183,7 @@ def _filled(plan: Plan, memory: int) -> Plan | None:
     """The plan with as many weights in registers as there is room for, if the rest fits too."""
     if plan.threads > 1024:
         return None
-    # two passes that are written out need fewer, but the compiler spills if it has to read the
-    # weights of one chunk only
+    # two passes that are written out need fewer others; with 12 of 13 chunks the compiler spills
     written = plan.deferred and plan.passes == 2 and plan.chunks > 13
     for spare in (40 if written else 44, 34, 24):
         room = registers(plan.threads) - spare - plan.rows * plan.outputs - 4 * plan.values

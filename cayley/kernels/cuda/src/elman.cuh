@@ -91,11 +91,11 @@ __device__ inline void share(const Memory& states, const Weights& weights, const
 // have to be registers for the sums of both; real weights leave none, as there are twice as many.
 constexpr bool DEFERRED = COMPLEX && PASSES > 1 && Weights::SUMS <= 16;
 
-// Fewer states then wait in registers.
+// The states that such a pass reads before its products, of which there is less to wait for.
 constexpr int AHEAD = 16;
 
-// Two such passes are written one after the other, so that addresses and conditions are constants:
-// as many instructions fewer as there are in 40 products. More would be too much code.
+// Two such passes are written one after the other. Addresses and conditions are then constants, and
+// there is one instruction in thirty less. More passes would be too much code.
 constexpr int WRITTEN = DEFERRED && PASSES == 2 ? 2 : 1;
 
 // For every pass of every step, in this order: prepare(pass) gets what it needs beside its sums,
