@@ -1,6 +1,7 @@
 """Recurrences under vmap and grad: derivatives of every order, and who is asked for a rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
 import cayley
+from cayley.kernels.operator import _OperatorRule
+from cayley.kernels.transforms import Room
 from cayley.layers.recurrent import Recurrent
 
 T, B, I, N, G = 3, 2, 3, 4, 2  # noqa: E741
@@ -18,6 +21,23 @@ MAKERS: dict[str, Callable[[], Recurrent]] = {
     "lstm": lambda: cayley.LSTM(I, N),
     "lstm, normalised": lambda: cayley.LSTM(I, N, norm="atn", window=2),
 }
+
+
+@pytest.fixture(params=[False, True], ids=["a node for each", "a node for all"], autouse=True)
+def shared_results(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Also with what only kernels of a GPU do: to write the results of all networks in one place."""
+
+    def room(rule: _OperatorRule, networks: int, flat: Sequence[Any]) -> Room:
+        def fill(parts: Sequence[Tensor], *own: Any) -> None:
+            for part, value in zip(parts, rule.forward(*own), strict=True):
+                part.copy_(value)
+
+        first = rule.forward(*flat)
+        return Room([value.new_full((networks, *value.shape), torch.nan) for value in first], fill)
+
+    if request.param:
+        monkeypatch.setattr(_OperatorRule, "room", room)
+    return request.param
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

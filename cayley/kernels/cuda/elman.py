@@ -53,12 +53,14 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
     return None
 
 
-def elman(call: ElmanCall) -> ElmanStates:
-    """The states of a call."""
+def elman(call: ElmanCall, out: ElmanStates | None = None) -> ElmanStates:
+    """The states of a call, in ``out`` if it is given."""
     x = readable(project_on_cuda(call.x, call.U, call.c))
     h0, W = readable(call.h0), readable(call.W)
-    h = torch.empty_like(x)
-    z = torch.empty_like(x) if KNOWN[call.nonlinearity].needs_z else x.new_empty(0)
+    if out is None:
+        z = torch.empty_like(x) if KNOWN[call.nonlinearity].needs_z else x.new_empty(0)
+        out = ElmanStates(torch.empty_like(x), z)
+    h, z = out
     b = z if call.b is None else readable(call.b)
     if len(h0) > 0:
         _launch("forward", 1, call, x, h0, W, b, h, z)

@@ -19,6 +19,7 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.runs import Precision
 from cayley.lab.tasks import Batch
 from cayley.lab.training.graphs import StepGraphs
+from cayley.lab.training.joint import step_together
 from cayley.lab.training.learner import Learner, detach_state
 from cayley.layers.recurrent import Recurrent
 from cayley.norms.batch import PopulationStatistics
@@ -58,9 +59,9 @@ class Ensemble:
 
     A step equals the steps of each network alone, up to rounding. The recurrent layers of all
     networks share one forward and one backward pass, with :func:`torch.func.vmap`. Everything
-    before and after these layers, and every update of weights, is done for each network
-    separately. So is a matrix whose map keeps a state, such as that of an NC-GRU: its own network
-    computes it.
+    before and after these layers is done for each network separately. So is a matrix whose map
+    keeps a state, such as that of an NC-GRU: its own network computes it. On a GPU the weights of
+    all networks are updated together.
 
     Arguments:
         model: One of the networks.
@@ -156,8 +157,11 @@ class Ensemble:
             if stacked.grad is not None:
                 for each, gradient in zip(own, stacked.grad, strict=True):
                     each[name].grad = gradient
-        for learner, part in zip(learners, batches, strict=True):
-            learner.move(part)
+        with ExitStack() as rates:
+            for learner, part in zip(learners, batches, strict=True):
+                learner.clip()
+                rates.enter_context(learner.scaled_rates(part))
+            step_together([learner.optimizer for learner in learners])
         return total.detach(), detach_state(state)
 
     def _forward(
@@ -186,6 +190,9 @@ class Ensemble:
             for name in self.written:
                 for each, value in zip(own, buffers[name], strict=True):
                     each[name].copy_(value)
+        if models[0].last:
+            # once for all: the gradient of each would be as large as that of all steps, most of it 0
+            x = x[:, -1:]
         outputs = [model.answer(each) for model, each in zip(models, x.unbind(), strict=True)]
         return outputs, tuple(states)
 

@@ -65,9 +65,16 @@ def refusal(
     return None
 
 
-def lstm(call: LstmCall) -> LstmStates:
-    """The states, cells and statistics of a call."""
+def lstm(call: LstmCall, out: LstmStates | None = None) -> LstmStates:
+    """The states, cells and statistics of a call, in ``out`` if it is given."""
     contribution = project_on_cuda(call.x, call.U, None)
+    if out is not None:
+        plain = call.sites() == NO_SITES
+        states, _ = contributed_lstm(call, contribution, out=out if plain else None)
+        if not plain:
+            for place, value in zip(out, states, strict=True):
+                place.copy_(value)
+        return out
     h, c, kept, *statistics = contributed_lstm(call, contribution)[0]
     # the results of an operator have to be different tensors
     statistics = (values if values.dim() > 1 else values.new_empty(0) for values in statistics)
@@ -75,7 +82,7 @@ def lstm(call: LstmCall) -> LstmStates:
 
 
 def contributed_lstm(
-    call: LstmCall, contribution: Tensor, *, derive: bool = False
+    call: LstmCall, contribution: Tensor, *, derive: bool = False, out: LstmStates | None = None
 ) -> tuple[LstmStates, tuple[Tensor, ...]]:
     """The states, cells and statistics of a call, from the contribution of the input.
 
@@ -84,6 +91,7 @@ def contributed_lstm(
         contribution: The contribution of the input, (T, B, 4H) or (N, 4H).
         derive: Whether to derive the references, as :func:`~.references.references` does, instead
             of using those of the call.
+        out: Where to write the states of a call that normalises nothing.
 
     Returns:
         The states, and the derived references, each (B, 1), or over the batch (1, F). They are 0
@@ -100,8 +108,11 @@ def contributed_lstm(
     table, T = step_table(call.batch_sizes, x, B)
     normed = _normed(call)
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
-    h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
-    kept = torch.empty_like(x)
+    if out is None:
+        h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
+        kept = torch.empty_like(x)
+    else:
+        h, c, kept = out[:3]
     # 0 for sequences that have ended
     new = x.new_zeros if packed else x.new_empty
     rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())

@@ -1,0 +1,42 @@
+"""How many networks share a device at a time, which decides how a kernel is best laid out.
+
+A kernel that has a multiprocessor for each of its rows should finish a row as early as it can. Among
+others like it there are more rows than multiprocessors, and rows a second are what counts.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["crowd", "crowded"]
+
+
+class _Crowd(threading.local):
+    def __init__(self) -> None:
+        self.networks = 1
+
+
+_here = _Crowd()
+
+
+@contextmanager
+def crowded(networks: int) -> Iterator[None]:
+    """Context in which calls of so many networks of one kind run at the same time.
+
+    Example:
+        >>> with crowded(16):
+        ...     crowd()
+        16
+        >>> crowd()
+        1
+    """
+    before, _here.networks = _here.networks, networks
+    try:
+        yield
+    finally:
+        _here.networks = before
+
+
+def crowd() -> int:
+    """The number of networks whose calls run at the same time as this one, itself included."""
+    return _here.networks
