@@ -4,16 +4,16 @@ A kernel that has a multiprocessor for each of its rows should finish a row as e
 others like it there are more rows than multiprocessors, and rows a second are what counts.
 """
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["crowd", "crowded"]
 
 
-class _Crowd(threading.local):
-    def __init__(self) -> None:
-        self.networks = 1
+class _Crowd:
+    """Of all threads: autograd computes gradients in threads of its own."""
+
+    networks = 1
 
 
 _here = _Crowd()

@@ -20,6 +20,7 @@ from cayley.kernels.calls import (
     LstmGradients,
     Site,
 )
+from cayley.kernels.crowds import crowded
 from cayley.kernels.cuda import elman, gru
 from cayley.kernels.cuda.lstm import recurrence as lstm
 from cayley.kernels.cuda.lstm.references import references
@@ -263,6 +264,49 @@ def test_lstm(
         needed += [f"{name}_{field}" for name in names for field in ("gamma", "beta")]
     gradients = lstm.lstm_backward(LstmGradients(g.float()), found, call, needed)
     compare([found.h, *(gradients[name] for name in needed)], theirs)
+
+
+@pytest.mark.parametrize("inputs", [0, 1, 2])
+@pytest.mark.parametrize(("H", "bias"), [(21, True), (40, False)])
+def test_lstm_in_a_crowd(H: int, bias: bool, inputs: int) -> None:
+    """Where there are more rows than multiprocessors, a block has two of them."""
+    x, g, g_c = rows_of(None, inputs or 4 * H, H, H)
+    h0, c0 = torch.randn(2, 5, H).float().double()
+    W, b = matrices(H, 4), torch.randn(4 * H).float().double() if bias else None
+    U = torch.randn(4 * H, inputs).float().double() if inputs else None
+    named = {"x": x, "h0": h0, "c0": c0, "W": W, "b": b, "U": U}
+    leaves = {name: v.requires_grad_() for name, v in named.items() if v is not None}
+    states = lstm_loop(x, h0, c0, W, b, U=U)
+    results = [states.h, states.c]
+    theirs = [*results, *torch.autograd.grad(results, [*leaves.values()], [g, g_c])]
+    call = LstmCall(**{name: v.detach().float() for name, v in leaves.items()})
+    given = LstmGradients(g.float(), g_c.float())
+    for networks in (1, 100):
+        with crowded(networks):
+            found = lstm.lstm(call)
+            gradients = lstm.lstm_backward(given, found, call, [*leaves])
+            one = lstm.lstm_backward(LstmGradients(c=g_c.float()), found, call, ["h0"])["h0"]
+        compare([found.h, found.c, *(gradients[name] for name in leaves)], theirs)
+        again = torch.autograd.grad(lstm_loop(x, h0, c0, W, b, U=U).c, [h0], g_c)
+        compare([one], again)
+
+
+def test_results_where_they_are_wanted() -> None:
+    """The part of a network in the results of several."""
+    H = 21
+    for call, run in (
+        (ElmanCall(torch.randn(4, 5, H), torch.randn(5, H), torch.randn(H, H)), elman.elman),
+        (GruCall(torch.randn(4, 5, 3 * H), torch.randn(5, H), torch.randn(3 * H, H)), gru.gru),
+        (LstmCall(torch.randn(4, 5, 4 * H), *torch.randn(2, 5, H), torch.randn(4 * H, H)), lstm.lstm),
+    ):
+        call = call._replace(**{k: v.float() for k, v in call._asdict().items() if torch.is_tensor(v)})
+        expected = run(call)
+        rooms = [value.new_full((3, *value.shape), torch.nan) for value in expected]
+        found = run(call, type(expected)(*(room[1] for room in rooms)))
+        for room, value, own in zip(rooms, expected, found, strict=True):
+            assert own.data_ptr() == room[1].data_ptr()
+            assert torch.equal(room[1], value)
+            assert room[::2].isnan().all()
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -22,6 +22,7 @@ from torch import Tensor
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cuda.lstm import batch
 from cayley.kernels.cuda.lstm.kernels import has_room, lstm_kernels
+from cayley.kernels.cuda.lstm.pairs import inputs_of, pair_lstm
 from cayley.kernels.cuda.lstm.references import references
 from cayley.kernels.cuda.runtime.chip import no_room
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
@@ -67,6 +68,8 @@ def refusal(
 
 def lstm(call: LstmCall, out: LstmStates | None = None) -> LstmStates:
     """The states, cells and statistics of a call, in ``out`` if it is given."""
+    if (states := pair_lstm(call, out=out)) is not None:
+        return states
     contribution = project_on_cuda(call.x, call.U, None)
     if out is not None:
         plain = call.sites() == NO_SITES
@@ -182,8 +185,13 @@ def lstm_backward(
     normed = of_x, of_h, _ = _normed(call)
     sites = N_x, N_h, N_c = _read(call)
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
-    # per block: the gradients of γ and β of the cell, and those of the other parameters
+    inputs = inputs_of(U)
+    pairs = kernels.pairs(B, "backward", inputs)
+    # per block: the gradients of γ and β of the cell, and those of the other parameters; or with
+    # blocks of two rows, per row: those of b and U
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
+    if pairs is not None:
+        kinds = (4 * H,) * (1 + inputs)
     blocks = B * -(-T // kernels.length) if of_x or of_h else B
     # windows read d at steps whose dx is already written, so both need their own memory
     apart = of_x and of_h and K > 1
@@ -206,7 +214,11 @@ def lstm_backward(
     past_x, past_h, past_c = (
         None if site.past is None else torch.zeros_like(site.past) for site in (N_x, N_h, N_c)
     )
-    if B > 0:
+    if pairs is not None:
+        given = (input if inputs else None, grad_h, grad_c, c, kept, c0, W)
+        made = (dx, grad_h0, grad_c0, partial)
+        pairs(-(-B // 2), *_contiguous(*given), *made, T, B)
+    elif B > 0:
         given = (
             *(x, grad_h, grad_c, external_h, external_c, c, kept),
             *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(sites)),
@@ -221,10 +233,12 @@ def lstm_backward(
             *(table, T, B, K, kernels.length, sum(kinds)),
         )
     grad_W = x.new_empty(4 * H, H) if "W" in needed else None
-    grad_U = x.new_empty(U.shape) if U is not None and "U" in needed else None
+    summed_U = pairs is not None and inputs
+    grad_U = x.new_empty(U.shape) if U is not None and "U" in needed and not summed_U else None
     delta = da if of_x or of_h else dx  # the gradient of W h + b
     # one sum for all, in a fixed order
-    summed, shape = (partial, (blocks, sum(kinds))) if any(normed) else (dx, (N, 4 * H))
+    partly = any(normed) or pairs is not None
+    summed, shape = (partial, (blocks, sum(kinds))) if partly else (dx, (N, 4 * H))
     if not packed and 0 < N * 4 * H * (H + input.shape[-1]) <= LITTLE:
         products = []
         if grad_W is not None:
@@ -256,6 +270,9 @@ def lstm_backward(
     elif any(normed):
         found |= zip(("cell_gamma", "cell_beta"), total.split(kinds), strict=True)
         found["b"] = found["c"] = dx.view(N, 4 * H).sum(0)
+    elif summed_U:
+        found["b"], of_U = total.split(kinds)
+        found["c"], found["U"] = found["b"], of_U[:, None]
     else:
         found["b"] = found["c"] = total
     if isinstance(dx, Tensor):
