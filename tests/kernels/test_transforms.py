@@ -95,3 +95,26 @@ def test_networks_of_networks(make: Callable[[], Recurrent]) -> None:
                 torch.testing.assert_close(shared[name][k, g], gradient)
                 if k % G == g:
                     torch.testing.assert_close(found[name][k // G, g], gradient)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_gradients_of_what_networks_share(make: Callable[[], Recurrent]) -> None:
+    """By autograd outside of vmap, with networks along another dimension than the first."""
+    layers = [make() for _ in range(G)]
+    parameters, buffers = stack_module_state(layers)
+    p = {key: value.detach().movedim(0, -1).requires_grad_() for key, value in parameters.items()}
+    x = torch.randn(T, B, I, requires_grad=True)
+
+    def output(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(layers[0], (p, b), (x,))[0]
+
+    total = vmap(output, (-1, 0, None))(p, buffers, x).square().sum()
+    found = torch.autograd.grad(total, [x, *p.values()], materialize_grads=True)
+    alone = torch.stack([layer(x)[0].square().sum() for layer in layers]).sum()
+    torch.testing.assert_close(total, alone)
+    torch.testing.assert_close(found[0], torch.autograd.grad(alone, x, retain_graph=True)[0])
+    for k, layer in enumerate(layers):
+        named = [*layer.parameters()]
+        expected = torch.autograd.grad(alone, named, retain_graph=True, materialize_grads=True)
+        for gradient, own in zip(found[1:], expected, strict=True):
+            torch.testing.assert_close(gradient[..., k], own)
