@@ -1,7 +1,7 @@
 """How many networks share a device at a time, which decides how a kernel is best laid out.
 
-A kernel that has a multiprocessor for each of its rows should finish a row as early as it can. Among
-others like it there are more rows than multiprocessors, and rows a second are what counts.
+A kernel that has a multiprocessor for each of its rows should finish a row as early as it can.
+Among others like it there are more rows than multiprocessors, and rows a second are what counts.
 """
 
 from collections.abc import Iterator

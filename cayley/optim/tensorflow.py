@@ -177,7 +177,7 @@ class RMSpropTF(DenseOptimizer):
         """The same for all parameters of a group."""
         ps, gs = [as_real(p) for p in ps], [as_real(g) for g in gs]
         if group["weight_decay"] != 0:
-            gs = torch._foreach_add(gs, ps, alpha=group["weight_decay"])
+            gs = [*torch._foreach_add(gs, ps, alpha=group["weight_decay"])]
         for p, state in zip(ps, states, strict=True):
             if "square" not in state:
                 state["square"] = torch.ones_like(p)

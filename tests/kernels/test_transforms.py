@@ -25,7 +25,7 @@ MAKERS: dict[str, Callable[[], Recurrent]] = {
 
 @pytest.fixture(params=[False, True], ids=["a node for each", "a node for all"], autouse=True)
 def shared_results(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Also with what only kernels of a GPU do: to write the results of all networks in one place."""
+    """Also with what only kernels of a GPU do: write the results of all networks in one place."""
 
     def room(rule: _OperatorRule, networks: int, flat: Sequence[Any]) -> Room:
         def fill(parts: Sequence[Tensor], *own: Any) -> None:

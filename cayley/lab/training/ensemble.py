@@ -233,7 +233,7 @@ class Ensemble:
                 for each, value in zip(own, buffers[name], strict=True):
                     each[name].copy_(value)
         if models[0].last:
-            # once for all: the gradient of each would be as large as that of all steps, most of it 0
+            # once for all: the gradient of each would have all steps, most of them 0
             x = x[:, -1:]
         outputs = [model.answer(each) for model, each in zip(models, x.unbind(), strict=True)]
         return outputs, tuple(states)

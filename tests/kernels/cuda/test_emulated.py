@@ -104,6 +104,29 @@ def test_elman(
     check_elman(plan.H, nonlinearity, sizes)
 
 
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", "modrelu_stacked"])
+@pytest.mark.parametrize("plan", [*PLANS[1:], Plan(20, 1, 2, 1, 4, 8, 2, 1)], ids=str)
+def test_elman_of_one_input(plan: Plan, nonlinearity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which kernels multiply themselves, unless they have several passes."""
+    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    H, T, B, reverse = plan.H, 6, 5, nonlinearity == "tanh"
+    x, h0, g = (torch.randn(*s).float().double() for s in ((T, B, 1), (B, H), (T, B, H)))
+    W, U = matrices(H, 1), torch.randn(H, 1).float().double()
+    c = torch.randn(H).float().double() if nonlinearity == "tanh" else None
+    units = H // 2 if nonlinearity == "modrelu_stacked" else H
+    b = -0.3 * torch.rand(units).float().double() if nonlinearity != "tanh" else None
+    named = {"x": x, "h0": h0, "W": W, "b": b, "U": U, "c": c}
+    leaves: dict[str, Any] = {n: v.requires_grad_() for n, v in named.items() if v is not None}
+    options: dict[str, Any] = {"nonlinearity": nonlinearity, "reverse": reverse}
+    theirs = expected(elman_loop(x, h0, W, b, U=U, c=c, **options), [*leaves.values()], g)
+    own: dict[str, Any] = {name: v.detach().float() for name, v in leaves.items()}
+    call = ElmanCall(**own, **options)
+    assert elman._inputs(call) == (plan.passes == 1)
+    states = elman.elman(call)
+    found = elman.elman_backward(ElmanGradients(g.float()), states, call, [*leaves])
+    compare([states.h, *(found[name] for name in leaves)], theirs)
+
+
 @elman_cases
 @pytest.mark.parametrize("team", TEAMS[1:], ids=str)
 def test_elman_by_teams(
@@ -275,7 +298,7 @@ def test_lstm_in_a_crowd(H: int, bias: bool, inputs: int) -> None:
     W, b = matrices(H, 4), torch.randn(4 * H).float().double() if bias else None
     U = torch.randn(4 * H, inputs).float().double() if inputs else None
     named = {"x": x, "h0": h0, "c0": c0, "W": W, "b": b, "U": U}
-    leaves = {name: v.requires_grad_() for name, v in named.items() if v is not None}
+    leaves: dict[str, Any] = {n: v.requires_grad_() for n, v in named.items() if v is not None}
     states = lstm_loop(x, h0, c0, W, b, U=U)
     results = [states.h, states.c]
     theirs = [*results, *torch.autograd.grad(results, [*leaves.values()], [g, g_c])]
@@ -285,28 +308,31 @@ def test_lstm_in_a_crowd(H: int, bias: bool, inputs: int) -> None:
         with crowded(networks):
             found = lstm.lstm(call)
             gradients = lstm.lstm_backward(given, found, call, [*leaves])
-            one = lstm.lstm_backward(LstmGradients(c=g_c.float()), found, call, ["h0"])["h0"]
+            one: Any = lstm.lstm_backward(LstmGradients(c=g_c.float()), found, call, ["h0"])["h0"]
         compare([found.h, found.c, *(gradients[name] for name in leaves)], theirs)
         again = torch.autograd.grad(lstm_loop(x, h0, c0, W, b, U=U).c, [h0], g_c)
         compare([one], again)
 
 
-def test_results_where_they_are_wanted() -> None:
+@pytest.mark.parametrize("kind", ["elman", "gru", "lstm"])
+def test_results_where_they_are_wanted(kind: str) -> None:
     """The part of a network in the results of several."""
-    H = 21
-    for call, run in (
-        (ElmanCall(torch.randn(4, 5, H), torch.randn(5, H), torch.randn(H, H)), elman.elman),
-        (GruCall(torch.randn(4, 5, 3 * H), torch.randn(5, H), torch.randn(3 * H, H)), gru.gru),
-        (LstmCall(torch.randn(4, 5, 4 * H), *torch.randn(2, 5, H), torch.randn(4 * H, H)), lstm.lstm),
-    ):
-        call = call._replace(**{k: v.float() for k, v in call._asdict().items() if torch.is_tensor(v)})
-        expected = run(call)
-        rooms = [value.new_full((3, *value.shape), torch.nan) for value in expected]
-        found = run(call, type(expected)(*(room[1] for room in rooms)))
-        for room, value, own in zip(rooms, expected, found, strict=True):
-            assert own.data_ptr() == room[1].data_ptr()
-            assert torch.equal(room[1], value)
-            assert room[::2].isnan().all()
+    H, gates = 21, {"elman": 1, "gru": 3, "lstm": 4}[kind]
+    x, W = torch.randn(4, 5, gates * H).float(), torch.randn(gates * H, H).float()
+    h0, c0 = torch.randn(2, 5, H).float()
+    run: Any = {"elman": elman.elman, "gru": gru.gru, "lstm": lstm.lstm}[kind]
+    call: Any = {
+        "elman": ElmanCall(x, h0, W),
+        "gru": GruCall(x, h0, W),
+        "lstm": LstmCall(x, h0, c0, W),
+    }[kind]
+    expected = run(call)
+    rooms = [value.new_full((3, *value.shape), torch.nan) for value in expected]
+    found = run(call, type(expected)(*(room[1] for room in rooms)))
+    for room, value, own in zip(rooms, expected, found, strict=True):
+        assert own.data_ptr() == room[1].data_ptr()
+        assert torch.equal(room[1], value)
+        assert room[::2].isnan().all()
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -103,7 +103,9 @@ class BlockLayout:
     @property
     def memory(self) -> int:
         """Bytes of shared memory."""
-        states = 2 * self.rows * self.lanes * sum(split.chunks * split.vector for split in self.splits)
+        states = (
+            2 * self.rows * self.lanes * sum(split.chunks * split.vector for split in self.splits)
+        )
         weights = sum(split.shared * split.weights for split in self.splits)
         return 4 * (states + (weights + DEPTH * self.streams) * self.threads + self.extra)
 
