@@ -95,7 +95,7 @@ class LstmKernels:
             factor, streams = (H, 4), 1 if inputs else 4
         else:
             factor, streams = (4 * H, 1), 7 + inputs
-        layout = best_block_layout(H, (factor,), streams, 0, PAIR_SPARE, memory, ROLES, rows=2)
+        layout = best_block_layout(H, (factor,), streams, 0, PAIR_SPARE, memory, ROLES, 2)
         if layout is None:
             return None
         options = (*self.options, ("int INPUTS", str(inputs)))
