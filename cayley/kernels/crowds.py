@@ -9,14 +9,9 @@ from contextlib import contextmanager
 
 __all__ = ["crowd", "crowded"]
 
-
-class _Crowd:
-    """Of all threads: autograd computes gradients in threads of its own."""
-
-    networks = 1
-
-
-_here = _Crowd()
+# Of all threads, since autograd computes gradients in threads of its own. They may leave in any
+# order, so that none can put back what it has found.
+_crowds: list[int] = []
 
 
 @contextmanager
@@ -30,13 +25,13 @@ def crowded(networks: int) -> Iterator[None]:
         >>> crowd()
         1
     """
-    before, _here.networks = _here.networks, networks
+    _crowds.append(networks)
     try:
         yield
     finally:
-        _here.networks = before
+        _crowds.remove(networks)
 
 
 def crowd() -> int:
     """The number of networks whose calls run at the same time as this one, itself included."""
-    return _here.networks
+    return max(_crowds, default=1)
