@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 __all__ = ["step_together"]
@@ -36,7 +37,23 @@ def step_together(optimizers: Sequence[Optimizer]) -> None:
         for member in _members(optimizer):
             kinds.setdefault(type(member), []).append(member)
     for kind, members in kinds.items():
-        joined(kind, members).step()
+        step_as_one(kind, members)
+
+
+def step_as_one(kind: type, members: Sequence[Optimizer]) -> None:
+    """Let optimizers of one class step, by one optimizer for all of them.
+
+    Arguments:
+        kind: The class.
+        members: The optimizers.
+    """
+    whole = joined(kind, members)
+    whole.step()
+    for member in members:
+        for p in _parameters(member):
+            # states that this step has made; a parameter without a gradient still has none
+            if p in whole.state:
+                member.state[p] = whole.state[p]
 
 
 def joined(kind: type, members: Sequence[Optimizer]) -> Optimizer:
@@ -46,21 +63,20 @@ def joined(kind: type, members: Sequence[Optimizer]) -> Optimizer:
         kind: The class of all of them.
         members: The optimizers.
     """
-    groups: list[dict[str, Any]] = []
+    groups: list[tuple[dict[str, Any], list[Tensor]]] = []
     for member in members:
         for group in member.param_groups:
-            options = {name: value for name, value in group.items() if name != "params"}
-            for other in groups:
-                if all(other[name] == value for name, value in options.items()):
-                    other["params"] += group["params"]
+            own = {name: value for name, value in group.items() if name != "params"}
+            for options, params in groups:
+                # not only their values: a learning-rate schedule adds options to its groups
+                if options == own:
+                    params += group["params"]
                     break
             else:
-                groups.append(options | {"params": [*group["params"]]})
-    whole = kind(groups)
+                groups.append((own, [*group["params"]]))
+    whole = kind([{**options, "params": params} for options, params in groups])
     for member in members:
-        for group in member.param_groups:
-            for p in group["params"]:
-                whole.state[p] = member.state[p]
+        whole.state.update((p, member.state[p]) for p in _parameters(member) if p in member.state)
     return whole
 
 
@@ -69,8 +85,13 @@ def _can_join(optimizer: Optimizer) -> bool:
     each = [optimizer, *_members(optimizer)]
     if any(one._optimizer_step_pre_hooks or one._optimizer_step_post_hooks for one in each):
         return False
-    return all(p.is_cuda for group in optimizer.param_groups for p in group["params"])
+    return all(p.is_cuda for p in _parameters(optimizer))
 
 
 def _members(optimizer: Optimizer) -> Iterator[Optimizer]:
     yield from getattr(optimizer, "optimizers", (optimizer,))
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
