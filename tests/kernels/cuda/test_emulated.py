@@ -105,13 +105,16 @@ def test_elman(
 
 
 @pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", "modrelu_stacked"])
-@pytest.mark.parametrize("plan", [*PLANS[1:], Plan(20, 1, 2, 1, 4, 8, 2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "plan", [*PLANS[1:], Plan(20, 1, 2, 1, 4, 8, 2, 1), *COMPLEX_PLANS[1:6:2]], ids=str
+)
 def test_elman_of_one_input(plan: Plan, nonlinearity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which kernels multiply themselves, unless they have several passes."""
     monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
     H, T, B, reverse = plan.H, 6, 5, nonlinearity == "tanh"
     x, h0, g = (torch.randn(*s).float().double() for s in ((T, B, 1), (B, H), (T, B, H)))
-    W, U = matrices(H, 1), torch.randn(H, 1).float().double()
+    W = complex_matrix(H) if plan.is_complex else matrices(H, 1)
+    U = torch.randn(H, 1).float().double()
     c = torch.randn(H).float().double() if nonlinearity == "tanh" else None
     units = H // 2 if nonlinearity == "modrelu_stacked" else H
     b = -0.3 * torch.rand(units).float().double() if nonlinearity != "tanh" else None
@@ -120,7 +123,7 @@ def test_elman_of_one_input(plan: Plan, nonlinearity: str, monkeypatch: pytest.M
     options: dict[str, Any] = {"nonlinearity": nonlinearity, "reverse": reverse}
     theirs = expected(elman_loop(x, h0, W, b, U=U, c=c, **options), [*leaves.values()], g)
     own: dict[str, Any] = {name: v.detach().float() for name, v in leaves.items()}
-    call = ElmanCall(**own, **options)
+    call = ElmanCall(**own, **options, is_complex=plan.is_complex)
     assert elman._inputs(call) == (plan.passes == 1)
     states = elman.elman(call)
     found = elman.elman_backward(ElmanGradients(g.float()), states, call, [*leaves])
