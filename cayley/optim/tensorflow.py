@@ -77,22 +77,27 @@ def _rmsprop_tf_all_(
     On a GPU an update of a small parameter takes as long as five launches; here all of them share
     these launches.
     """
-    torch._foreach_mul_(squares, alpha)
+    _scale_all_(squares, alpha)
     torch._foreach_addcmul_(squares, gs, gs, value=1 - alpha)
     variances = squares
     if means:
-        torch._foreach_mul_(means, alpha)
+        _scale_all_(means, alpha)
         torch._foreach_add_(means, gs, alpha=1 - alpha)
         variances = torch._foreach_addcmul(squares, means, means, value=-1)
         torch._foreach_clamp_min_(variances, 0)
     roots = torch._foreach_add(variances, eps)
     torch._foreach_sqrt_(roots)
     if velocities:
-        torch._foreach_mul_(velocities, momentum)
+        _scale_all_(velocities, momentum)
         torch._foreach_addcdiv_(velocities, gs, roots, value=lr)
         torch._foreach_sub_(ps, velocities)
     else:
         torch._foreach_addcdiv_(ps, gs, roots, value=-lr)
+
+
+def _scale_all_(tensors: list[Tensor], factor: float) -> None:
+    """Multiply all tensors by a number, which torch would first round to bfloat16 on a CPU."""
+    torch._foreach_mul_(tensors, torch.tensor(factor, dtype=torch.float64, device="cpu"))
 
 
 class RMSpropTF(DenseOptimizer):
