@@ -3,7 +3,8 @@
 One kernel runs all steps, including normalisations over the layer. A block computes one row of the
 batch, with the weights in its registers and in shared memory, which also holds the windows; if that
 does not suffice, a team of blocks computes some rows or, with many rows and units, steps are
-launched one by one, see :mod:`~cayley.kernels.cuda.lstm.steps`. Sizes, and which products are
+launched one by one, see :mod:`~cayley.kernels.cuda.lstm.steps`. With more rows than multiprocessors
+a block may have two, see :mod:`~cayley.kernels.cuda.lstm.pairs`. Sizes, and which products are
 normalised, are constants of the compiled code. Packed sequences are read as they are.
 
 What does not depend on the recurrence step by step has separate kernels, which take all steps at
