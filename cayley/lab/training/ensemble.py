@@ -65,18 +65,19 @@ class Ensemble:
     all networks are updated together.
 
     Steps that are CUDA graphs have no joint passes: there each network has a stream of its own.
+    Without kernels, in double precision, that would be a graph of all operations of all steps of
+    all networks, so that these pass together there too.
 
     Arguments:
         model: One of the networks.
 
     Attributes:
-        apart: Whether they do.
+        apart: Whether each network has a stream of its own in a CUDA graph.
     """
-
-    apart = True
 
     def __init__(self, model: nn.Module) -> None:
         layers = _sequence_model(model).layers
+        self.apart = all(p.dtype != torch.float64 for p in layers.parameters())
         self.followed = [
             name
             for name, module in layers.named_modules()

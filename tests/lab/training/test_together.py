@@ -14,7 +14,16 @@ from cayley.lab.errors import Interrupted, NotFinite, RecipeError
 from cayley.lab.recipes.schema import Recipe, read_recipe
 from cayley.lab.runs import Interrupts, RunResult, read_metrics
 from cayley.lab.runs.machine import Machine
-from cayley.lab.training import Member, Quiet, RunSettings, resume, train, train_together
+from cayley.lab.training import (
+    Member,
+    Quiet,
+    RunSettings,
+    build_task,
+    initial_model,
+    resume,
+    train,
+    train_together,
+)
 from cayley.lab.training.ensemble import Ensemble
 
 SEEDS = (1, 2, 3)
@@ -163,6 +172,13 @@ def test_apart_as_in_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     train_together(members(tmp_path / "apart", DOUBLE, [recipe("text")] * 3))
     for k in range(3):
         assert_same_run(tmp_path / "apart" / f"{k}", tmp_path / "joint" / f"{k}", 1e-8)
+
+
+@pytest.mark.parametrize(("settings", "apart"), [(SINGLE, True), (DOUBLE, False)])
+def test_without_kernels_they_pass_together(settings: RunSettings, apart: bool) -> None:
+    one = recipe()
+    model = initial_model(one, build_task(one.task, settings), 1, settings.machine)
+    assert Ensemble(model).apart is apart
 
 
 def test_rates_of_their_own(tmp_path: Path) -> None:
