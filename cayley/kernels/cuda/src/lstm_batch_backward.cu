@@ -258,12 +258,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 
   if (APART && is_worker()) {
     for (int t = T - 1; t >= 0; --t) {
-      wait_for_members();
+      if (has_units(blockIdx.x)) wait_for_members();
       products.compute(back, da + at * GATES * H, steps.rows, true);
       at += steps.advance();
     }
     return;
   }
+  if (!has_units(blockIdx.x)) return;
   read();
   prepare(T - 1, steps.rows);
   if (T > 1) read();
