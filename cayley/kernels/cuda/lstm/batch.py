@@ -23,7 +23,8 @@ from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.memory import readable
-from cayley.kernels.steps import outer_products, product_of_rows
+from cayley.kernels.projection import projection_gradients
+from cayley.kernels.steps import outer_products
 
 __all__ = ["batch_lstm", "batch_lstm_backward", "joins_rows", "refusal"]
 
@@ -131,16 +132,16 @@ def batch_lstm_backward(
     names += ("recurrent_beta", "recurrent_gamma", "b", "c")
     found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 6)), strict=True))
     return {
-        **found,
+        **_matrix_gradients(dx, da, h, call._replace(h0=h0), {*needed}),
         **{"h0": grad_h0, "c0": grad_c0},
-        **_matrix_gradients(dx, da, h, call._replace(h0=h0), needed),
+        **found,
     }
 
 
 def _matrix_gradients(
-    dx: Tensor, da: Tensor, h: Tensor, call: LstmCall, needed: Collection[str]
+    dx: Tensor, da: Tensor, h: Tensor, call: LstmCall, needed: set[str]
 ) -> dict[str, Tensor | None]:
-    """The needed ones of those of x, U and W.
+    """Those of x, U and W that are needed.
 
     Arguments:
         dx: The gradient of the contribution of the input.
@@ -151,18 +152,15 @@ def _matrix_gradients(
     """
     input, U, H = call.x, call.U, h.shape[-1]
     N, width = dx.numel() // (4 * H), 4 * H
-    found: dict[str, Tensor | None] = {}
-    if "x" in needed:
-        found["x"] = dx if U is None else dx @ U
     columns = H if U is None else H + U.shape[-1]
     if call.batch_sizes is not None or N * width * columns > LITTLE:
+        found = projection_gradients(dx, input, U, needed & {"x", "U"})
         if "W" in needed:
             # its rows are in the order of da, which one launch for all puts right by itself
             W = outer_products(da, h, call.h0, call.batch_sizes, False)
             found["W"] = W.view(H, 4, H).transpose(0, 1).reshape(width, H)
-        if "U" in needed:
-            found["U"] = product_of_rows(dx.flatten(0, -2), input.flatten(0, -2))
         return found
+    found = projection_gradients(dx, input, U, needed & {"x"})
     products = []
     if "W" in needed:
         found["W"] = own = h.new_empty(width, H)
