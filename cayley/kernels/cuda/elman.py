@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cayley.activations import ACTIVATIONS as KNOWN
 from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
+from cayley.kernels.crowds import crowd
 from cayley.kernels.cuda.runtime.chip import RESERVED, chip, no_room
 from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
@@ -163,7 +164,7 @@ def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
 def _plan(call: ElmanCall, B: int) -> Plan | None:
     """The plan for B rows, if there is one and the device runs clusters of that size."""
     device, H = call.h0.device.index, call.h0.shape[1]
-    plan = best_plan(H, B, chip(device), call.is_complex)
+    plan = best_plan(H, B, chip(device), call.is_complex, crowd())
     if plan is None or plan.blocks == 1:
         return plan
     packed = call.batch_sizes is not None

@@ -26,7 +26,7 @@ from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 __all__ = ["LstmKernels", "has_room", "lstm_kernels", "team_kind", "window_room"]
 
 ROLES = 2  # the lanes of a unit, each with two gates, or each with another row
-PAIR_SPARE = 56  # registers that a block of two rows needs beside those for weights
+PAIR_SPARE = 64  # registers that a block of two rows needs beside those for weights
 THREADS = 256  # of the kernels that take all steps at once
 WARP_UNITS = 200  # the most units for which a warp of these kernels has registers for a step
 STEPS = 64  # the fewest steps of a block of these kernels
@@ -41,10 +41,10 @@ class LstmKernels:
     """The kernels of one kind of LSTM on one device, compiled when they are first used."""
 
     def __init__(
-        self, H: int, K: int, normed: tuple[bool, ...], options: Options, device: int
+        self, H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
     ) -> None:
-        self.H, self.K, self.normed = H, K, normed
-        self.options, self.device = options, device
+        self.H, self.K, self.normed, self.packed = H, K, normed, packed
+        self.options, self.device = _options(normed, K > 1, packed, eps), device
         self.length = max(STEPS, K)  # the steps of a block of kernels that take all steps at once
         self._pairs: dict[tuple[str, int], Kernel | None] = {}
 
@@ -88,7 +88,7 @@ class LstmKernels:
         return self._pairs[direction, inputs]
 
     def _pair(self, direction: str, inputs: int) -> Kernel | None:
-        if any(self.normed) or ("bool PACKED", "true") in self.options:
+        if any(self.normed) or self.packed:
             return None
         H, memory = self.H, chip(self.device).memory
         if direction == "forward":
@@ -165,7 +165,7 @@ def lstm_kernels(
 def _kernels(
     H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
 ) -> LstmKernels:
-    return LstmKernels(H, K, normed, _options(normed, K > 1, packed, eps), device)
+    return LstmKernels(H, K, normed, packed, eps, device)
 
 
 @functools.cache
