@@ -1,7 +1,7 @@
 // What the two Elman kernels share. sizes.cuh, which elman.py writes, defines H, the number of
-// units; PHI, the activation; BLOCKS and CLUSTER; PACKED, which steps.cuh explains; and OUTPUTS,
-// SPLITS, VECTOR, ROWS, PASSES, SHARED, DEPTH, THREADS and COMPLEX, which product.cuh and
-// states.cuh do.
+// units; PHI, the activation; BLOCKS and CLUSTER; PACKED, which steps.cuh explains; OUTPUTS, SPLITS,
+// VECTOR, ROWS, PASSES, SHARED, DEPTH, THREADS and COMPLEX, which product.cuh and states.cuh do;
+// and INPUTS, 1 if the kernels read the input, a single number, and 0 if what it contributes.
 #pragma once
 
 #include "activations.cuh"
@@ -24,6 +24,9 @@ using Weights =
 constexpr int USED = (H + UNITS - 1) / UNITS;
 using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS, USED>;
 constexpr int VALUES = Weights::VALUES;
+
+static_assert(INPUTS == 0 || (INPUTS == 1 && PASSES == 1 && !PACKED));
+constexpr int WIDTH = INPUTS == 1 ? 1 : H;  // of a row of x
 
 __device__ inline int block_in_cluster() {
   if constexpr (BLOCKS > 1) return machine::rank_in_cluster();
@@ -57,6 +60,11 @@ struct Owned {
   // In a step of x or h, which has so many rows. Rows beyond the last are copies of it.
   __device__ int element(int rows, int pass, int i) const {
     return min(row[i] + pass * ROWS, rows - 1) * H + unit[i];
+  }
+
+  // The same in a step of x.
+  __device__ int input(int rows, int pass, int i) const {
+    return INPUTS == 1 ? min(row[i], rows - 1) : element(rows, pass, i);
   }
 
   __device__ bool beyond(int rows, int pass, int i) const { return row[i] + pass * ROWS >= rows; }

@@ -70,6 +70,12 @@ struct States {
     buffers[(2 * pass + 1 - filled) * SIZE + place] = value;
   }
 
+  // Four of them, at a multiple of four.
+  __device__ void set(int pass, int place, const float (&values)[4]) const {
+    *reinterpret_cast<float4*>(buffers + (2 * pass + 1 - filled) * SIZE + place) = {
+        values[0], values[1], values[2], values[3]};
+  }
+
   // Four of them, with several blocks, to the blocks that are `sender` modulo SENDERS.
   template <int SENDERS>
   __device__ void send(int pass, int place, const float (&values)[4], int sender) const {
