@@ -90,6 +90,7 @@ COMPLEX_PLANS = [
     Plan(22, 4, 2, 1, 16, 32, 2, 1, True),  # one value; two blocks have no unit
     Plan(54, 4, 4, 1, 4, 4, 2, 4, True),  # four values in each lane, of one row
     Plan(64, 2, 2, 2, 8, 8, 2, 3, True),  # every lane has outputs, so that none asks
+    Plan(140, 2, 2, 2, 8, 16, 4, 1, True),  # two passes; most weights in shared memory
 ]
 
 

@@ -101,6 +101,13 @@ __device__ inline void share(const Memory& states, const Weights& weights, const
 // have to be registers for the sums of both; real weights leave none, as there are twice as many.
 constexpr bool DEFERRED = COMPLEX && PASSES > 1 && Weights::SUMS <= 16;
 
+// The states that such a pass reads before its products, of which there is less to wait for.
+constexpr int AHEAD = 16;
+
+// Two such passes are written one after the other. Addresses and conditions are then constants, and
+// there is one instruction in thirty less. More passes would be too much code.
+constexpr int WRITTEN = DEFERRED && PASSES == 2 ? 2 : 1;
+
 // For every pass of every step, in this order: prepare(pass) gets what it needs beside its sums,
 // complete(pass, sums) makes new states of both, and publish(states, t, pass) shares them. There
 // should be no branches in them, across which the compiler mixes nothing.
@@ -109,21 +116,22 @@ __device__ inline void each_pass(int steps, Memory& states, const Weights& weigh
                                  Prepare prepare, Complete complete, Publish publish) {
   float sums[Weights::SUMS];
   if constexpr (DEFERRED)
-    weights.accumulate(states.before(0, 0), sums, [&] { states.seen(0, 0); }, [] {});
-  for (int t = 0; t < steps; ++t) {
+    weights.accumulate<AHEAD>(states.before(0), sums, [&] { states.seen(0); }, [] {});
 #pragma unroll 1
+  for (int t = 0; t < steps; ++t) {
+#pragma unroll WRITTEN
     for (int pass = 0; pass < PASSES; ++pass) {
       if constexpr (DEFERRED) {
         // Of the last step, too: what is then computed is not used, but its states do come.
         const Memory behind = states;
         const bool last = pass == PASSES - 1;
-        const int next_t = t + last, next_pass = last ? 0 : pass + 1;
+        const int next_pass = last ? 0 : pass + 1;
         if (last) states.advance();
         float next[Weights::SUMS];
-        weights.accumulate(
-            states.before(next_t, next_pass), next,
+        weights.accumulate<AHEAD>(
+            states.before(next_pass), next,
             [&] {
-              states.seen(next_t, next_pass);
+              states.seen(next_pass);
               prepare(pass);
               complete(pass, sums);
             },
@@ -132,10 +140,10 @@ __device__ inline void each_pass(int steps, Memory& states, const Weights& weigh
         for (int i = 0; i < Weights::SUMS; ++i) sums[i] = next[i];
       } else {
         const auto meanwhile = [&] {
-          states.seen(t, pass);
+          states.seen(pass);
           prepare(pass);
         };
-        weights.accumulate(states.before(t, pass), sums, meanwhile, [] {});
+        weights.accumulate(states.before(pass), sums, meanwhile, [] {});
         complete(pass, sums);
         publish(states, t, pass);
       }

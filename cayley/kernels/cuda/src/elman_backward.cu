@@ -149,5 +149,5 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
         sums[0] = grad_c[i];
         sums[H] = grad_U[i];
       }
-  states.finish(T + 1);
+  states.finish();
 }

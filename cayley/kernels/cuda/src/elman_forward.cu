@@ -109,5 +109,5 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     z += step;
   };
   each_pass(T, states, weights, prepare, complete, publish);
-  states.finish(T);
+  states.finish();
 }

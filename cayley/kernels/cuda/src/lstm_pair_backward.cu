@@ -51,7 +51,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_pair_backward(
   d += (T - 1) * 4 * step + lane.row * 4 * H + lane.unit;
   for (int t = T - 1; t >= -1; --t) {
     float dh[1], gates[4], from_h, from_c, cell_before, tanh_c, input = 0;
-    back.multiply(delta.before(0, 0), dh, [&] {
+    back.multiply(delta.before(0), dh, [&] {
       fetch();
       ahead.wait();
 #pragma unroll

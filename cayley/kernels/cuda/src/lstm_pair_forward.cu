@@ -58,7 +58,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_pair_forward(
   kept += lane.row * 4 * H + lane.unit;
   for (int t = 0; t < T; ++t) {
     float a[4], input[4];
-    recurrent.multiply(before.before(t, 0), a, [&] {
+    recurrent.multiply(before.before(0), a, [&] {
       fetch();
       ahead.wait();
 #pragma unroll
