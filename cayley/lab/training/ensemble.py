@@ -129,7 +129,7 @@ class Ensemble:
             return None
         if self._recorded is None or self._recorded[0] != learners:
             step, memory = partial(self._update, learners), partial(_memory, learners)
-            graphs = StepGraphs(step, learners[0].fabric.device, memory)
+            graphs = StepGraphs(step, learners[0].engine.device, memory)
             if self._recorded is not None:
                 # autograd accumulates the gradients of the remaining networks on this stream
                 graphs.stream = self._recorded[1].stream
@@ -144,14 +144,14 @@ class Ensemble:
         models = [_sequence_model(learner.model) for learner in learners]
         inputs = [_input(part) for part in batches]
         # applies the precision of the run, as the forward pass of a single network does
-        with learners[0].fabric.autocast():
+        with learners[0].engine.autocast():
             outputs, state = self._forward(models, inputs, state, parameters, own)
         losses = []
         for learner, part, output in zip(learners, batches, outputs, strict=True):
             losses.append(learner.task.loss(output, part))
             learner.optimizer.zero_grad()
         total = torch.stack(losses)
-        learners[0].fabric.backward(total.sum())
+        total.sum().backward()
         for name, stacked in parameters.items():
             if stacked.grad is not None:
                 for each, gradient in zip(own, stacked.grad, strict=True):
