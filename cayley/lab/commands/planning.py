@@ -20,6 +20,8 @@ __all__ = ["Row", "announce", "check_cluster", "is_watched", "missing_data", "sh
 
 # measuring all of a few hundred rows would take a quarter of an hour
 MEASURING_SECONDS = 30.0
+# what machines have in common on which a run takes the same time
+LIKE = ("device", "cpu", "cores", "precision", "threads", "processes")
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ def missing_data(recipes: Sequence[Recipe], options: Namespace) -> dict[str, str
 def show_plan(rows: Sequence[Row], settings: "RunSettings", options: Namespace) -> int:
     """Print the rows of a table: what is done, their data, and the time that they will take.
 
-    The time of a row is that of a finished run of it or, without one, an estimate from a few steps
-    of this row, or of a similar one, on this machine.
+    The time of a row is that of a run of it that was done on such a machine or, without one, an
+    estimate from a few steps of this row, or of a similar one, on this machine.
 
     Arguments:
         rows: The rows to run.
@@ -104,13 +106,14 @@ def _plan(
     from cayley.lab.training import estimate_runs
 
     done = [_done(row) for row in rows]
+    timed = [_timed(folders, settings) for folders in done]
     absent = [data_set(row.recipe.task) in missing for row in rows]
     wanted = [k for k in range(len(rows)) if not absent[k]]
     found = estimate_runs(
         [rows[k].recipe for k in wanted],
         settings,
         seconds=MEASURING_SECONDS,
-        known={j: _recorded(done[k][0]) for j, k in enumerate(wanted) if done[k]},
+        known={j: seconds for j, k in enumerate(wanted) if (seconds := timed[k]) is not None},
     )
     plans = []
     for k, row in enumerate(rows):
@@ -123,8 +126,8 @@ def _plan(
             "run_seconds": None,
             "from": "time not known without the data",
         }
-        if done[k]:
-            plan |= {"run_seconds": sum(_recorded(done[k][0])), "from": "a run that is done"}
+        if (seconds := timed[k]) is not None:
+            plan |= {"run_seconds": sum(seconds), "from": "a run that is done"}
         elif k in wanted:
             one = found[wanted.index(k)]
             if isinstance(one, LabError):
@@ -143,12 +146,19 @@ def _done(row: Row) -> list[Path]:
     return [one.folder for one in states if one.state == "done"]
 
 
-def _recorded(folder: Path) -> tuple[float, float]:
-    """The seconds of training and of evaluation."""
-    from cayley.lab.runs import read_result
+def _timed(folders: Sequence[Path], settings: "RunSettings") -> tuple[float, float] | None:
+    """The seconds of training and of evaluation of the first run on a machine like this one."""
+    from cayley.lab.runs import describe_machine, read_result, read_run
 
-    result = read_result(folder)
-    return result.seconds, result.evaluation_seconds
+    if not folders:
+        return None
+    here = describe_machine(settings.machine, settings.machine.engine().device)
+    for folder in folders:
+        there = read_run(folder)[0].machine
+        if all(getattr(here, name) == getattr(there, name) for name in LIKE):
+            result = read_result(folder)
+            return result.seconds, result.evaluation_seconds
+    return None
 
 
 def _source(found: "Estimate", like: str) -> str:

@@ -1,12 +1,15 @@
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from cayley import cli
 from cayley.lab.recipes import read_table
 from cayley.lab.recipes.views import Curve
-from cayley.lab.runs import find_runs
+from cayley.lab.runs import Machine, describe_machine, find_runs
 
 TINY = ["--tiny", "--device", "cpu", "--set", "training.steps=3"]
 
@@ -25,6 +28,25 @@ def test_a_dry_run_tells_the_rows_and_writes_nothing(
     assert cli.main([*arguments, "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["runs"], plan["done"], plan["from"]) == (2, 1, "a run that is done")
+
+
+@pytest.mark.parametrize("other", [{"device": "NVIDIA H200"}, {"cpu": "other"}, {"threads": 999}])
+def test_a_run_on_another_machine_tells_no_time(
+    tmp_path: Path,
+    other: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["reproduce", "quickstart", "-o", str(tmp_path), *TINY]
+    assert cli.main([*arguments, "-q"]) == 0
+    here = describe_machine(Machine(), torch.device("cpu"))
+    there = replace(here, **other)
+    monkeypatch.setattr("cayley.lab.runs.describe_machine", lambda *_: there)
+    capsys.readouterr()
+    assert cli.main([*arguments, "--seeds", "2", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["runs"], plan["done"]) == (2, 1)
+    assert plan["from"].endswith(", as measured here")
 
 
 def test_a_plan_of_many_rows_measures_for_some_time_only(
