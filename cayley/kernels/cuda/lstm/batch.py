@@ -5,6 +5,10 @@ inside it. At every step, the blocks only exchange the states and, in the backwa
 gradients of the gates, which are four times as many: there, blocks that form a cluster share the
 rows of their products. All steps and all three normalisations are one kernel, and their gradient is
 another.
+
+A warp has rows of one unit, and so the contribution of the input, and what is kept of it, are best
+read where the rows of a feature lie side by side. Any contribution can be read, and what is kept
+and the gradient are as it is.
 """
 
 import functools
@@ -63,19 +67,20 @@ def batch_lstm(
 
     Arguments:
         call: The call, whose x and U are not read.
-        contribution: The contribution of the input, (T, B, 4H) or (N, 4H).
+        contribution: The contribution of the input, (T, B, 4H) or (N, 4H), in rows or in columns.
         derive: Whether to derive the references, instead of using those of the call.
 
     Returns:
         The states, and the derived references, (1, 4H), (1, 4H) and (1, H), which are 0 where none
         is needed.
     """
-    x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
+    h0, c0, W = (readable(v) for v in (call.h0, call.c0, call.W))
+    x, of_x = _with_strides(contribution)
     B, H = call.h0.shape
     table, T = step_table(call.batch_sizes, x, B)
     h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
     _expect(h)
-    kept = torch.empty_like(x)
+    kept, of_kept = _with_strides(torch.empty_like(x))
     statistics = [
         x.new_empty(0)
         if site is None or site.given is not None
@@ -85,7 +90,8 @@ def batch_lstm(
     tensors, rows = _read(call)
     derived = x.new_empty(1, FEATURES * H) if derive else None
     arrays = (x, h0, c0, W, readable(call.b), *tensors, derived, h, c, kept, *statistics, table)
-    _kernel(call, "lstm_batch_forward")(1, *arrays, T, B, _window_steps(call), *rows)
+    numbers = (T, B, _window_steps(call), *rows, *of_x, *of_kept)
+    _kernel(call, "lstm_batch_forward")(1, *arrays, *numbers)
     references = () if derived is None else derived.split((4 * H, 4 * H, H), 1)
     return LstmStates(h, c, kept, *statistics), references
 
@@ -110,14 +116,17 @@ def batch_lstm_backward(
         contribution: The contribution of the input, which is not read if only the cell is
             normalised.
     """
-    x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
+    h0, c0, W = (readable(v) for v in (call.h0, call.c0, call.W))
+    x, of_x = _with_strides(contribution)
     grad_h, grad_c, *external = (
         readable(v) for v in (gradients.h, gradients.c, *gradients.statistics())
     )
-    h, c, kept, *statistics = (v.contiguous() for v in states)
+    h, c, *statistics = (v.contiguous() for v in (states.h, states.c, *states.statistics()))
+    kept, of_kept = _with_strides(states.kept)
     B, H = call.h0.shape
     table, T = step_table(call.batch_sizes, x, B)
-    dx, da = torch.empty_like(x), torch.empty_like(x)
+    dx, of_dx = _with_strides(torch.empty_like(x))
+    da = x.new_empty(x.shape)
     _expect(da)
     grad_h0, grad_c0 = torch.empty_like(h0), torch.empty_like(c0)
     parameters = x.new_empty(26 * H)
@@ -126,7 +135,8 @@ def batch_lstm_backward(
         *(x, grad_h, grad_c, *external, c, kept, *statistics, c0, W, *tensors),
         *(dx, da, grad_h0, grad_c0, parameters, table),
     )
-    _kernel(call, "lstm_batch_backward")(1, *arrays, T, B, _window_steps(call), *rows)
+    numbers = (T, B, _window_steps(call), *rows, *of_x, *of_kept, *of_dx)
+    _kernel(call, "lstm_batch_backward")(1, *arrays, *numbers)
     names = ("cell_beta", "cell_gamma", "input_beta", "input_gamma")
     names += ("recurrent_beta", "recurrent_gamma", "b", "c")
     found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 6)), strict=True))
@@ -174,6 +184,14 @@ def _matrix_gradients(
     if products:
         row_products(h.device.index, N, products, None, None, (0, 0), len(call.h0))
     return found
+
+
+def _with_strides(x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """x (..., F) as kernels read it, and how far it is to the next row and to the next feature."""
+    if not x.is_contiguous() and x.movedim(-1, 0).is_contiguous():
+        if not (x.is_neg() or x._is_zerotensor()):
+            return x, (1, x.shape[:-1].numel())
+    return readable(x), (x.shape[-1], 1)
 
 
 def _window_steps(call: LstmCall) -> int:

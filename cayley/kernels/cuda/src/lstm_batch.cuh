@@ -66,6 +66,25 @@ struct Member {
   __device__ bool has(int item, int rows) const { return here && row(item) < rows; }
 };
 
+// Four numbers of a unit at every row of all steps: those of the gates, in an array (rows, GATES H),
+// or in one (GATES H, rows), where a warp reads and writes numbers that lie side by side.
+template <class Number>
+struct Rows {
+  Number* first;  // that of a thread
+  long long row, gate;
+
+  // From numbers to the next row, and to the next feature.
+  __device__ Rows(Number* array, int row, int feature, const Member& member)
+      : first(array + member.row(0) * (long long)row + member.unit * (long long)feature),
+        row(row),
+        gate(H * (long long)feature) {}
+
+  // For an item of a step, which begins with row `start`.
+  __device__ Number& at(long long start, int item, int i) const {
+    return first[(start + item * PARTS * 32) * row + i * gate];
+  }
+};
+
 // Members tell the workers of their block that its results of a step are on their way: those of the
 // other blocks are about to come, and looking for them before would only be in the way. All of them
 // do, so that none, not even a warp without rows, is ever two steps behind the products.

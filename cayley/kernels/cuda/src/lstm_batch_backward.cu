@@ -135,10 +135,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     const float* __restrict__ beta_c, const float* __restrict__ reference_c,
     const float* __restrict__ given_c, float* __restrict__ dx, float* da,
     float* __restrict__ grad_h0, float* __restrict__ grad_c0, float* __restrict__ grad_parameters,
-    const long long* __restrict__ table, int T, int B, int K, int rows_x, int rows_h, int rows_c) {
+    const long long* __restrict__ table, int T, int B, int K, int rows_x, int rows_h, int rows_c,
+    int x_row, int x_feature, int kept_row, int kept_feature, int dx_row, int dx_feature) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const Member member;
+  const Rows<const float> inputs(x, x_row, x_feature, member);
+  const Rows<const float> kept_gates(kept, kept_row, kept_feature, member);
+  const Rows<float> of_inputs(dx, dx_row, dx_feature, member);
 
   Back back;
   back.init(memory, [&](int output, int k) {
@@ -190,9 +194,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         const long long row = member.row(item), unit = (now + row) * H + member.unit;
 #pragma unroll
         for (int i = 0; i < GATES; ++i) {
-          const long long gate = ((now + row) * GATES + i) * H + member.unit;
-          next[item][i] = kept[gate];
-          if (NORM_X || NORM_H) next[item][GATES + i] = x[gate];
+          next[item][i] = kept_gates.at(now, item, i);
+          if (NORM_X || NORM_H) next[item][GATES + i] = inputs.at(now, item, i);
         }
         if (grad_h) next[item][2 * GATES] = grad_h[unit];
         if (grad_c) next[item][2 * GATES + 1] = grad_c[unit];
@@ -322,7 +325,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         for (int i = 0; i < GATES; ++i) {
           float own = d[item][i];
           if constexpr (NORM_X) own = N_x.pull(i, own, z_x[item][i], t, T, member.row(item));
-          dx[((at + member.row(item)) * GATES + i) * H + member.unit] = own;
+          of_inputs.at(at, item, i) = own;
         }
     const long long now = at;
     at += steps.advance();

@@ -97,7 +97,7 @@ struct Norm : Parameters<FIRST, VALUES> {
 // the first row of x has over time, with a window near the bias of the products, and 0 for cells.
 __device__ inline void derive_references(float* derived, const float* x, const float* b,
                                          const long long* table, const Member& member, int T,
-                                         int B) {
+                                         int B, int x_row, int x_feature) {
   if (!member.here) return;
   derived += member.unit;
 #pragma unroll 1
@@ -105,7 +105,8 @@ __device__ inline void derive_references(float* derived, const float* x, const f
     float least = 3e38f;
 #pragma unroll 4
     for (int t = NORM_X ? member.lane : T; t < T; t += 32) {
-      const float value = x[(start_of(table, t, T, B) * GATES + i) * H + member.unit];
+      const float value =
+          x[start_of(table, t, T, B) * x_row + (i * H + member.unit) * (long long)x_feature];
       if (fabsf(value) < fabsf(least)) least = value;
     }
     least = least_of_warp(least);
@@ -127,13 +128,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     float* derived, float* h, float* __restrict__ c, float* __restrict__ kept,
     float* __restrict__ statistics_x, float* __restrict__ statistics_h,
     float* __restrict__ statistics_c, const long long* __restrict__ table, int T, int B, int K,
-    int rows_x, int rows_h, int rows_c) {
+    int rows_x, int rows_h, int rows_c, int x_row, int x_feature, int kept_row,
+    int kept_feature) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const Member member;
+  const Rows<const float> inputs(x, x_row, x_feature, member);
+  const Rows<float> kept_gates(kept, kept_row, kept_feature, member);
 
   if (derived) {
-    derive_references(derived, x, b, table, member, T, B);
+    derive_references(derived, x, b, table, member, T, B, x_row, x_feature);
     __syncthreads();
     reference_x = derived;
     reference_h = derived + OF_H * H;
@@ -170,7 +174,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
       if (member.has(item, steps_read.rows))
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
-          next[item][i] = x[((at_read + member.row(item)) * GATES + i) * H + member.unit];
+          next[item][i] = inputs.at(at_read, item, i);
     at_read += steps_read.advance();
   };
   const auto normalize_input = [&](int t) {
@@ -268,7 +272,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         c[row * H + member.unit] = cell[item];
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
-          kept[(row * GATES + i) * H + member.unit] = z[item][i];
+          kept_gates.at(at, item, i) = z[item][i];
       }
     if constexpr (NORM_H && !GIVEN) N_h.write(member, t, T);
     if constexpr (NORM_C && !GIVEN) N_c.write(member, t, T);
