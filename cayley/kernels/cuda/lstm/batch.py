@@ -31,7 +31,7 @@ from cayley.kernels.steps import outer_products, product_of_rows
 
 __all__ = ["batch_lstm", "batch_lstm_backward", "joins_rows", "refusal"]
 
-FLAGS = ("NORM_X", "NORM_H", "NORM_C", "GIVEN", "WINDOWED", "PACKED")
+FLAGS = ("NORM_X", "NORM_H", "NORM_C", "GIVEN", "WINDOWED", "PACKED", "EXTERNAL")
 NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
 
 
@@ -136,7 +136,8 @@ def batch_lstm_backward(
         *(dx, da, grad_h0, grad_c0, parameters, table),
     )
     numbers = (T, B, _window_steps(call), *rows, *of_x, *of_kept, *of_dx)
-    _kernel(call, "lstm_batch_backward")(1, *arrays, *numbers)
+    is_external = any(gradient is not None for gradient in external)
+    _kernel(call, "lstm_batch_backward", is_external)(1, *arrays, *numbers)
     names = ("cell_beta", "cell_gamma", "input_beta", "input_gamma")
     names += ("recurrent_beta", "recurrent_gamma", "b", "c")
     found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 6)), strict=True))
@@ -221,14 +222,14 @@ def _read(call: LstmCall) -> tuple[list[Tensor | None], list[int]]:
     return tensors, rows
 
 
-def _kernel(call: LstmCall, source: str) -> Kernel:
+def _kernel(call: LstmCall, source: str, is_external: bool = False) -> Kernel:
     (B, H), K, device = call.h0.shape, window_room(_window_steps(call)), call.h0.device.index
     layout = best_batch_layout(H, B, K, chip(device))
     if layout is None:
         raise NotImplementedError(f"expected a size that refusal() accepts, for {source}")
     given = any(site is not None and site.given is not None for site in call.sites())
     norms = (site is not None for site in call.sites())
-    flags = (*norms, given, K > 1, call.batch_sizes is not None)
+    flags = (*norms, given, K > 1, call.batch_sizes is not None, is_external)
     return _compiled(source, layout, K, flags, call.eps, device)
 
 

@@ -14,7 +14,8 @@
 // sizes.cuh, which batch_layout.py writes for each of the two directions, defines these; H, the
 // number of all units, and VECTOR, the states that a lane reads at a time; NORM_X, NORM_H and
 // NORM_C, which of the normalisations there are; GIVEN, whether their statistics are given;
-// WINDOWED, whether they are those of K > 1 steps; EPS; and PACKED, which steps.cuh explains.
+// WINDOWED, whether they are those of K > 1 steps; EXTERNAL, whether they have gradients of their
+// own; EPS; and PACKED, which steps.cuh explains.
 #pragma once
 
 #include "lstm_gates.cuh"
@@ -54,8 +55,10 @@ struct Member {
   bool here;       // there is such a unit: all lanes of a warp agree
 
   __device__ Member() {
-    lane = threadIdx.x % 32;
-    warp = threadIdx.x / 32;
+    // kept, since a step would wait for the number of its thread again and again
+    const int thread = machine::kept(threadIdx.x);
+    lane = thread % 32;
+    warp = thread / 32;
     part = warp % PARTS;
     slot = warp / PARTS;
     unit = blockIdx.x * UNITS + slot;
@@ -64,24 +67,23 @@ struct Member {
 
   __device__ int row(int item) const { return (item * PARTS + part) * 32 + lane; }
   __device__ bool has(int item, int rows) const { return here && row(item) < rows; }
+  // A lane with one row also computes one that is not there, which nothing else comes from, rather
+  // than branch before the other blocks get what they wait for. Several would take registers.
+  __device__ bool computes(int item, int rows) const {
+    return ITEMS == 1 ? here : has(item, rows);
+  }
 };
 
 // Four numbers of a unit at every row of all steps: those of the gates, in an array (rows, GATES H),
 // or in one (GATES H, rows), where a warp reads and writes numbers that lie side by side.
 template <class Number>
 struct Rows {
-  Number* first;  // that of a thread
-  long long row, gate;
-
-  // From numbers to the next row, and to the next feature.
-  __device__ Rows(Number* array, int row, int feature, const Member& member)
-      : first(array + member.row(0) * (long long)row + member.unit * (long long)feature),
-        row(row),
-        gate(H * (long long)feature) {}
+  Number* array;
+  int row, feature;  // how far it is to the next one
 
   // For an item of a step, which begins with row `start`.
-  __device__ Number& at(long long start, int item, int i) const {
-    return first[(start + item * PARTS * 32) * row + i * gate];
+  __device__ Number& at(const Member& member, long long start, int item, int i) const {
+    return array[(start + member.row(item)) * row + (i * H + member.unit) * (long long)feature];
   }
 };
 
@@ -111,26 +113,32 @@ __device__ inline float inverse_of(int count) {
   return fmaf(near, fmaf(-n, near, 1.0f), near);
 }
 
+// 1/√(variance + EPS).
+__device__ inline float scale_of(float variance) {
+  if constexpr (EPS > 1e-30f) return machine::inverse_root(variance + EPS);
+  return rsqrtf(variance + EPS);
+}
+
 // Adds up the first LEFT values over LANES neighbouring lanes. At every level a lane hands half of
 // them over, until it has one, whose sum then is with several lanes. Returns the first that a lane
 // ends with; the upper bits of its number tell.
 template <int LANES, int LEFT, int COUNT>
-__device__ inline int scatter_sums(float (&values)[COUNT]) {
+__device__ inline int scatter_sums(int lane, float (&values)[COUNT]) {
   if constexpr (LANES == 1) {
     return 0;
   } else if constexpr (LEFT == 1) {
     values[0] += __shfl_xor_sync(~0u, values[0], LANES / 2);
-    return scatter_sums<LANES / 2, 1>(values);
+    return scatter_sums<LANES / 2, 1>(lane, values);
   } else {
     constexpr int HALF = LEFT / 2;
-    const bool upper = threadIdx.x & LANES / 2;
+    const bool upper = lane & LANES / 2;
 #pragma unroll
     for (int i = 0; i < HALF; ++i) {
       const float kept = upper ? values[i + HALF] : values[i];
       const float sent = upper ? values[i] : values[i + HALF];
       values[i] = kept + __shfl_xor_sync(~0u, sent, LANES / 2);
     }
-    return (upper ? HALF : 0) + scatter_sums<LANES / 2, HALF>(values);
+    return (upper ? HALF : 0) + scatter_sums<LANES / 2, HALF>(lane, values);
   }
 }
 
@@ -240,7 +248,7 @@ struct Product {
                       fmaf(weight.at[e], seen[i][r].at[e], sums[r * OUTPUTS + o]);
             }
       }
-      const int own = scatter_sums<LANES, SUMS>(sums);
+      const int own = scatter_sums<LANES, SUMS>(split, sums);
       if (split % REPLICAS == 0)
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
@@ -355,12 +363,12 @@ struct RowSums {
     }
   }
 
-  // Returns that of the values which belongs to a lane: 32 / COUNT lanes have the same.
+  // Leaves the sums of all rows in the place of the values.
   template <int COUNT>
-  __device__ float sum(const Member& member, float (&values)[COUNT]) {
+  __device__ void sum(const Member& member, float (&values)[COUNT]) {
     constexpr int EACH = 32 / COUNT;
-    if (member.here) scatter_sums<32, COUNT>(values);
-    float own = values[0];
+    if (member.here) scatter_sums<32, COUNT>(member.lane, values);
+    const float own = values[0];
     if constexpr (PARTS == 1) {
       if (member.here)
 #pragma unroll
@@ -370,79 +378,76 @@ struct RowSums {
         now()[member.warp * WIDTH + member.lane / EACH] = own;
       sync_members();
       if (member.here) {
-        own = 0;
+        read(member, 0, values);
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) values[i] = 0;
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
+        for (int part = 1; part < PARTS; ++part) {
           float other[COUNT];
           read(member, part, other);
-          own += now()[(member.slot * PARTS + part) * WIDTH + member.lane / EACH];
 #pragma unroll
           for (int i = 0; i < COUNT; ++i) values[i] += other[i];
         }
       }
       turn ^= 1;
     }
-    return own;
   }
 
-  // Mean and variance of each of VALUES features, of the first rows, from sums of the values less a
-  // shift that all threads of the unit know, one of the values: a large mean does not hide a small
-  // variance.
+  // Mean and variance of each of VALUES features, of the first rows. The values are those less one
+  // of them, so that a large mean does not hide a small variance.
   template <int VALUES>
-  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES],
-                          const float (&shift)[VALUES], int rows, float (&m)[VALUES],
-                          float (&v)[VALUES]) {
-    float total[2 * VALUES] = {};
+  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
+                          float (&m)[VALUES], float (&v)[VALUES]) {
+    float total[2 * VALUES];
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows))
+    for (int i = 0; i < VALUES; ++i) {
+      total[i] = member.has(0, rows) ? a[0][i] : 0.0f;
+      total[VALUES + i] = total[i] * total[i];
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-          const float d = a[item][i] - shift[i];
-          total[i] += d;
-          total[VALUES + i] = fmaf(d, d, total[VALUES + i]);
-        }
+      for (int item = 1; item < ITEMS; ++item) {
+        const float d = member.has(item, rows) ? a[item][i] : 0.0f;
+        total[i] += d;
+        total[VALUES + i] = fmaf(d, d, total[VALUES + i]);
+      }
+    }
     sum(member, total);
     const float share = __fdividef(1, rows);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
-      const float offset = share * total[i];
-      m[i] = shift[i] + offset;
-      v[i] = fmaf(share, total[VALUES + i], -offset * offset);
+      m[i] = share * total[i];
+      v[i] = fmaf(share, total[VALUES + i], -m[i] * m[i]);
     }
   }
 
-  // The same, where each warp only knows its own values.
+  // The same of any values, of which each warp only knows its own.
   template <int VALUES>
-  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
-                          float (&m)[VALUES], float (&v)[VALUES]) {
-    // by a shift to one of those
+  __device__ void moments_of_any(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
+                                 float (&m)[VALUES], float (&v)[VALUES]) {
+    // by a shift to the first of those
     constexpr int COUNT = 2 * VALUES, EACH = 32 / COUNT;
-    float shift[VALUES], sums[COUNT] = {};
+    float shift[VALUES], sums[COUNT];
     if (member.here) {
 #pragma unroll
       for (int i = 0; i < VALUES; ++i) {
-        shift[i] = __shfl_sync(~0u, a[0][i], 0);
+        const float own = member.has(0, rows) ? a[0][i] : 0.0f;
+        shift[i] = __shfl_sync(~0u, own, 0);
+        sums[i] = member.has(0, rows) ? own - shift[i] : 0.0f;
+        sums[VALUES + i] = sums[i] * sums[i];
 #pragma unroll
-        for (int item = 0; item < ITEMS; ++item) {
+        for (int item = 1; item < ITEMS; ++item) {
           const float d = member.has(item, rows) ? a[item][i] - shift[i] : 0.0f;
           sums[i] += d;
           sums[VALUES + i] = fmaf(d, d, sums[VALUES + i]);
         }
       }
-      scatter_sums<32, COUNT>(sums);
+      scatter_sums<32, COUNT>(member.lane, sums);
     }
-    const float share = __fdividef(1, rows);
+    float first[VALUES], second[VALUES];
     if constexpr (PARTS == 1) {
       const float own = sums[0];
       if (member.here)
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
-          const float offset = share * __shfl_sync(~0u, own, i * EACH);
-          m[i] = shift[i] + offset;
-          v[i] = fmaf(share, __shfl_sync(~0u, own, (VALUES + i) * EACH), -offset * offset);
+          first[i] = __shfl_sync(~0u, own, i * EACH);
+          second[i] = __shfl_sync(~0u, own, (VALUES + i) * EACH);
         }
     } else {
       float* const mine = now() + member.warp * WIDTH;
@@ -453,36 +458,48 @@ struct RowSums {
           for (int i = 0; i < VALUES; ++i) mine[COUNT + i] = shift[i];
       }
       sync_members();
-      if (member.here) {
-        float base[VALUES], first[VALUES] = {}, second[VALUES] = {};
+      if (member.here)
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-          const int count = rows_of_part(part, rows);
-          if (count > 0) {
-            float other[COUNT + VALUES];
-            read(member, part, other);
-            const float n = count, inverse = __fdividef(1, n);
+          float other[COUNT + VALUES];
+          read(member, part, other);
+          const float n = rows_of_part(part, rows);
 #pragma unroll
-            for (int i = 0; i < VALUES; ++i) {
-              const float offset = inverse * other[i], mean = other[COUNT + i] + offset;
-              if (part == 0) base[i] = mean;
-              const float d = mean - base[i];
-              first[i] = fmaf(n, d, first[i]);
-              second[i] += fmaf(-offset, other[i], other[VALUES + i]) + n * d * d;
+          for (int i = 0; i < VALUES; ++i) {
+            if (part == 0) {
+              first[i] = other[i];
+              second[i] = other[VALUES + i];
+              shift[i] = other[COUNT + i];
+            } else {
+              // from the shift of this part to that of the first
+              const float by = other[COUNT + i] - shift[i], moved = fmaf(n, by, other[i]);
+              first[i] += moved;
+              second[i] += fmaf(by, other[i] + moved, other[VALUES + i]);
             }
           }
         }
-#pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-          const float offset = share * first[i];
-          m[i] = base[i] + offset;
-          v[i] = fmaf(share, second[i], -offset * offset);
-        }
-      }
       turn ^= 1;
+    }
+    if (!member.here) return;
+    const float share = __fdividef(1, rows);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      const float offset = share * first[i];
+      m[i] = shift[i] + offset;
+      v[i] = fmaf(share, second[i], -offset * offset);
     }
   }
 };
+
+// That of COUNT values which belongs to a lane: 32 / COUNT lanes have the same.
+template <int COUNT>
+__device__ inline float own_of(const Member& member, const float (&values)[COUNT]) {
+  float own = values[0];
+#pragma unroll
+  for (int i = 1; i < COUNT; ++i)
+    if (member.lane / (32 / COUNT) == i) own = values[i];
+  return own;
+}
 
 // What a normalisation got; null what it did not. Given are a mean and a variance of every step and
 // feature, for each of so many rows.
@@ -526,7 +543,7 @@ struct Parameters {
   __device__ void read(int i, int t, int T, int row, float& mean, float& scale) const {
     const long long place = ((long long)t * rows + (rows > 1 ? row : 0)) * WIDTH + at(i);
     mean = given[place];
-    scale = rsqrtf(given[(long long)T * rows * WIDTH + place] + EPS);
+    scale = scale_of(given[(long long)T * rows * WIDTH + place]);
   }
 };
 

@@ -12,17 +12,56 @@ struct Norm : Parameters<FIRST, VALUES> {
 
   float* out;  // (4, T, WIDTH)
   float m[VALUES], v[VALUES], mean[VALUES], scale[VALUES];
+  float middle[VALUES];  // the mean as the values are
 
   __device__ Norm(float* memory, const Site& site, const Member& member, float* statistics)
       : Base(memory, site, member), out(statistics) {}
 
-  // The statistics of a step, from the values less the reference and, if all threads know one of
-  // the values of each feature, these.
-  template <class... Known>
+  // The statistics of a step, from the values less the reference and less an origin, which is one
+  // of them.
   __device__ void observe(RowSums& sums, const Window& window, const Member& member,
-                          const float (&a)[ITEMS][VALUES], int rows, const Known&... known) {
-    sums.moments(member, a, known..., rows, m, v);
-    if (!member.here) return;
+                          const float (&a)[ITEMS][VALUES], int rows,
+                          const float (&origin)[VALUES]) {
+    sums.moments(member, a, rows, middle, v);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) m[i] = origin[i] + middle[i];
+    if (member.here) join(window, rows, origin);
+  }
+
+  // The same without one.
+  __device__ void observe(RowSums& sums, const Window& window, const Member& member,
+                          const float (&a)[ITEMS][VALUES], int rows) {
+    sums.moments_of_any(member, a, rows, m, v);
+    const float origin[VALUES] = {};
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) middle[i] = m[i];
+    if (member.here) join(window, rows, origin);
+  }
+
+  // As those of step t.
+  __device__ void write(const Member& member, int t, int T) const {
+    if (!member.here || member.part > 0 || member.lane >= 4 * VALUES) return;
+    float own = m[0];
+#pragma unroll
+    for (int i = 1; i < 4 * VALUES; ++i) {
+      const auto& numbers = i < VALUES ? m : i < 2 * VALUES ? v : i < 3 * VALUES ? mean : scale;
+      if (member.lane == i) own = numbers[i % VALUES];
+    }
+    const long long step = (long long)member.lane / VALUES * T + t;
+    out[step * Base::WIDTH + Base::at(member.lane % VALUES)] = own;
+  }
+
+  // z of a value as it was observed, by the statistics of step t; given ones are of those less the
+  // reference.
+  __device__ float normal(int i, float a, int t, int T, int row) const {
+    float own = middle[i], factor = scale[i];
+    if constexpr (GIVEN) Base::read(i, t, T, row, own, factor);
+    return (a - own) * factor;
+  }
+
+ private:
+  // Those of the window.
+  __device__ void join(const Window& window, int rows, const float (&origin)[VALUES]) {
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
       float variance = v[i];
@@ -32,34 +71,14 @@ struct Norm : Parameters<FIRST, VALUES> {
         const float inverse = __fdividef(1, past[0] + rows), share = rows * inverse;
         const float d = m[i] - past[1];
         mean[i] = fmaf(d, share, past[1]);
+        middle[i] = mean[i] - origin[i];
         variance = inverse * (past[2] + rows * v[i] + d * d * share * past[0]);
       }
-      scale[i] = rsqrtf(variance + EPS);
+      scale[i] = scale_of(variance);
     }
   }
 
-  // As those of step t.
-  __device__ void write(const Member& member, int t, int T) const {
-    if (!member.here || member.part > 0) return;
-    const long long step = (long long)T * Base::WIDTH, place = t * (long long)Base::WIDTH;
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i)
-      if (member.lane == i) {
-        float* const own = out + place + Base::at(i);
-        own[0] = m[i];
-        own[step] = v[i];
-        own[2 * step] = mean[i];
-        own[3 * step] = scale[i];
-      }
-  }
-
-  // z of a less the reference, by the statistics of step t.
-  __device__ float normal(int i, float a, int t, int T, int row) const {
-    float own = mean[i], factor = scale[i];
-    if constexpr (GIVEN) Base::read(i, t, T, row, own, factor);
-    return (a - own) * factor;
-  }
-
+ public:
   // Lets the window end with step t, by the first warp alone.
   __device__ void remember(Window& window, int rows, int t) const {
 #pragma unroll
@@ -78,7 +97,7 @@ struct Norm : Parameters<FIRST, VALUES> {
         sums[1] += w * d;
         sums[2] += w * fmaf(d, d, entries[3 * k + 2]);
       }
-      scatter_sums<32, 4>(sums);
+      scatter_sums<32, 4>(threadIdx.x % 32, sums);
       const float own = sums[0], n = __shfl_sync(~0u, own, 0);
       const float first = __shfl_sync(~0u, own, 8), second = __shfl_sync(~0u, own, 16);
       if (threadIdx.x % 32 == 0) {
@@ -133,8 +152,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const Member member;
-  const Rows<const float> inputs(x, x_row, x_feature, member);
-  const Rows<float> kept_gates(kept, kept_row, kept_feature, member);
+  const Rows<const float> inputs = {x, x_row, x_feature};
+  const Rows<float> kept_gates = {kept, kept_row, kept_feature};
 
   if (derived) {
     derive_references(derived, x, b, table, member, T, B, x_row, x_feature);
@@ -160,9 +179,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
                         statistics_h);
   Norm<OF_C, 1> N_c(parameters, {gamma_c, beta_c, reference_c, given_c, rows_c}, member,
                     statistics_c);
-  float bias[GATES];
+  __syncthreads();  // the parameters are there
+  float bias[GATES], gamma[GATES];
 #pragma unroll
-  for (int i = 0; i < GATES; ++i) bias[i] = b && member.here ? b[i * H + member.unit] : 0.0f;
+  for (int i = 0; i < GATES; ++i) {
+    bias[i] = (b && member.here ? b[i * H + member.unit] : 0.0f) - N_h.reference(i);
+    gamma[i] = N_h.gamma(i);
+  }
 
   // x is normalised a step before it is used, and read two steps before
   Steps steps(table, 0, T, B, false), steps_ahead = steps, steps_read = steps;
@@ -174,7 +197,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
       if (member.has(item, steps_read.rows))
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
-          next[item][i] = inputs.at(at_read, item, i);
+          next[item][i] = inputs.at(member, at_read, item, i);
     at_read += steps_read.advance();
   };
   const auto normalize_input = [&](int t) {
@@ -196,6 +219,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
             input[item][i] = N_x.apply(i, z);
           }
     }
+    // what else is added to the normalised products
+    if constexpr (NORM_H)
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item)
+#pragma unroll
+        for (int i = 0; i < GATES; ++i) input[item][i] += N_h.beta(i);
   };
 
 #pragma unroll
@@ -212,6 +241,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     }
     return;
   }
+  if (APART && H % UNITS == 0 && !member.here) __builtin_unreachable();
   normalize_input(0);
   if (T > 1) read();
   sync_members();
@@ -221,31 +251,36 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if constexpr (!APART)
       products.compute(recurrent, t > 0 ? h + before * H : h0, rows, t > 0);
     products.take(rows);
-    float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, state[ITEMS];
+    float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, known[GATES] = {};
+    if (member.here) {
+      float origin[GATES] = {};
+      if constexpr (NORM_H && !GIVEN)
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows))
+        for (int i = 0; i < GATES; ++i) origin[i] = products.at(i * UNITS + member.slot, 0);
 #pragma unroll
-        for (int i = 0; i < GATES; ++i)
-          a[item][i] = products.at(i * UNITS + member.slot, member.row(item)) +
-                       (bias[i] - N_h.reference(i));
-    if constexpr (NORM_H && !GIVEN) {
-      float known[GATES] = {};  // those of the first row
-      if (member.here)
+      for (int item = 0; item < ITEMS; ++item)
+        if (member.computes(item, rows))
 #pragma unroll
-        for (int i = 0; i < GATES; ++i)
-          known[i] = products.at(i * UNITS + member.slot, 0) + (bias[i] - N_h.reference(i));
-      N_h.observe(sums, window, member, a, rows, known);
+          for (int i = 0; i < GATES; ++i) {
+            a[item][i] = products.at(i * UNITS + member.slot, member.row(item));
+            // the bias is in the origin, too
+            a[item][i] += NORM_H && !GIVEN ? -origin[i] : bias[i];
+          }
+      if constexpr (NORM_H && !GIVEN)
+#pragma unroll
+        for (int i = 0; i < GATES; ++i) known[i] = origin[i] + bias[i];
     }
+    if constexpr (NORM_H && !GIVEN) N_h.observe(sums, window, member, a, rows, known);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows)) {
+      if (member.computes(item, rows)) {
 #pragma unroll
         for (int i = 0; i < GATES; ++i) {
           z[item][i] = a[item][i];
           if constexpr (NORM_H) {
-            z[item][i] = N_h.normal(i, a[item][i], t, T, member.row(item));
-            a[item][i] = N_h.apply(i, z[item][i]);
+            if (!GIVEN || member.has(item, rows))
+              z[item][i] = N_h.normal(i, a[item][i], t, T, member.row(item));
+            a[item][i] = (APART ? gamma[i] : N_h.gamma(i)) * z[item][i];
           }
           a[item][i] = activate_gate(i, a[item][i] + input[item][i]);
           if (!NORM_H) z[item][i] = a[item][i];
@@ -256,11 +291,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if constexpr (NORM_C && !GIVEN) N_c.observe(sums, window, member, y, rows);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows)) {
+      if (member.computes(item, rows)) {
         float own = y[item][0];
-        if constexpr (NORM_C) own = N_c.apply(0, N_c.normal(0, own, t, T, member.row(item)));
-        state[item] = a[item][O] * tanhf(own);
-        machine::publish(h + (at + member.row(item)) * H + member.unit, state[item]);
+        if constexpr (NORM_C) {
+          if (!GIVEN || member.has(item, rows))
+            own = N_c.normal(0, own, t, T, member.row(item));
+          own = N_c.apply(0, own);
+        }
+        own = a[item][O] * tanhf(own);
+        if (member.has(item, rows))
+          machine::publish(h + (at + member.row(item)) * H + member.unit, own);
       }
     const bool more = t + 1 < T;
     if (more) tell_workers();
@@ -272,7 +312,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         c[row * H + member.unit] = cell[item];
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
-          kept_gates.at(at, item, i) = z[item][i];
+          kept_gates.at(member, at, item, i) = z[item][i];
       }
     if constexpr (NORM_H && !GIVEN) N_h.write(member, t, T);
     if constexpr (NORM_C && !GIVEN) N_c.write(member, t, T);
