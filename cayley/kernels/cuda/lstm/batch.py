@@ -165,33 +165,32 @@ def _matrix_gradients(
     found: dict[str, Tensor | None] = {}
     if "x" in needed:
         found["x"] = dx if U is None else dx @ U
-    columns = H if U is None else H + U.shape[-1]
-    if call.batch_sizes is not None or N * width * columns > LITTLE:
-        if "W" in needed:
-            # its rows are in the order of da, which one launch for all puts right by itself
-            W = outer_products(da, h, call.h0, call.batch_sizes, False)
-            found["W"] = W.view(H, 4, H).transpose(0, 1).reshape(width, H)
-        if "U" in needed:
-            found["U"] = product_of_rows(dx.flatten(0, -2), input.flatten(0, -2))
-        return found
     products = []
-    if "W" in needed:
+    if "W" in needed and call.batch_sizes is None and N * width * H <= LITTLE:
         found["W"] = own = h.new_empty(width, H)
         products.append(RowProduct(da, h, own, (width, H), (width, H), call.h0, gates=4))
+    elif "W" in needed:
+        # its rows are in the order of da, which one launch for all puts right by itself
+        W = outer_products(da, h, call.h0, call.batch_sizes, False)
+        found["W"] = W.view(H, 4, H).transpose(0, 1).reshape(width, H)
     if U is not None and "U" in needed:
-        found["U"] = own = h.new_empty(U.shape)
-        sizes = (width, input.shape[-1])
-        products.append(RowProduct(dx, readable(input), own, sizes, sizes))
+        inputs = input.shape[-1]
+        if N * width * inputs <= LITTLE:
+            found["U"] = own = h.new_empty(U.shape)
+            widths, sizes = (_with_strides(dx)[1][0], inputs), (width, inputs)
+            products.append(RowProduct(dx, readable(input), own, widths, sizes))
+        else:
+            found["U"] = product_of_rows(dx.flatten(0, -2), input.flatten(0, -2))
     if products:
         row_products(h.device.index, N, products, None, None, (0, 0), len(call.h0))
     return found
 
 
 def _with_strides(x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-    """x (..., F) as kernels read it, and how far it is to the next row and to the next feature."""
-    if not x.is_contiguous() and x.movedim(-1, 0).is_contiguous():
-        if not (x.is_neg() or x._is_zerotensor()):
-            return x, (1, x.shape[:-1].numel())
+    """A tensor (..., F) as kernels read it, and how far it is to the next row and feature."""
+    across = not x.is_contiguous() and x.movedim(-1, 0).is_contiguous()
+    if across and not (x.is_neg() or x._is_zerotensor()):
+        return x, (1, x.shape[:-1].numel())
     return readable(x), (x.shape[-1], 1)
 
 

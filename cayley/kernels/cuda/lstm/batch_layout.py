@@ -22,17 +22,19 @@ SEEN_APART = 48  # the most numbers that it then reads at a time, as in src/lstm
 MOST_SUMS = 32  # the most sums of a lane
 MOST_PARTS = 4  # the most warps of a unit, since each reads the sums of all
 MOST_ITEMS = 8  # the most rows of a lane
-OTHERS = 36  # registers of a lane for anything else
+OTHERS = 16  # registers of a lane for anything else
+OF_ITEMS = 20  # more of them where a lane has several rows of a unit
 MOST_MEMBERS = 256  # the most other threads beside those of a product that has its own
 MOST_TEAM = 8  # the most blocks that share a product
 MANY_ROWS = 64  # with more, threads of its own pay forward too, and backward the largest team
 
-# cycles, for products with warps of their own
-TRIP = 1000  # to memory, for all that is read at a time
-BYTES = 64  # that a multiprocessor reads in one of them
-WAVES = 4  # to read a vector of each lane from shared memory
-LAST_LEVEL = 100  # for sums over all lanes of a warp
-SENDING = 250  # for products that go to other blocks
+# cycles, for products with warps of their own, as fits what was measured on an H200
+TRIP = 170  # to memory, for all that is read at a time
+LOOKS = 12  # times the square of the vectors that a lane looks for at a time
+BYTES = 90  # that a multiprocessor reads in one of them
+WAVES = 6  # to read a vector of each lane from shared memory
+SUMS = 1  # times the square of the sums of a lane
+LAST_LEVEL = 200  # for sums over all lanes of a warp
 MARGIN = 50  # less makes no difference
 
 
@@ -150,7 +152,7 @@ def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
         >>> layout.forward
         Share(splits=8, rows=2, workers=512, team=1)
         >>> layout.backward
-        Share(splits=32, rows=2, workers=256, team=8)
+        Share(splits=32, rows=1, workers=384, team=8)
     """
     for units in (1, 2, 4, 8) if chip.together else ():
         parts = 1
@@ -176,31 +178,26 @@ def _apart(layout: BatchLayout, B: int, chip: Chip) -> BatchLayout:
         team
         for team in (1, 2, 4, MOST_TEAM)
         if team == 1 or (team <= chip.cluster and -(-blocks // team) <= chip.resident(team))
+        if team < MOST_TEAM or B > MANY_ROWS
     ]
     # the other threads need registers for their rows, and more of them on the way back
-    few = (256, THREADS - layout.members) if layout.items == 1 else (256,)
+    few = (THREADS - layout.members, 256) if layout.items == 1 else (256,)
     many = (512, *few) if layout.items == 1 else few
     of_gates, of_states = layout.of_gates, layout.of_states
-    # half a warp a row, or a team of eight, pays only with weights in registers
-    back = _cheapest(
-        *(layout, of_gates, B),
-        (
-            share
-            for share in _shares(teams, few, (16, 32))
-            if _weights(share, of_gates) or (share.splits == LANES and share.team < MOST_TEAM)
-            if share.team < MOST_TEAM or B > MANY_ROWS
-        ),
-    )
+    back = _cheapest(layout, of_gates, B, _shares(teams, few, (16, 32), (1, 2, 4)))
     layout = replace(layout, backward=back or layout.backward)
     if B > MANY_ROWS:
-        own = _cheapest(layout, of_states, B, _shares((1,), many, (8, 16, 32)))
+        # one row at a time does not pay with so few lanes for it
+        own = _cheapest(layout, of_states, B, _shares((1,), many, (8, 16, 32), (2, 4)))
         layout = replace(layout, forward=own or layout.forward)
     return layout
 
 
-def _shares(teams: Iterable[int], workers: Iterable[int], splits: Iterable[int]) -> Iterator[Share]:
-    for team, threads, lanes, rows in itertools.product(teams, workers, splits, (1, 2, 4)):
-        yield Share(lanes, rows, threads, team)
+def _shares(
+    teams: Iterable[int], workers: Iterable[int], splits: Iterable[int], rows: Iterable[int]
+) -> Iterator[Share]:
+    for team, threads, lanes, at_a_time in itertools.product(teams, workers, splits, rows):
+        yield Share(lanes, at_a_time, threads, team)
 
 
 def _cheapest(
@@ -215,7 +212,7 @@ def _has_room(layout: BatchLayout, share: Share, factors: Factors) -> bool:
     """Whether the registers of a lane hold its sums, what it reads, and weights that it keeps."""
     seen = share.rows * factors.width * min(_chunks(share, factors), _ahead(share, factors))
     sums = share.rows * factors.outputs * share.team
-    own = seen + sums + _weights(share, factors) + OTHERS
+    own = seen + sums + _weights(share, factors) + OTHERS + (OF_ITEMS if layout.items > 1 else 0)
     return sums <= MOST_SUMS and own <= registers(layout.block(share))
 
 
@@ -234,21 +231,22 @@ def _ahead(share: Share, factors: Factors) -> int:
 def _cost(share: Share, factors: Factors, B: int) -> float:
     """About how many cycles a product of B rows takes, apart from its multiplications.
 
-    These are the same for all shares. What a lane reads at a time costs a trip.
+    These are the same for all shares. What a lane reads at a time costs a trip, and more the more
+    it is: while any of it is missing, a lane looks at all of it.
     """
     lanes, rows, workers, team = share
     warps, outputs, chunks = workers // LANES, factors.outputs * team, _chunks(share, factors)
     own = -(-B // team)
     turns = -(-own // (workers // lanes * rows))
     trips = turns * -(-chunks // _ahead(share, factors))
+    seen = rows * min(chunks, _ahead(share, factors))
     kept = _weights(share, factors) > 0
     return (
         own * factors.inputs * 4 / BYTES
-        + TRIP * trips
+        + trips * (TRIP + LOOKS * seen**2)
         + (0 if kept else WAVES * warps * turns * chunks * outputs)
-        + warps * turns * rows * outputs
+        + SUMS * turns * (rows * outputs) ** 2
         + (LAST_LEVEL if lanes == LANES else 0)
-        + (SENDING if team > 1 else 0)
     )
 
 

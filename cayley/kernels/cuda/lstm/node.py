@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cuda.lstm.batch import joins_rows
 from cayley.kernels.cuda.lstm.recurrence import NO_SITES, contributed_lstm, lstm_backward
 from cayley.kernels.cuda.lstm.recurrence import refusal as recurrence_refusal
-from cayley.kernels.cuda.runtime.projection import project_on_cuda
+from cayley.kernels.cuda.runtime.projection import project_by_features, project_on_cuda
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Operator, recorded_gradients
 from cayley.kernels.projection import project, projection_gradients
@@ -123,7 +124,8 @@ class _Node(torch.autograd.Function):
     def forward(
         ctx: Any, run: _Run, call: LstmCall, found: _Found, *inputs: Any
     ) -> tuple[Tensor, ...]:
-        contribution = project_on_cuda(call.x, call.U, _Inputs(*inputs).c)
+        project_all = project_by_features if joins_rows(call) else project_on_cuda
+        contribution = project_all(call.x, call.U, _Inputs(*inputs).c)
         normalises = call.sites() != NO_SITES
         states, references = contributed_lstm(call, contribution, derive=normalises)
         h, cells, found.kept, *found.statistics = states
@@ -174,7 +176,7 @@ def _by_operator(
     The operator cannot have both U and normalisations, so it returns the gradient with respect to
     the contribution of the input.
     """
-    call = call._replace(x=contribution, U=None)
+    call = call._replace(x=contribution.contiguous(), U=None)
     names = {"x", *needed} - {"U", "c"}
     found = run.operator.traced_backward(gradients, states, call, names, run.backend)
     delta = found["x"]

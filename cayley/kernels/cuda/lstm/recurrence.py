@@ -67,7 +67,8 @@ def refusal(
 
 def lstm(call: LstmCall) -> LstmStates:
     """The states, cells and statistics of a call."""
-    contribution = project_on_cuda(call.x, call.U, None)
+    # what an operator returns has the strides that tracers expect
+    contribution = project_on_cuda(call.x, call.U, None).contiguous()
     h, c, kept, *statistics = contributed_lstm(call, contribution)[0]
     # the results of an operator have to be different tensors
     statistics = (values if values.dim() > 1 else values.new_empty(0) for values in statistics)
@@ -154,7 +155,7 @@ def lstm_backward(
     """
     if contribution is None:
         # with U, it is not read, and has the same shape as what is kept
-        contribution = call.x if call.U is None else states.kept
+        contribution = call.x.contiguous() if call.U is None else states.kept
     if batch.joins_rows(call):
         return batch.batch_lstm_backward(gradients, states, call, needed, contribution)
     K = _window_steps(call)

@@ -361,6 +361,32 @@ def test_rows_that_lie_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(ours[name], value) for name, value in expected.items())
 
 
+@on_cpu
+@pytest.mark.parametrize("layout", ["two", "pair", "eight", "rows"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_features_whose_rows_lie_side_by_side(
+    packed: bool, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read and written in another order is the same to the last digit."""
+    case = Case(4, 35, 6, layout, packed=packed)
+    use_layout(case, monkeypatch)
+    tensors = {name: v.float() for name, v in tensors_of(case).items()}
+    call = call_of(arguments_of(case, tensors))
+    grad_h, needed = torch.randn(tensors["x"][..., : case.H].shape).float(), ("x", "W")
+    across = torch.empty_like(call.x.flatten(0, -2).mT.contiguous()).mT.view(call.x.shape)
+    found = []
+    for x in (call.x, across.copy_(call.x)):
+        states, _ = batch.batch_lstm(call, x, derive=True)
+        assert states.kept.stride() == x.stride()
+        of_states = LstmGradients(grad_h)
+        gradients = batch.batch_lstm_backward(of_states, states, call, needed, x)
+        found.append([*states, *gradients.values()])
+    for one, other in zip(*found, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
+
+
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "chip", lambda _: H200)
     monkeypatch.setattr(batch, "no_room", lambda what, _: f"{what} do not fit")
