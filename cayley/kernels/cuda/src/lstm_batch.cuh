@@ -186,19 +186,18 @@ struct Product {
 
   // Of the rows of an array (·, INPUTS) from one to another, each to be taken by
   // deliver(output, row, product); what is missing is waited for, if any can be.
-  template <class Deliver>
-  __device__ void multiply(const float* array, int begin, int rows, bool waits,
-                           Deliver deliver) const {
+  template <bool WAITS, class Deliver>
+  __device__ void multiply(const float* array, int begin, int rows, Deliver deliver) const {
     const int split = threadIdx.x % LANES, group = (threadIdx.x - (THREADS - WORKERS)) / LANES;
 #pragma unroll 1
     for (int base = begin + group; base - group < rows; base += GROUPS * TURN) {
       float sums[SUMS] = {};
+      const float* const own_row = array + ((long long)base * INPUTS + split * WIDTH);
 #pragma unroll 1
       for (int first = 0; first < CHUNKS; first += AHEAD) {
         Vector seen[AHEAD][TURN] = {};
         const auto place = [&](int i, int r) {
-          return array + (long long)(base + r * GROUPS) * INPUTS +
-                 ((first + i) * LANES + split) * WIDTH;
+          return own_row + (r * GROUPS * INPUTS + (first + i) * LANES * WIDTH);
         };
         const auto wanted = [&](int i, int r) {
           return base + r * GROUPS < rows && ((first + i) * LANES + split) * WIDTH < INPUTS;
@@ -208,14 +207,14 @@ struct Product {
 #pragma unroll
           for (int r = 0; r < TURN; ++r)
             if (wanted(i, r)) {
-              if (waits)
+              if constexpr (WAITS)
                 machine::look(place(i, r), seen[i][r].at);
               else
                 // which may begin anywhere
 #pragma unroll
                 for (int e = 0; e < WIDTH; ++e) seen[i][r].at[e] = place(i, r)[e];
             }
-        bool missing = waits;
+        bool missing = WAITS;
         while (missing) {
           missing = false;
 #pragma unroll
@@ -226,10 +225,8 @@ struct Product {
 #pragma unroll
               for (int e = 0; e < WIDTH; ++e)
                 any = any || machine::is_missing(seen[i][r].at[e]);
-              if (any) {
-                machine::look(place(i, r), seen[i][r].at);
-                missing = true;
-              }
+              if (any) machine::look(place(i, r), seen[i][r].at);
+              missing = missing || any;
             }
         }
 #pragma unroll
@@ -284,14 +281,14 @@ struct Products {
   __device__ float at(int output, int row) const { return current[output * STRIDE + row]; }
 
   // By workers: from the rows of a step to its products.
-  template <class Product>
-  __device__ void compute(const Product& product, const float* array, int rows, bool waits) {
+  template <bool WAITS, class Product>
+  __device__ void compute(const Product& product, const float* array, int rows) {
     if constexpr (SENDERS > 1) {
       const unsigned first = machine::rank_in_cluster() - blockIdx.x % SENDERS;
       const unsigned to = machine::address(place()), told = barrier(step % 2);
       const int share = (rows + SENDERS - 1) / SENDERS, begin = blockIdx.x % SENDERS * share;
       const int end = begin + share < rows ? begin + share : rows;
-      product.multiply(array, begin, end, waits, [&](int output, int row, float value) {
+      product.template multiply<WAITS>(array, begin, end, [&](int output, int row, float value) {
         const unsigned rank = first + output / OUTPUTS;
         machine::send(
             machine::address_in(to + 4 * (output % OUTPUTS * STRIDE + row), rank), value,
@@ -300,7 +297,7 @@ struct Products {
       ++step;
     } else {
       float* const products = place();
-      product.multiply(array, 0, rows, waits, [&](int output, int row, float value) {
+      product.template multiply<WAITS>(array, 0, rows, [&](int output, int row, float value) {
         products[output * STRIDE + row] = value;
       });
       if constexpr (APART) {

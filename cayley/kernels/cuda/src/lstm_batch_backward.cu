@@ -288,7 +288,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
   if (APART && is_worker()) {
     for (int t = T - 1; t >= 0; --t) {
       wait_for_members();
-      products.compute(back, da + at * GATES * H, steps.rows, true);
+      products.compute<true>(back, da + at * GATES * H, steps.rows);
       at += steps.advance();
     }
     return;
@@ -385,7 +385,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     if (t > 1) read();
     if constexpr (!APART) {
       __syncthreads();  // all have read the products
-      products.compute(back, da + now * GATES * H, rows, true);
+      products.compute<true>(back, da + now * GATES * H, rows);
     }
     products.take(rows);
     rows_after = rows;

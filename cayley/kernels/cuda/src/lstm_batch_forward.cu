@@ -232,24 +232,29 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if (member.has(item, B)) cell[item] = c0[member.row(item) * (long long)H + member.unit];
   read();
   __syncthreads();  // the weights and the window are there
+  const auto multiply = [&](int t, int rows) {
+    if (t > 0)
+      products.compute<true>(recurrent, h + before * H, rows);
+    else
+      products.compute<false>(recurrent, h0, rows);
+  };
   if (APART && is_worker()) {
     for (int t = 0; t < T; ++t) {
       if (t > 0) wait_for_members();
-      products.compute(recurrent, t > 0 ? h + before * H : h0, steps.rows, t > 0);
+      multiply(t, steps.rows);
       before = at;
       at += steps.advance();
     }
     return;
   }
-  if (APART && H % UNITS == 0 && !member.here) __builtin_unreachable();
+  if (APART && H % (TEAM * UNITS) == 0 && !member.here) __builtin_unreachable();
   normalize_input(0);
   if (T > 1) read();
   sync_members();
   if (WINDOWED && NORM_X && Window::mine(member)) N_x.remember(window, steps_ahead.rows, 0);
   for (int t = 0; t < T; ++t) {
     const int rows = steps.rows;
-    if constexpr (!APART)
-      products.compute(recurrent, t > 0 ? h + before * H : h0, rows, t > 0);
+    if constexpr (!APART) multiply(t, rows);
     products.take(rows);
     float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, known[GATES] = {};
     if (member.here) {
