@@ -8,8 +8,8 @@
 // the block, and groups of so many lanes take ROWS rows each at a time. In the second, PARTS warps
 // share a unit, and every lane has ITEMS rows of it. With APART, each part has warps of its own:
 // those of the second store what they have found and read what they will need while those of the
-// first already wait for the other blocks. On the way back, TEAM blocks, a cluster, also share the
-// products of all their units: each has some of the rows, so that it reads no others.
+// first already wait for the other blocks. TEAM of these, a cluster, also share the products of all
+// their units: each has some of the rows, so that it reads no others.
 //
 // sizes.cuh, which batch_layout.py writes for each of the two directions, defines these; H, the
 // number of all units, and VECTOR, the states that a lane reads at a time; NORM_X, NORM_H and

@@ -3,7 +3,7 @@
 #include "lstm_batch.cuh"
 #include "references.cuh"
 
-using Recurrent = Product<H, GATES * UNITS, VECTOR, APART ? 64 : 32>;
+using Recurrent = Product<H, TEAM * GATES * UNITS, VECTOR, APART ? 64 : 32>;
 
 // N of VALUES features of a unit, of which those in the window begin with FIRST.
 template <int FIRST, int VALUES>
@@ -164,10 +164,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   }
   Recurrent recurrent;
   recurrent.init(memory, [&](int output, int k) {
-    const int unit = blockIdx.x * UNITS + output % UNITS;
-    return unit < H ? W[(output / UNITS * H + unit) * H + k] : 0.0f;
+    const int block = blockIdx.x / TEAM * TEAM + output / (GATES * UNITS);
+    const int unit = block * UNITS + output % UNITS, gate = output / UNITS % GATES;
+    return unit < H ? W[(gate * H + unit) * H + k] : 0.0f;
   });
-  Products<GATES * UNITS, 1> products(memory += Recurrent::FLOATS);
+  Products<GATES * UNITS, TEAM> products(memory += Recurrent::FLOATS);
   products.init();
   RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
@@ -244,6 +245,15 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
       multiply(t, steps.rows);
       before = at;
       at += steps.advance();
+    }
+    return;
+  }
+  if (APART && UNITS == 1 && !member.here) {
+    // a block without a unit, whose workers have rows for the others of the team
+    for (int t = 0; t < T; ++t) {
+      products.take(steps.rows);
+      if (t + 1 < T) tell_workers();
+      steps.advance();
     }
     return;
   }

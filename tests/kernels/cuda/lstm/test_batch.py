@@ -57,6 +57,8 @@ LAYOUTS = {
     "team": (2, 256, 4, 1, Share(8, 1, 64), Share(32, 1, 64, 4)),
     "eight": (1, 128, 4, 1, Share(16, 2, 128), Share(32, 4, 64, 8)),
     "rows": (1, 64, 1, 3, Share(8, 2, 64), Share(16, 2, 32, 2)),
+    "teams": (1, 128, 2, 1, Share(16, 1, 96, 4), Share(16, 1, 64, 4)),
+    "twos": (2, 128, 2, 1, Share(8, 2, 64, 2), Share(32, 1, 64, 2)),
 }
 CASES = [
     Case(4, 5, 8, "one"),
@@ -82,6 +84,10 @@ CASES = [
     Case(1, 1, 1, "team"),
     Case(4, 75, 5, "rows", packed=True),
     Case(2, 3, 2, "eight", "hc"),
+    Case(5, 40, 7, "teams"),
+    Case(5, 40, 9, "twos", packed=True),
+    Case(4, 40, 5, "teams", window=3, packed=True),
+    Case(4, 5, 6, "twos", given="step"),
     *(Case(4, 3, 6, "pair", norms, bias=False) for norms in ("x", "h", "c", "xh")),
     Case(6, 5, 6, "pair", window=3),
     Case(6, 5, 5, "team", window=99, packed=True),
