@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
-from cayley.kernels.cuda.lstm.batch_layout import FEATURES, BatchLayout, Share, best_batch_layout
+from cayley.kernels.cuda.lstm.batch_layout import FEATURES, BatchLayout, best_batch_layout
 from cayley.kernels.cuda.lstm.kernels import window_room
 from cayley.kernels.cuda.runtime.chip import chip, no_room
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
@@ -238,14 +238,15 @@ def _compiled(
 ) -> Kernel:
     options = [(f"bool {name}", str(flag).lower()) for name, flag in zip(FLAGS, flags, strict=True)]
     options.append(("float EPS", f"{float(eps)!r}f"))
-    way = "forward" if source == "lstm_batch_forward" else "backward"
-    share: Share = getattr(layout, way)
+    is_forward = source == "lstm_batch_forward"
+    share = layout.forward if is_forward else layout.backward
     sizes, memory = layout.sizes(share, (*options,)), layout.memory(K)
     threads, blocks, team = layout.block(share), layout.blocks(share), share.team
     with on(device):
         kernel = Kernel(source, sizes, threads, blocks, memory, together=True, cluster=team)
         if team > 1 and kernel.resident_clusters() * team < blocks:
             # how many clusters run at a time is known only now; without clusters all blocks run
-            alone = replace(layout, **{way: share._replace(team=1)})
+            own = share._replace(team=1)
+            alone = replace(layout, forward=own) if is_forward else replace(layout, backward=own)
             return _compiled(source, alone, K, flags, eps, device)
         return kernel

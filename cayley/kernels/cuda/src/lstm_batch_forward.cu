@@ -59,26 +59,6 @@ struct Norm : Parameters<FIRST, VALUES> {
     return (a - own) * factor;
   }
 
- private:
-  // Those of the window.
-  __device__ void join(const Window& window, int rows, const float (&origin)[VALUES]) {
-#pragma unroll
-    for (int i = 0; i < VALUES; ++i) {
-      float variance = v[i];
-      mean[i] = m[i];
-      if constexpr (WINDOWED) {
-        const float* const past = window.total(FIRST + i);
-        const float inverse = __fdividef(1, past[0] + rows), share = rows * inverse;
-        const float d = m[i] - past[1];
-        mean[i] = fmaf(d, share, past[1]);
-        middle[i] = mean[i] - origin[i];
-        variance = inverse * (past[2] + rows * v[i] + d * d * share * past[0]);
-      }
-      scale[i] = scale_of(variance);
-    }
-  }
-
- public:
   // Lets the window end with step t, by the first warp alone.
   __device__ void remember(Window& window, int rows, int t) const {
 #pragma unroll
@@ -109,6 +89,25 @@ struct Norm : Parameters<FIRST, VALUES> {
       }
     }
     __syncwarp();  // who reads the totals may be another lane
+  }
+
+ private:
+  // Those of the window.
+  __device__ void join(const Window& window, int rows, const float (&origin)[VALUES]) {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      float variance = v[i];
+      mean[i] = m[i];
+      if constexpr (WINDOWED) {
+        const float* const past = window.total(FIRST + i);
+        const float inverse = __fdividef(1, past[0] + rows), share = rows * inverse;
+        const float d = m[i] - past[1];
+        mean[i] = fmaf(d, share, past[1]);
+        middle[i] = mean[i] - origin[i];
+        variance = inverse * (past[2] + rows * v[i] + d * d * share * past[0]);
+      }
+      scale[i] = scale_of(variance);
+    }
   }
 };
 
