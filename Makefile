@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: help demo test test-fast lint docs bench bench-gpu wheel clean
+.PHONY: help demo test test-fast test-gpu lint docs bench bench-gpu wheel clean
 
 help:  ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -17,6 +17,9 @@ test: $(READY)  ## tests and doctests
 
 test-fast: $(READY)  ## one case of every test, a minute or two
 	$(BIN)/python -m pytest --fast
+
+test-gpu: $(READY)  ## the tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest --gpu
 
 lint: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""What all tests share: modules that need an extra, and the quick selection of ``--fast``."""
+"""What all tests share: modules that need an extra, and the selections ``--fast`` and ``--gpu``."""
 
 import gc
 import os
@@ -21,12 +21,13 @@ collect_ignore = [path for need, paths in NEEDS.items() if not find_spec(need) f
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--fast``."""
+    """Add ``--fast`` and ``--gpu``."""
     parser.addoption(
         "--fast",
         action="store_true",
         help="one case of every test, and none that is marked slow",
     )
+    parser.addoption("--gpu", action="store_true", help="only what needs an NVIDIA GPU")
 
 
 def pytest_collection() -> None:
@@ -42,19 +43,20 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--fast`` keep the first case of every test that is not slow.
+    """Keep what is selected, and begin with slow tests: at the end, workers would wait for them."""
+    kept = items[:]
+    if config.getoption("--gpu"):
+        kept = [item for item in kept if _needs_gpu(item)]
+    if config.getoption("--fast"):
+        first = {item.nodeid.partition("[")[0]: item for item in reversed(kept)}
+        kept = [item for item in first.values() if not item.get_closest_marker("slow")][::-1]
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = sorted(kept, key=lambda item: item.get_closest_marker("slow") is None)
 
-    Without it the slow ones come first: at the end, one worker would wait for another.
-    """
-    if not config.getoption("--fast"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-        return
-    seen: set[str] = set()
-    left_out = []
-    for item in list(items):
-        test = item.nodeid.partition("[")[0]
-        if test in seen or item.get_closest_marker("slow"):
-            items.remove(item)
-            left_out.append(item)
-        seen.add(test)
-    config.hook.pytest_deselected(items=left_out)
+
+def _needs_gpu(item: pytest.Item) -> bool:
+    """Whether a test is skipped where there is no GPU, or has ``"cuda"`` among its parameters."""
+    reasons = (mark.kwargs.get("reason") for mark in item.iter_markers("skipif"))
+    case = getattr(item, "callspec", None)
+    return "no GPU" in reasons or (case is not None and "cuda" in map(str, case.params.values()))

@@ -418,7 +418,7 @@ def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.filterwarnings("ignore:a recurrence runs as a loop")  # in double precision
 def test_a_run_on_the_gpu_is_evaluated_anywhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,11 +1,12 @@
 """Copying at T = 1000: test loss over training steps, three seeds each, from results/runs."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 from _style import BLUE, GREY, RED, figure, tidy
 from matplotlib.figure import Figure
+
+from cayley.lab.runs import find_runs, read_metrics
 
 RUNS = Path(__file__).parent.parent.parent / "results" / "runs"
 BASELINE = 10 * np.log(8) / 1020
@@ -14,11 +15,10 @@ BASELINE = 10 * np.log(8) / 1020
 def curves(recipe: str) -> list[np.ndarray]:
     """(step, cross entropy) of the evaluations of each seed."""
     found = []
-    for path in sorted((RUNS / recipe).glob("*/metrics.jsonl")):
-        records = map(json.loads, path.read_text().splitlines())
+    for folder in sorted(find_runs(RUNS / recipe)):
         points = [
             (record["step"], record["scores"]["test"]["cross_entropy"])
-            for record in records
+            for record in read_metrics(folder)
             if record["kind"] == "eval"
         ]
         found.append(np.array(points))

@@ -78,7 +78,13 @@ def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
 
 
 class Kernel:
-    """That of :mod:`cayley.kernels.cuda.runtime.nvrtc`, on the CPU."""
+    """That of :mod:`cayley.kernels.cuda.runtime.nvrtc`, on the CPU.
+
+    Attributes:
+        late: The number of a block that is slower than all others; -1 for none.
+    """
+
+    late = -1
 
     def __init__(
         self,
@@ -110,6 +116,7 @@ class Kernel:
             tensor = getattr(argument, "whole", argument)
             if isinstance(tensor, torch.Tensor) and tensor.numel() > 0:
                 ranges += [tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes]
+        ctypes.c_int.in_dll(self.library, "late_block").value = self.late
         first = ctypes.addressof(values)
         status = self.library.launch(
             *(clusters, self.blocks, self.threads),

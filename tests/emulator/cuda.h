@@ -337,6 +337,8 @@ void run_kernel(void** arguments);
 
 namespace emulator {
 
+extern "C" int late_block = -1;  // one that is slower than all others
+
 constexpr size_t STACK = 1 << 16;
 constexpr long PATIENCE = 1000;  // turns of a block in which nothing happens
 void** given;
@@ -374,15 +376,18 @@ void run(Block& own, int thread, char* stack) {
   block->left -= fiber->done;
 }
 
+constexpr long LATE = 100;  // how seldom a block that is late has its turn
+
 // Whether all of them came to their end.
 bool run_cluster(char* stacks) {
   unsigned random = 1;
-  long idle = 0;
+  long idle = 0, turns_of_late = 0;
   for (int over = 0; over < members;) {
     random = random * 1664525 + 1013904223;
     const int rank = (random >> 16) % members;
     Block& own = blocks[rank];
     if (own.left == 0) continue;
+    if (own.number == late_block && idle < PATIENCE && ++turns_of_late % LATE > 0) continue;
     const unsigned long before = events;
     for (int i = 0; i < threads; ++i) {
       const int thread = random >> 31 ? i : threads - 1 - i;

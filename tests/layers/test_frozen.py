@@ -170,7 +170,7 @@ def test_kernels_run_where_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [(B, I)]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 class TestOnCuda:
     @pytest.mark.parametrize("name", NETWORKS)
     def test_a_step_is_one_kernel(self, name: str) -> None:

@@ -781,7 +781,7 @@ def test_a_gradient_of_the_input_does_not_enter_the_statistics() -> None:
     assert_gradients(model, values)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.filterwarnings("ignore:a recurrence runs as a loop")  # in double precision
 @pytest.mark.parametrize("kind", ["mlp", "conv", "lstm", "scornn"])

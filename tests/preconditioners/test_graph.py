@@ -529,7 +529,7 @@ def test_ways_to_call_a_layer(kind: type[nn.Module], how: str) -> None:
     check(step(conv, bnp, lambda: ways[how]().square().sum()), new)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("kind", [GCNConv, SAGEConv])
 def test_gpu_equals_cpu(kind: type[nn.Module], sparse: bool) -> None:

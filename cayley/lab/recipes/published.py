@@ -4,6 +4,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ __all__ = [
     "papers",
     "result",
     "results",
+    "rounding",
     "studies",
 ]
 
@@ -172,6 +174,37 @@ def result(id: str) -> PublishedResult:
         (0.973, 'test_accuracy', 'helfrich2020', 'Table 2.1')
     """
     return _find(results(), id, "a result")
+
+
+def rounding(one: PublishedResult) -> float:
+    """How far a printed number may be from what was measured: half a unit of its last digit.
+
+    A number here has no zeros at its end, so the digits are those of all numbers of this quantity
+    in the table.
+
+    Example:
+        >>> rounding(result("pmnist-lstm-128"))  # 0.920
+        0.0005
+    """
+    alike = (
+        other.value
+        for other in results().values()
+        if (other.paper, other.location, other.metric) == (one.paper, one.location, one.metric)
+    )
+    return 0.5 * 10.0 ** -max(_decimals(value) for value in alike)
+
+
+def _decimals(value: float) -> int:
+    """How many digits follow the point.
+
+    Example:
+        >>> _decimals(0.962), _decimals(12.0), _decimals(5e-06)
+        (3, 0, 6)
+    """
+    exponent = Decimal(repr(value)).normalize().as_tuple().exponent
+    if not isinstance(exponent, int):
+        raise ValueError(f"expected a finite number, got {value}")
+    return max(0, -exponent)
 
 
 def claim(id: str) -> Claim:

@@ -21,9 +21,9 @@ from cayley.lab.wording import counted, escape_markdown
 __all__ = ["draw_all", "list_tables", "write_markdown", "write_page"]
 
 PREFACE = """\
-Ours is the mean over seeds ± the sample standard deviation. The gap is ours − published; it is
-*within spread* if it is not larger than that deviation, ours or theirs, and from one seed it tells
-neither better nor worse.
+Ours is the mean over seeds ± the sample standard deviation. The gap is ours − published. Ours is
+*equal* if it has the digits that are printed; the gap is *within spread* if it is not larger than
+that deviation, ours or theirs, and from one seed it tells neither better nor worse.
 † The test set chose its own best evaluation, as in the paper: optimistic.\
 """
 

@@ -30,11 +30,19 @@ VERDICTS = ("better", "equal", "within spread", "worse", "from one seed")
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """A published number and all places that print it."""
+    """A published number and all places that print it.
+
+    Attributes:
+        value: The number.
+        std: The number printed after ±.
+        sources: The places.
+        rounding: How far it may be from what was measured.
+    """
 
     value: float
     std: float | None
     sources: tuple[str, ...]
+    rounding: float = 0.0
 
     @property
     def source(self) -> str:
@@ -86,8 +94,9 @@ class Line:
     def verdict(self) -> str:
         """Ours against the published value: one of :data:`VERDICTS`, or empty.
 
-        A gap is within the spread if it is not larger than the standard deviation, ours or theirs.
-        From a single seed of ours, neither better nor worse can be said.
+        Ours is equal if it has the digits that are printed. A gap is within the spread if it is
+        not larger than the standard deviation, ours or theirs. From a single seed of ours, neither
+        better nor worse can be said.
 
         Example:
             >>> published = PublishedValue(0.973, None, ())
@@ -98,7 +107,7 @@ class Line:
         """
         if self.gap is None or self.published is None:
             return ""
-        if abs(self.gap) <= 1e-9 * abs(self.published.value):
+        if abs(self.gap) <= self.published.rounding + 1e-9 * abs(self.published.value):
             return "equal"
         if abs(self.gap) <= max(self.spread or 0.0, self.published.std or 0.0):
             return "within spread"

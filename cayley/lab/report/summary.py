@@ -86,17 +86,23 @@ def _row(group: list[MeasuredRun], changes: tuple[str, ...], environments: tuple
 
 def _lines(runs: Sequence[MeasuredRun], *, judged: bool) -> tuple[Line, ...]:
     """Published quantities first, then the deciding metric and scores of sound."""
-    wanted: dict[tuple[Quantity, float, float | None], list[str]] = {}
+    wanted: dict[tuple[Quantity, float, float | None], list[published.PublishedResult]] = {}
     for one in find_published(runs[0].recipe):
         key = (Quantity.parse(one.metric), one.value, one.std)
-        wanted.setdefault(key, []).append(_source(one))
+        wanted.setdefault(key, []).append(one)
     pairs: list[tuple[Quantity, PublishedValue | None]] = [
-        (quantity, PublishedValue(value, std, tuple(dict.fromkeys(sources))))
-        for (quantity, value, std), sources in wanted.items()
+        (quantity, _value(places)) for (quantity, _, _), places in wanted.items()
     ]
     seen = {(quantity.split, quantity.metric) for quantity, _ in pairs}
     pairs += [(own, None) for own in _own(runs) if (own.split, own.metric) not in seen]
     return tuple(_line(runs, quantity, printed, judged) for quantity, printed in pairs)
+
+
+def _value(places: Sequence[published.PublishedResult]) -> PublishedValue:
+    """A number that is printed in several places."""
+    first, sources = places[0], dict.fromkeys(map(_source, places))
+    rounding = min(map(published.rounding, places))
+    return PublishedValue(first.value, first.std, (*sources,), rounding)
 
 
 def _source(one: published.PublishedResult) -> str:

@@ -1,5 +1,6 @@
 """Runs as they are kept permanently: their numbers and curves, and weights on request."""
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterable
@@ -99,7 +100,7 @@ def archive_run(
     *,
     weights: bool = False,
 ) -> None:
-    """Copy a run that has ended, without checkpoint, sound and private data.
+    """Copy a run that has ended, without checkpoint, sound and private data; metrics compressed.
 
     Arguments:
         folder: The run folder.
@@ -131,7 +132,9 @@ def archive_run(
         # without the sound, which may be the voice of a real person
         for path in (folder / "recipe.toml", *folder.glob("sample*.txt")):
             shutil.copyfile(path, target / path.name)
-        (target / "metrics.jsonl").write_text("".join(lines))
+        (target / "metrics.jsonl").unlink(missing_ok=True)
+        curves = gzip.compress("".join(lines).encode(), mtime=0)
+        (target / "metrics.jsonl.gz").write_bytes(curves)
         for name, content in files.items():
             if description.format > 1:
                 content = seal_json(content, description.seal)

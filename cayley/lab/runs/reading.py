@@ -1,10 +1,12 @@
 """Reading run folders, with errors that name the file, what is wrong, and what to do."""
 
+import gzip
 import io
 import json
 import math
 import re
 import tomllib
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,7 @@ __all__ = [
     "find_runs",
     "is_diverged",
     "load_tensors",
+    "metrics_lines",
     "parse_json",
     "read_edited_run",
     "read_metrics",
@@ -212,22 +215,43 @@ def check_metrics(folder: Path, result: RunResult) -> None:
         folder: The folder of the run.
         result: The result of the run.
     """
-    path = folder / "metrics.jsonl"
-    if result.metrics and path.exists() and digest(path.read_bytes()) != result.metrics:
-        raise RunError(
-            f"could not use {path}, which is damaged, was changed by hand or is of another run: "
-            f"restore the run's own file, or {RETRAIN}"
-        )
+    lines = metrics_lines(folder)
+    if result.metrics and lines is not None and digest(*lines) != result.metrics:
+        raise _other_metrics(_metrics_path(folder))
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
     """The records of a run, also of one that is still running."""
-    path = folder / "metrics.jsonl"
-    if path.exists():
-        for line in path.read_bytes().splitlines(keepends=True):
-            # an incomplete line is being written, or its writer was killed
-            if line.endswith(b"\n"):
-                yield json.loads(line)
+    for line in metrics_lines(folder) or ():
+        # an incomplete line is being written, or its writer was killed
+        if line.endswith(b"\n"):
+            yield json.loads(line)
+
+
+def metrics_lines(folder: Path) -> list[bytes] | None:
+    """The lines of ``metrics.jsonl``, which is compressed in archives; None if there is none."""
+    path = _metrics_path(folder)
+    if not path.exists():
+        return None
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise _other_metrics(path) from error
+    return content.splitlines(keepends=True)
+
+
+def _metrics_path(folder: Path) -> Path:
+    path, compressed = folder / "metrics.jsonl", folder / "metrics.jsonl.gz"
+    return compressed if compressed.exists() and not path.exists() else path
+
+
+def _other_metrics(path: Path) -> RunError:
+    return RunError(
+        f"could not use {path}, which is damaged, was changed by hand or is of another run: "
+        f"restore the run's own file, or {RETRAIN}"
+    )
 
 
 def is_diverged(folder: Path) -> bool:

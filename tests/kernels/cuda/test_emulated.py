@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulator import COMPILER, emulated
+from emulator import COMPILER, Kernel, emulated
 from teams import force_team
 from torch import Tensor
 
@@ -124,6 +124,15 @@ def test_complex_elman(
 ) -> None:
     monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
     check_elman(plan.H, nonlinearity, sizes, is_complex=True)
+
+
+@pytest.mark.parametrize("late", [0, 3])
+@pytest.mark.parametrize("plan", [PLANS[2], COMPLEX_PLANS[5]], ids=str)
+def test_elman_with_a_late_block(plan: Plan, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one has no units, so that nobody waits for it."""
+    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    monkeypatch.setattr(Kernel, "late", late)
+    check_elman(plan.H, "modrelu_stacked", None, is_complex=plan.is_complex)
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,7 @@ def test_rows_of_markdown(runs: Path) -> None:
         "test accuracy †",
         "0.9728 ± 0.0017",
         "0.973 (Helfrich 2020, Table 2.1, and 1 more)",
-        "−0.0002 within spread",
+        "−0.0002 equal",
         "0.1135",
         "3",
         "16,415 (printed 16k)",

@@ -38,6 +38,17 @@ def test_verdicts(
     assert line(values, value, std, higher).verdict == verdict
 
 
+def test_the_digits_that_are_printed_are_equal() -> None:
+    one = PublishedValue(0.962, None, ("here",), 0.0005)
+    for values, verdict in (
+        ((0.9616, 0.9616), "equal"),
+        ((0.9624,), "equal"),
+        ((0.9626, 0.9626), "better"),
+        ((0.9614, 0.9614), "worse"),
+    ):
+        assert Line(ACCURACY, True, values, one).verdict == verdict
+
+
 def test_mean_spread_and_gap() -> None:
     one = line((1.0, 2.0, 6.0), 2.5, None, higher=True)
     assert one.mean == 3.0

@@ -114,8 +114,8 @@ def test_the_tally_counts_what_kept_its_settings(runs: Path) -> None:
     report = summary(runs)
     assert report.tally == {
         "better": 0,
-        "equal": 1,
-        "within spread": 1,
+        "equal": 2,
+        "within spread": 0,
         "worse": 0,
         "from one seed": 2,
     }

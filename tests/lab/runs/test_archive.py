@@ -1,6 +1,8 @@
 """Archived runs say what the whole runs said."""
 
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,7 +53,7 @@ def test_the_report_of_an_archive_has_the_same_numbers(runs: Path, tmp_path: Pat
     ]
     assert lines[0] == lines[1]
     files = {path.name for path in (tmp_path / "archive").rglob("*") if path.is_file()}
-    assert files == {"recipe.toml", "run.json", "result.json", "metrics.jsonl"}
+    assert files == {"recipe.toml", "run.json", "result.json", "metrics.jsonl.gz"}
 
 
 def test_an_archive_names_no_host_and_no_home(runs: Path, tmp_path: Path) -> None:
@@ -72,6 +74,26 @@ def test_a_damaged_run_is_named(runs: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(RunError, match=name):
         archive_run(folder, tmp_path / "archive")
     assert not (tmp_path / "archive").exists()
+
+
+@pytest.mark.parametrize("content", [b"{}", gzip.compress(b"{}\n" * 99)[:-9]])
+def test_damaged_metrics_of_an_archive_are_named(
+    runs: Path, tmp_path: Path, content: bytes
+) -> None:
+    (folder, *_) = (path.parent for path in (runs / "scornn").rglob("result.json"))
+    archive_run(folder, tmp_path / "archive")
+    (tmp_path / "archive" / "metrics.jsonl.gz").write_bytes(content)
+    _, (problem, *_) = read_runs([tmp_path / "archive"])
+    assert re.search(r"could not use .*metrics.jsonl.*damaged", problem.reason)
+
+
+def test_an_archive_of_an_archive_is_the_same(runs: Path, tmp_path: Path) -> None:
+    (folder, *_) = (path.parent for path in (runs / "scornn").rglob("result.json"))
+    first, second = tmp_path / "first", tmp_path / "second"
+    archive_run(folder, first, points=3)
+    archive_run(first, second)
+    for path in first.iterdir():
+        assert (second / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_run_that_diverged_is_kept_as_such(runs: Path, tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ def test_naive_rule_and_needs_are_named(full: Task) -> None:
         assert resource.url or resource.hint
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_another_device_shows_the_same(task: Task) -> None:
     for split in SPLITS:
         for ours, theirs in zip(

@@ -16,7 +16,7 @@ from cayley.lab.training.graphs import graph_refusal, set_capturable, unchanged
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.reporters import headlines
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 # one of each recurrence and of each optimizer, with states that are carried on or not
 RECIPES = [
     "scornn/adding-200",

@@ -20,7 +20,9 @@ constexpr bool FULL = BLOCKS * UNITS == H && THREADS / SPLITS * OUTPUTS == UNITS
 
 using Weights =
     Product<H, OUTPUTS, SPLITS, VECTOR, ROWS, SHARED, THREADS, COMPLEX, 32 / SPLITS>;
-using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS>;
+// Blocks that have units: the last ones may have none.
+constexpr int USED = (H + UNITS - 1) / UNITS;
+using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS, USED>;
 constexpr int VALUES = Weights::VALUES;
 
 __device__ inline int block_in_cluster() {

@@ -12,6 +12,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
 
   Memory states;
   states.init(memory, [](int, int) { return 0.0f; });
+  if (USED < BLOCKS && block_in_cluster() >= USED) return Memory::stay_out();
   Weights weights;
   weights.load(memory + Memory::FLOATS, [&](int output, int k) {
     const int place = block_in_cluster() * UNITS + output;

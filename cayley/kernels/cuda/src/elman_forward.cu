@@ -13,6 +13,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
   states.init(memory, [&](int row, int k) {
     return h0[min(first_row() + row, B - 1) * H + unit_at(k)];
   });
+  if (USED < BLOCKS && block_in_cluster() >= USED) return Memory::stay_out();
   Weights weights;
   weights.load(memory + Memory::FLOATS, [&](int output, int k) {
     const int place = block_in_cluster() * UNITS + output;

@@ -38,6 +38,10 @@ static_assert(THREADS % 32 == 0 && MEMBERS <= THREADS && WORKERS > 0 && (APART |
 // Barriers of some of the threads, by their numbers.
 enum Barrier { OF_MEMBERS = 1, OF_RESULTS, OF_PRODUCTS };
 
+// Whether a block has units: in a team, the last may have none. Its workers multiply their rows like
+// all others, but it gets no products, as nobody would wait until it has taken them.
+__device__ inline bool has_units(int block) { return TEAM == 1 || block * UNITS < H; }
+
 __device__ inline bool is_worker() { return threadIdx.x >= THREADS - WORKERS; }
 
 // All threads that take part in the second part.
@@ -284,11 +288,13 @@ struct Products {
   template <bool WAITS, class Product>
   __device__ void compute(const Product& product, const float* array, int rows) {
     if constexpr (SENDERS > 1) {
-      const unsigned first = machine::rank_in_cluster() - blockIdx.x % SENDERS;
+      const int member = blockIdx.x % SENDERS, team = blockIdx.x - member;
+      const unsigned first = machine::rank_in_cluster() - member;
       const unsigned to = machine::address(place()), told = barrier(step % 2);
-      const int share = (rows + SENDERS - 1) / SENDERS, begin = blockIdx.x % SENDERS * share;
+      const int share = (rows + SENDERS - 1) / SENDERS, begin = member * share;
       const int end = begin + share < rows ? begin + share : rows;
       product.template multiply<WAITS>(array, begin, end, [&](int output, int row, float value) {
+        if (!has_units(team + output / OUTPUTS)) return;
         const unsigned rank = first + output / OUTPUTS;
         machine::send(
             machine::address_in(to + 4 * (output % OUTPUTS * STRIDE + row), rank), value,

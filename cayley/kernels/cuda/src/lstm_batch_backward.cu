@@ -287,21 +287,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 
   if (APART && is_worker()) {
     for (int t = T - 1; t >= 0; --t) {
-      wait_for_members();
+      if (has_units(blockIdx.x)) wait_for_members();
       products.compute<true>(back, da + at * GATES * H, steps.rows);
       at += steps.advance();
     }
     return;
   }
-  if (APART && UNITS == 1 && !member.here) {
-    // a block without a unit, whose workers have rows for the others of the team
-    for (int t = T - 1; t >= 0; --t) {
-      tell_workers();
-      products.take(steps.rows);
-      steps.advance();
-    }
-    return;
-  }
+  if (!has_units(blockIdx.x)) return;
   if (APART && H % (TEAM * UNITS) == 0 && !member.here) __builtin_unreachable();
   read();
   prepare(T - 1, steps.rows);

@@ -240,22 +240,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   };
   if (APART && is_worker()) {
     for (int t = 0; t < T; ++t) {
-      if (t > 0) wait_for_members();
+      if (t > 0 && has_units(blockIdx.x)) wait_for_members();
       multiply(t, steps.rows);
       before = at;
       at += steps.advance();
     }
     return;
   }
-  if (APART && UNITS == 1 && !member.here) {
-    // a block without a unit, whose workers have rows for the others of the team
-    for (int t = 0; t < T; ++t) {
-      products.take(steps.rows);
-      if (t + 1 < T) tell_workers();
-      steps.advance();
-    }
-    return;
-  }
+  if (!has_units(blockIdx.x)) return;
   if (APART && H % (TEAM * UNITS) == 0 && !member.here) __builtin_unreachable();
   normalize_input(0);
   if (T > 1) read();

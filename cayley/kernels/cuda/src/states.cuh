@@ -9,8 +9,9 @@
 // With several blocks, a new value is sent to all of them and counted by a barrier next to the
 // buffer. A block fills a buffer only after it has got all values of the step before it, so after
 // all warps that own an output have read that buffer. Every warp arrives at a buffer's barrier
-// once it has seen it full, so that none can miss a phase; it has time for that until it sends.
-template <int INPUTS, int WIDTH, int ROWS, int PASSES, int BLOCKS, int THREADS>
+// once it has seen it full, so that none can miss a phase; it has time for that until its block
+// sends. So nothing is sent to blocks that never send: the first USED ones have outputs.
+template <int INPUTS, int WIDTH, int ROWS, int PASSES, int BLOCKS, int THREADS, int USED = BLOCKS>
 struct States {
   static constexpr int SIZE = ROWS * WIDTH;
   static constexpr int FLOATS = PASSES * (2 * SIZE + (BLOCKS > 1 ? 4 : 0));
@@ -74,8 +75,8 @@ struct States {
     const int buffer = 2 * pass + 1 - filled;
     const unsigned here = machine::address(buffers + buffer * SIZE + place);
 #pragma unroll
-    for (int block = 0; block < BLOCKS; block += SENDERS)
-      if (SENDERS <= BLOCKS || sender < BLOCKS)
+    for (int block = 0; block < USED; block += SENDERS)
+      if (USED % SENDERS == 0 || block + sender < USED)
         machine::send(machine::address_in(here, block + sender), values,
                       machine::address_in(barriers + 8 * buffer, block + sender));
   }
@@ -85,6 +86,9 @@ struct States {
     filled = 1 - filled;
     parity ^= filled;
   }
+
+  // All that a block without outputs does.
+  __device__ static void stay_out() { machine::cluster_barrier(); }
 
   // No block may end while another one still sends to it: those of the last step, T, have to come.
   __device__ void finish(int T) const {

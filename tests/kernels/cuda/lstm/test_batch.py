@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from emulator import COMPILER, H200, emulated
+from emulator import COMPILER, H200, Kernel, emulated
 from torch import Tensor
 
 import cayley
@@ -81,6 +81,7 @@ CASES = [
     Case(5, 40, 6, "pair"),
     Case(4, 70, 11, "team", packed=True),
     Case(4, 101, 9, "eight"),
+    Case(4, 3, 5, "team"),
     Case(1, 1, 1, "team"),
     Case(4, 75, 5, "rows", packed=True),
     Case(2, 3, 2, "eight", "hc"),
@@ -222,6 +223,20 @@ def test_the_loop_emulated(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = tensors_of(case)
     exact = results(case, lstm_loop, tensors)
     compare(by_kernels(case, {name: v.float() for name, v in tensors.items()}), exact, 4e-6)
+
+
+@on_cpu
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_block_is_late(late: int, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one has neither units nor rows, so that nobody waits for it."""
+    case = Case(5, 3, 5, "team", packed=packed)
+    use_layout(case, monkeypatch)
+    tensors = {name: v.float() for name, v in tensors_of(case).items()}
+    expected = by_kernels(case, tensors)
+    monkeypatch.setattr(Kernel, "late", late)
+    ours = by_kernels(case, tensors)
+    assert all(torch.equal(ours[name], value) for name, value in expected.items())
 
 
 # sizes of experiments, rows in several turns, several units a block, several rows a lane

@@ -7,7 +7,7 @@ from cayley.kernels.cuda.lstm.references import references
 from cayley.norms.layouts import padded, step_mask
 from cayley.norms.windows import coarse, reference_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 SIZES = torch.tensor([5] * 300 + [4] * 200 + [1])
 
 

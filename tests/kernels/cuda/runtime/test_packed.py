@@ -34,7 +34,7 @@ def test_refuses_sizes_that_do_not_fit(sizes: list[int]) -> None:
         step_table(torch.tensor(sizes), torch.zeros(5, 4), 3)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_says_that_a_graph_cannot_hold_them() -> None:
     x, sizes = torch.zeros(5, 4, device="cuda"), torch.tensor([3, 2])
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
