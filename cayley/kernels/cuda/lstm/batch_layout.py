@@ -11,7 +11,7 @@ from cayley.kernels.cuda.runtime.blocks import Options, option_lines
 from cayley.kernels.cuda.runtime.chip import RESERVED, Chip, registers
 from cayley.kernels.cuda.runtime.nvrtc import constants
 
-__all__ = ["BatchLayout", "Share", "best_batch_layout"]
+__all__ = ["FEATURES", "BatchLayout", "Share", "best_batch_layout"]
 
 LANES, GATES = 32, 4
 FEATURES = 2 * GATES + 1  # normalised features of a unit
