@@ -15,7 +15,7 @@ from cayley.lab.runs import (
     RunResult,
     check_metrics,
     find_runs,
-    metrics_lines,
+    metrics_content,
     parse_json,
     read_result,
     read_run,
@@ -99,7 +99,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[MeasuredRun], list[Problem]
 def read_measured(folder: Path) -> MeasuredRun:
     """Read one run; raise if its description or its recipe cannot be read."""
     description, recipe = read_run(folder)
-    metrics = _read_metrics(metrics_lines(folder), description.metric.name)
+    metrics = _read_metrics(metrics_content(folder), description.metric.name)
     result = None
     faults = metrics.faults
     if (folder / "result.json").exists():
@@ -136,12 +136,13 @@ def find_published(recipe: Recipe) -> list[published.PublishedResult]:
     return [known[name] for name in recipe.reported if name in known]
 
 
-def _read_metrics(lines: list[bytes] | None, metric: str) -> _Metrics:
+def _read_metrics(content: bytes | None, metric: str) -> _Metrics:
     """The records of a run; lines that are not records are reported, not ignored."""
     metrics = _Metrics()
-    if lines is None:
+    if content is None:
         metrics.faults.append("metrics.jsonl is missing: there is no curve to draw")
         return metrics
+    lines = content.splitlines(keepends=True)
     whole = _parse_together(lines)
     for number, line in enumerate(lines, 1):
         try:

@@ -26,7 +26,7 @@ __all__ = [
     "find_runs",
     "is_diverged",
     "load_tensors",
-    "metrics_lines",
+    "metrics_content",
     "parse_json",
     "read_edited_run",
     "read_metrics",
@@ -215,21 +215,21 @@ def check_metrics(folder: Path, result: RunResult) -> None:
         folder: The folder of the run.
         result: The result of the run.
     """
-    lines = metrics_lines(folder)
-    if result.metrics and lines is not None and digest(*lines) != result.metrics:
+    content = metrics_content(folder)
+    if result.metrics and content is not None and digest(content) != result.metrics:
         raise _other_metrics(_metrics_path(folder))
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
     """The records of a run, also of one that is still running."""
-    for line in metrics_lines(folder) or ():
+    for line in (metrics_content(folder) or b"").splitlines(keepends=True):
         # an incomplete line is being written, or its writer was killed
         if line.endswith(b"\n"):
             yield json.loads(line)
 
 
-def metrics_lines(folder: Path) -> list[bytes] | None:
-    """The lines of ``metrics.jsonl``, which is compressed in archives; None if there is none."""
+def metrics_content(folder: Path) -> bytes | None:
+    """What ``metrics.jsonl`` says, which is compressed in archives; None if there is none."""
     path = _metrics_path(folder)
     if not path.exists():
         return None
@@ -239,7 +239,7 @@ def metrics_lines(folder: Path) -> list[bytes] | None:
             content = gzip.decompress(content)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise _other_metrics(path) from error
-    return content.splitlines(keepends=True)
+    return content
 
 
 def _metrics_path(folder: Path) -> Path:

@@ -27,7 +27,8 @@ from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.memory import readable
-from cayley.kernels.steps import outer_products, product_of_rows
+from cayley.kernels.projection import projection_gradients
+from cayley.kernels.steps import outer_products
 
 __all__ = ["batch_lstm", "batch_lstm_backward", "joins_rows", "refusal"]
 
@@ -142,16 +143,16 @@ def batch_lstm_backward(
     names += ("recurrent_beta", "recurrent_gamma", "b", "c")
     found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 6)), strict=True))
     return {
-        **found,
+        **_matrix_gradients(dx, da, h, call._replace(h0=h0), {*needed}),
         **{"h0": grad_h0, "c0": grad_c0},
-        **_matrix_gradients(dx, da, h, call._replace(h0=h0), needed),
+        **found,
     }
 
 
 def _matrix_gradients(
-    dx: Tensor, da: Tensor, h: Tensor, call: LstmCall, needed: Collection[str]
+    dx: Tensor, da: Tensor, h: Tensor, call: LstmCall, needed: set[str]
 ) -> dict[str, Tensor | None]:
-    """The needed ones of those of x, U and W.
+    """Those of x, U and W that are needed.
 
     Arguments:
         dx: The gradient of the contribution of the input.
@@ -162,9 +163,9 @@ def _matrix_gradients(
     """
     input, U, H = call.x, call.U, h.shape[-1]
     N, width = dx.numel() // (4 * H), 4 * H
-    found: dict[str, Tensor | None] = {}
-    if "x" in needed:
-        found["x"] = dx if U is None else dx @ U
+    inputs = 0 if U is None else U.shape[-1]
+    one_launch = N * width * inputs <= LITTLE  # for U
+    found = projection_gradients(dx, input, U, needed & ({"x"} if one_launch else {"x", "U"}))
     products = []
     if "W" in needed and call.batch_sizes is None and N * width * H <= LITTLE:
         found["W"] = own = h.new_empty(width, H)
@@ -173,14 +174,10 @@ def _matrix_gradients(
         # its rows are in the order of da, which one launch for all puts right by itself
         W = outer_products(da, h, call.h0, call.batch_sizes, False)
         found["W"] = W.view(H, 4, H).transpose(0, 1).reshape(width, H)
-    if U is not None and "U" in needed:
-        inputs = input.shape[-1]
-        if N * width * inputs <= LITTLE:
-            found["U"] = own = h.new_empty(U.shape)
-            widths, sizes = (_with_strides(dx)[1][0], inputs), (width, inputs)
-            products.append(RowProduct(dx, readable(input), own, widths, sizes))
-        else:
-            found["U"] = product_of_rows(dx.flatten(0, -2), input.flatten(0, -2))
+    if U is not None and "U" in needed and one_launch:
+        found["U"] = own = h.new_empty(U.shape)
+        widths, sizes = (_with_strides(dx)[1][0], inputs), (width, inputs)
+        products.append(RowProduct(dx, readable(input), own, widths, sizes))
     if products:
         row_products(h.device.index, N, products, None, None, (0, 0), len(call.h0))
     return found

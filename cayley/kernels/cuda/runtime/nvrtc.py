@@ -142,7 +142,8 @@ class Kernel:
         memory: The bytes of shared memory of a block.
         together: Whether blocks outside of clusters wait for each other, so that all of them have
             to run at the same time.
-        cluster: The number of blocks of a cluster, if the blocks of a larger group are together.
+        cluster: The number of blocks of a cluster, if there are several of them whose blocks wait
+            for each other; otherwise 1.
     """
 
     def __init__(

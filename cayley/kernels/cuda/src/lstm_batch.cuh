@@ -39,7 +39,8 @@ static_assert(THREADS % 32 == 0 && MEMBERS <= THREADS && WORKERS > 0 && (APART |
 enum Barrier { OF_MEMBERS = 1, OF_RESULTS, OF_PRODUCTS };
 
 // Whether a block has units: in a team, the last may have none. Its workers multiply their rows like
-// all others, but it gets no products, as nobody would wait until it has taken them.
+// those of all others. But nobody sends it products: since nobody waits for results of it, those of
+// a step could come before it has taken the ones before.
 __device__ inline bool has_units(int block) { return TEAM == 1 || block * UNITS < H; }
 
 __device__ inline bool is_worker() { return threadIdx.x >= THREADS - WORKERS; }
@@ -92,8 +93,8 @@ struct Rows {
 };
 
 // Members tell the workers of their block that its results of a step are on their way: those of the
-// other blocks are about to come, and looking for them before would only be in the way. All of them
-// do, so that none, not even a warp without rows, is ever two steps behind the products.
+// other blocks are about to come, and looking for them before would only be in the way. Warps without
+// rows do so too, as the barrier counts all threads.
 __device__ inline void tell_workers() {
   if constexpr (APART) machine::signal<OF_RESULTS, THREADS>();
 }
