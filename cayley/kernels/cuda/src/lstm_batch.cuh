@@ -277,7 +277,9 @@ struct Products {
   // By all threads, before a barrier of the block.
   __device__ void init() const {
     if constexpr (SENDERS > 1) {
-      if (threadIdx.x < 2) machine::init_barrier(barrier(threadIdx.x), 1);
+      // both by one thread: racecheck takes the place of a barrier from all of its warp
+      if (threadIdx.x == 0)
+        for (int i = 0; i < 2; ++i) machine::init_barrier(barrier(i), 1);
       machine::publish_barriers();
       machine::cluster_barrier();
     }
@@ -309,7 +311,7 @@ struct Products {
       });
       if constexpr (APART) {
         // nothing is lost by waiting: the next ones are those of what members make of these
-        machine::sync<OF_PRODUCTS, THREADS>();
+        machine::meet<OF_PRODUCTS, THREADS>();
         ++step;
       } else {
         __syncthreads();
@@ -324,7 +326,7 @@ struct Products {
         machine::arrive_if(threadIdx.x == 0, barrier(step % 2), 4 * OUTPUTS * rows);
         machine::wait(barrier(step % 2), step / 2 % 2);
       } else {
-        machine::sync<OF_PRODUCTS, THREADS>();
+        machine::meet<OF_PRODUCTS, THREADS>();
       }
       current = place();
       ++step;
