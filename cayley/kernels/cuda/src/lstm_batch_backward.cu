@@ -311,7 +311,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         const int row = member.row(item);
         dh[item] = from_h[item];
         if (row < rows_after) dh[item] += products.at(member.slot, row);
-        dc[item][0] = dh[item] * to_cell[item];
+        // rounded before their mean is taken away, not fused with it: a row that is alone gets 0
+        dc[item][0] = __fmul_rn(dh[item], to_cell[item]);
       }
     if constexpr (NORM_C) N_c.finish(sums, window, member, dc, z_c, rows, share, t, T);
 #pragma unroll
@@ -324,7 +325,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         own += from_c[item] + carry[item];
         carry[item] = there ? own * forget[item] : 0.0f;
 #pragma unroll
-        for (int i = 0; i < GATES; ++i) d[item][i] = slopes[item][i] * (i == O ? dh[item] : own);
+        for (int i = 0; i < GATES; ++i)
+          d[item][i] = __fmul_rn(slopes[item][i], i == O ? dh[item] : own);
       }
     if constexpr (NORM_H) N_h.finish(sums, window, member, d, z_h, rows, share, t, T);
     float bias[GATES] = {};

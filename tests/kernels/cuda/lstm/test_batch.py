@@ -15,6 +15,7 @@ import cayley
 from cayley.kernels.calls import LstmCall, LstmGradients, Site
 from cayley.kernels.cuda.lstm import batch, recurrence
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
+from cayley.kernels.cuda.runtime.projection import project_by_features
 from cayley.recurrences import NormSite, lstm, lstm_loop
 from cayley.recurrences.lstm_call import LstmArguments, lstm_call
 
@@ -142,7 +143,7 @@ def arguments_of(case: Case, tensors: dict[str, Tensor]) -> dict[str, Any]:
                 table = table.float().to(gamma)
                 given = table, table.square()
             sites[argument] = NormSite(gamma, beta, given=given)
-    plain = {name: tensors.get(name) for name in ("x", "h0", "c0", "W", "b")}
+    plain = {name: tensors.get(name) for name in ("x", "h0", "c0", "W", "b", "U", "c")}
     options = {"window": case.window, "over": "batch", "eps": 0.1, "batch_sizes": case.batch_sizes}
     return {**plain, **sites, **options}
 
@@ -333,6 +334,69 @@ def test_few_rows_leave_little_of_a_gradient(
             assert not own.any(), f"∂{name} is {own.norm():.1g} instead of 0"
         error, accepted = (own - expected).norm(), (theirs - expected).norm()
         assert error <= 4 * accepted + 1e-6 * most, f"{name}: off by {error:.1g}"
+
+
+def one_row(layout: str) -> tuple[Case, dict[str, Tensor], Tensor]:
+    """A sequence that is alone, with an input of three numbers, and gradients of h and c."""
+    case = Case(10, 1, 7, layout)
+    sizes = {"x": (case.T, 1, 3), "U": (28, 3), "c": (28,)}
+    tensors = tensors_of(case) | {name: torch.randn(*size) for name, size in sizes.items()}
+    tensors = {name: v.float().double() for name, v in tensors.items()}
+    return case, tensors, torch.randn(2, case.T, 1, case.H).float()
+
+
+def gradients_of_one_row(
+    case: Case, run: Callable, tensors: dict[str, Tensor], gradients: Tensor
+) -> dict[str, Tensor]:
+    leaves = {name: v.clone().requires_grad_() for name, v in tensors.items()}
+    states = run(**arguments_of(case, leaves) | {"eps": 1e-5})
+    of_states = [*gradients.to(states.h)]
+    found = torch.autograd.grad([states.h, states.c], [*leaves.values()], of_states)
+    return dict(zip(leaves, found, strict=True))
+
+
+def compare_one_row(ours: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
+    """Of what is normalised nothing is left: no rounding either, which 1/√ε would make large."""
+    assert {name for name, v in exact.items() if v.any()} == {"c0", "beta x", "beta h", "beta c"}
+    for name, expected in exact.items():
+        own = ours[name].double()
+        if expected.any():
+            assert (own - expected).norm() <= 4e-6 * expected.norm(), name
+        else:
+            assert not own.any(), f"∂{name} is {own.norm():.1g} instead of 0"
+
+
+@on_cpu
+@pytest.mark.parametrize("layout", ["one", "two", "team"])
+def test_one_row_emulated(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, tensors, gradients = one_row(layout)
+    use_layout(case, monkeypatch)
+    single = {name: v.float() for name, v in tensors.items()}
+    x, U, c = (single[name] for name in ("x", "U", "c"))
+    contribution = project_by_features(x, U, c)
+    call = call_of(arguments_of(case, single) | {"eps": 1e-5})._replace(x=x, U=U)
+    states, references = batch.batch_lstm(call, contribution, derive=True)
+    pairs = zip(NAMES, references, strict=True)
+    sites: Any = {name: getattr(call, name)._replace(reference=own) for name, own in pairs}
+    needed = {name: gradient_name(name) for name in tensors}
+    found: dict[str, Any] = batch.batch_lstm_backward(
+        *(LstmGradients(*gradients), states, call._replace(**sites), needed.values(), contribution)
+    )
+    ours = {name: found[own] for name, own in needed.items()}
+    compare_one_row(ours, gradients_of_one_row(case, lstm_loop, tensors, gradients))
+
+
+@gpu
+@pytest.mark.parametrize("layout", ["", "one", "two", "team"])
+def test_one_row(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a compiler fuses is rounded once: only here it can be seen that nothing is left."""
+    case, tensors, gradients = one_row(layout)
+    use_layout(case, monkeypatch)
+    exact = gradients_of_one_row(case, lstm_loop, tensors, gradients)
+    single = {name: v.float().cuda() for name, v in tensors.items()}
+    with cayley.backend("cuda"):
+        ours = gradients_of_one_row(case, lstm, single, gradients)
+    compare_one_row({name: v.cpu() for name, v in ours.items()}, exact)
 
 
 @on_cpu
