@@ -306,11 +306,6 @@ inline void sync() {
 }
 
 template <int NUMBER, int COUNT>
-inline void meet() {
-  sync<NUMBER, COUNT>();
-}
-
-template <int NUMBER, int COUNT>
 inline void signal() {
   emulator::Barrier& barrier = emulator::block->named[NUMBER];
   if (++barrier.arrived < COUNT) return;

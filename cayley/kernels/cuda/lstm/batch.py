@@ -235,15 +235,13 @@ def _compiled(
 ) -> Kernel:
     options = [(f"bool {name}", str(flag).lower()) for name, flag in zip(FLAGS, flags, strict=True)]
     options.append(("float EPS", f"{float(eps)!r}f"))
-    is_forward = source == "lstm_batch_forward"
-    share = layout.forward if is_forward else layout.backward
+    share = layout.forward if source == "lstm_batch_forward" else layout.backward
     sizes, memory = layout.sizes(share, (*options,)), layout.memory(K)
     threads, blocks, team = layout.block(share), layout.blocks(share), share.team
     with on(device):
         kernel = Kernel(source, sizes, threads, blocks, memory, together=True, cluster=team)
         if team > 1 and kernel.resident_clusters() * team < blocks:
             # how many clusters run at a time is known only now; without clusters all blocks run
-            own = share._replace(team=1)
-            alone = replace(layout, forward=own) if is_forward else replace(layout, backward=own)
+            alone = replace(layout, backward=share._replace(workers=0, team=1))
             return _compiled(source, alone, K, flags, eps, device)
         return kernel

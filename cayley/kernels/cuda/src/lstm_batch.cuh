@@ -6,10 +6,10 @@
 //
 // A step has two parts. In the first, SPLITS lanes share the product of a row with the weights of
 // the block, and groups of so many lanes take ROWS rows each at a time. In the second, PARTS warps
-// share a unit, and every lane has ITEMS rows of it. With APART, each part has warps of its own:
-// those of the second store what they have found and read what they will need while those of the
-// first already wait for the other blocks. TEAM of these, a cluster, also share the products of all
-// their units: each has some of the rows, so that it reads no others.
+// share a unit, and every lane has ITEMS rows of it. A TEAM of blocks, a cluster, shares the products
+// of all its units: each block has some of the rows, so that it reads no others. There, each part has
+// warps of its own: those of the second store what they have found and read what they will need
+// while those of the first already wait for the other blocks.
 //
 // sizes.cuh, which batch_layout.py writes for each of the two directions, defines these; H, the
 // number of all units, and VECTOR, the states that a lane reads at a time; NORM_X, NORM_H and
@@ -28,26 +28,27 @@ constexpr int GATES = 4;
 constexpr int FEATURES = 2 * GATES + 1;  // of a unit: those of N_x, N_h and N_c
 enum First { OF_X = 0, OF_H = GATES, OF_C = 2 * GATES };
 
+constexpr bool IN_TEAM = TEAM > 1;
 constexpr int WARPS = THREADS / 32;
 constexpr int STRIDE = 32 * PARTS * ITEMS + 4;  // from a product to the next one of a row
 constexpr int MEMBERS = 32 * UNITS * PARTS;     // threads of the second part
-constexpr int WORKERS = APART ? THREADS - MEMBERS : THREADS;  // those of the first, which are last
+constexpr int WORKERS = IN_TEAM ? THREADS - MEMBERS : THREADS;  // those of the first, which are last
 
-static_assert(THREADS % 32 == 0 && MEMBERS <= THREADS && WORKERS > 0 && (APART || TEAM == 1));
+static_assert(THREADS % 32 == 0 && MEMBERS <= THREADS && WORKERS > 0);
 
 // Barriers of some of the threads, by their numbers.
-enum Barrier { OF_MEMBERS = 1, OF_RESULTS, OF_PRODUCTS };
+enum Barrier { OF_MEMBERS = 1, OF_RESULTS };
 
 // Whether a block has units: in a team, the last may have none. Its workers multiply their rows like
 // those of all others. But nobody sends it products: since nobody waits for results of it, those of
 // a step could come before it has taken the ones before.
-__device__ inline bool has_units(int block) { return TEAM == 1 || block * UNITS < H; }
+__device__ inline bool has_units(int block) { return !IN_TEAM || block * UNITS < H; }
 
 __device__ inline bool is_worker() { return threadIdx.x >= THREADS - WORKERS; }
 
 // All threads that take part in the second part.
 __device__ inline void sync_members() {
-  if constexpr (APART)
+  if constexpr (IN_TEAM)
     machine::sync<OF_MEMBERS, MEMBERS>();
   else
     __syncthreads();
@@ -96,7 +97,7 @@ struct Rows {
 // other blocks are about to come, and looking for them before would only be in the way. Warps without
 // rows do so too, as the barrier counts all threads.
 __device__ inline void tell_workers() {
-  if constexpr (APART) machine::signal<OF_RESULTS, THREADS>();
+  if constexpr (IN_TEAM) machine::signal<OF_RESULTS, THREADS>();
 }
 
 __device__ inline void wait_for_members() { machine::sync<OF_RESULTS, THREADS>(); }
@@ -160,7 +161,7 @@ struct Product {
   static constexpr int VALUES = SUMS > LANES ? SUMS / LANES : 1;  // that a lane ends with
   static constexpr int REPLICAS = SUMS < LANES ? LANES / SUMS : 1;
   // chunks that are on their way at a time
-  static constexpr int SEEN = APART ? 48 : 32;  // the most numbers of these
+  static constexpr int SEEN = IN_TEAM ? 48 : 32;  // the most numbers of these
   static constexpr int ROOM = SEEN / (TURN * WIDTH) < 1 ? 1 : SEEN / (TURN * WIDTH);
   static constexpr int AHEAD = ROOM < CHUNKS ? ROOM : CHUNKS;
   static constexpr bool KEPT = AHEAD == CHUNKS && CHUNKS * OUTPUTS * WIDTH <= REGISTERS;
@@ -261,12 +262,12 @@ struct Product {
   }
 };
 
-// The products of a step, (OUTPUTS, STRIDE), between its two parts. With APART there are two places
-// for them, in turns: who writes the next but one has seen the results of this one. In a team each
-// place has a barrier, at which the bytes of all products arrive.
-template <int OUTPUTS, int SENDERS>
+// The products of a step, (OUTPUTS, STRIDE), between its two parts. A team has two places for them,
+// in turns: who writes the next but one has seen the results of this one. Each place has a barrier,
+// at which the bytes of all products arrive.
+template <int OUTPUTS>
 struct Products {
-  static constexpr int FLOATS = (APART ? 2 : 1) * OUTPUTS * STRIDE + (SENDERS > 1 ? 4 : 0);
+  static constexpr int FLOATS = IN_TEAM ? 2 * OUTPUTS * STRIDE + 4 : OUTPUTS * STRIDE;
 
   float* memory;
   const float* current;  // those that a member reads
@@ -276,7 +277,7 @@ struct Products {
 
   // By all threads, before a barrier of the block.
   __device__ void init() const {
-    if constexpr (SENDERS > 1) {
+    if constexpr (IN_TEAM) {
       // both by one thread: racecheck takes the place of a barrier from all of its warp
       if (threadIdx.x == 0)
         for (int i = 0; i < 2; ++i) machine::init_barrier(barrier(i), 1);
@@ -290,11 +291,11 @@ struct Products {
   // By workers: from the rows of a step to its products.
   template <bool WAITS, class Product>
   __device__ void compute(const Product& product, const float* array, int rows) {
-    if constexpr (SENDERS > 1) {
-      const int member = blockIdx.x % SENDERS, team = blockIdx.x - member;
+    if constexpr (IN_TEAM) {
+      const int member = blockIdx.x % TEAM, team = blockIdx.x - member;
       const unsigned first = machine::rank_in_cluster() - member;
       const unsigned to = machine::address(place()), told = barrier(step % 2);
-      const int share = (rows + SENDERS - 1) / SENDERS, begin = member * share;
+      const int share = (rows + TEAM - 1) / TEAM, begin = member * share;
       const int end = begin + share < rows ? begin + share : rows;
       product.template multiply<WAITS>(array, begin, end, [&](int output, int row, float value) {
         if (!has_units(team + output / OUTPUTS)) return;
@@ -305,36 +306,25 @@ struct Products {
       });
       ++step;
     } else {
-      float* const products = place();
       product.template multiply<WAITS>(array, 0, rows, [&](int output, int row, float value) {
-        products[output * STRIDE + row] = value;
+        memory[output * STRIDE + row] = value;
       });
-      if constexpr (APART) {
-        // nothing is lost by waiting: the next ones are those of what members make of these
-        machine::meet<OF_PRODUCTS, THREADS>();
-        ++step;
-      } else {
-        __syncthreads();
-      }
+      __syncthreads();
     }
   }
 
   // By members: the next ones, of so many rows.
   __device__ void take(int rows) {
-    if constexpr (APART) {
-      if constexpr (SENDERS > 1) {
-        machine::arrive_if(threadIdx.x == 0, barrier(step % 2), 4 * OUTPUTS * rows);
-        machine::wait(barrier(step % 2), step / 2 % 2);
-      } else {
-        machine::meet<OF_PRODUCTS, THREADS>();
-      }
+    if constexpr (IN_TEAM) {
+      machine::arrive_if(threadIdx.x == 0, barrier(step % 2), 4 * OUTPUTS * rows);
+      machine::wait(barrier(step % 2), step / 2 % 2);
       current = place();
       ++step;
     }
   }
 
  private:
-  __device__ float* place() const { return memory + (APART ? step % 2 * OUTPUTS * STRIDE : 0); }
+  __device__ float* place() const { return memory + step % 2 * OUTPUTS * STRIDE; }
   __device__ unsigned barrier(int number) const {
     return machine::address(memory + 2 * OUTPUTS * STRIDE + 2 * number);
   }

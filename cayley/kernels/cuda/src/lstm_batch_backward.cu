@@ -3,7 +3,7 @@
 // side, so that they travel together.
 #include "lstm_batch.cuh"
 
-using Back = Product<GATES * H, TEAM * UNITS, 4, APART ? 64 : 16>;
+using Back = Product<GATES * H, TEAM * UNITS, 4, IN_TEAM ? 64 : 16>;
 
 // The statistics of the unit that a step reads: m, mean and scale of every feature.
 constexpr int STATISTICS = 3 * FEATURES;
@@ -167,7 +167,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     const int unit = blockIdx.x / TEAM * TEAM * UNITS + output;
     return unit < H ? W[(k % GATES * H + k / GATES) * (long long)H + unit] : 0.0f;
   });
-  Products<UNITS, TEAM> products(memory += Back::FLOATS);
+  Products<UNITS> products(memory += Back::FLOATS);
   products.init();
   RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
@@ -285,7 +285,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 #pragma unroll 1
     for (int t = T < K ? 0 : T - K; t < T; ++t) n += rows_at(t);
 
-  if (APART && is_worker()) {
+  if (IN_TEAM && is_worker()) {
     for (int t = T - 1; t >= 0; --t) {
       if (has_units(blockIdx.x)) wait_for_members();
       products.compute<true>(back, da + at * GATES * H, steps.rows);
@@ -294,7 +294,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     return;
   }
   if (!has_units(blockIdx.x)) return;
-  if (APART && H % (TEAM * UNITS) == 0 && !member.here) __builtin_unreachable();
+  if (IN_TEAM && H % (TEAM * UNITS) == 0 && !member.here) __builtin_unreachable();
   read();
   prepare(T - 1, steps.rows);
   if (T > 1) read();
@@ -377,7 +377,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     }
     if (t > 0) prepare(t - 1, steps.rows);
     if (t > 1) read();
-    if constexpr (!APART) {
+    if constexpr (!IN_TEAM) {
       __syncthreads();  // all have read the products
       products.compute<true>(back, da + now * GATES * H, rows);
     }

@@ -3,7 +3,9 @@
 #include "lstm_batch.cuh"
 #include "references.cuh"
 
-using Recurrent = Product<H, TEAM * GATES * UNITS, VECTOR, APART ? 64 : 32>;
+static_assert(!IN_TEAM);
+
+using Recurrent = Product<H, GATES * UNITS, VECTOR, 32>;
 
 // N of VALUES features of a unit, of which those in the window begin with FIRST.
 template <int FIRST, int VALUES>
@@ -163,12 +165,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   }
   Recurrent recurrent;
   recurrent.init(memory, [&](int output, int k) {
-    const int block = blockIdx.x / TEAM * TEAM + output / (GATES * UNITS);
-    const int unit = block * UNITS + output % UNITS, gate = output / UNITS % GATES;
+    const int unit = blockIdx.x * UNITS + output % UNITS, gate = output / UNITS;
     return unit < H ? W[(gate * H + unit) * H + k] : 0.0f;
   });
-  Products<GATES * UNITS, TEAM> products(memory += Recurrent::FLOATS);
-  products.init();
+  Products<GATES * UNITS> products(memory += Recurrent::FLOATS);
   RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
   Window window(memory + PARAMETERS, member, K);
@@ -180,12 +180,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   Norm<OF_C, 1> N_c(parameters, {gamma_c, beta_c, reference_c, given_c, rows_c}, member,
                     statistics_c);
   __syncthreads();  // the parameters are there
-  float bias[GATES], gamma[GATES];
+  float bias[GATES];
 #pragma unroll
-  for (int i = 0; i < GATES; ++i) {
+  for (int i = 0; i < GATES; ++i)
     bias[i] = (b && member.here ? b[i * H + member.unit] : 0.0f) - N_h.reference(i);
-    gamma[i] = N_h.gamma(i);
-  }
 
   // x is normalised a step before it is used, and read two steps before
   Steps steps(table, 0, T, B, false), steps_ahead = steps, steps_read = steps;
@@ -232,31 +230,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if (member.has(item, B)) cell[item] = c0[member.row(item) * (long long)H + member.unit];
   read();
   __syncthreads();  // the weights and the window are there
-  const auto multiply = [&](int t, int rows) {
+  normalize_input(0);
+  if (T > 1) read();
+  __syncthreads();
+  if (WINDOWED && NORM_X && Window::mine(member)) N_x.remember(window, steps_ahead.rows, 0);
+  for (int t = 0; t < T; ++t) {
+    const int rows = steps.rows;
     if (t > 0)
       products.compute<true>(recurrent, h + before * H, rows);
     else
       products.compute<false>(recurrent, h0, rows);
-  };
-  if (APART && is_worker()) {
-    for (int t = 0; t < T; ++t) {
-      if (t > 0 && has_units(blockIdx.x)) wait_for_members();
-      multiply(t, steps.rows);
-      before = at;
-      at += steps.advance();
-    }
-    return;
-  }
-  if (!has_units(blockIdx.x)) return;
-  if (APART && H % (TEAM * UNITS) == 0 && !member.here) __builtin_unreachable();
-  normalize_input(0);
-  if (T > 1) read();
-  sync_members();
-  if (WINDOWED && NORM_X && Window::mine(member)) N_x.remember(window, steps_ahead.rows, 0);
-  for (int t = 0; t < T; ++t) {
-    const int rows = steps.rows;
-    if constexpr (!APART) multiply(t, rows);
-    products.take(rows);
     float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, known[GATES] = {};
     if (member.here) {
       float origin[GATES] = {};
@@ -286,7 +269,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
           if constexpr (NORM_H) {
             if (!GIVEN || member.has(item, rows))
               z[item][i] = N_h.normal(i, a[item][i], t, T, member.row(item));
-            a[item][i] = (APART ? gamma[i] : N_h.gamma(i)) * z[item][i];
+            a[item][i] = N_h.gamma(i) * z[item][i];
           }
           a[item][i] = activate_gate(i, a[item][i] + input[item][i]);
           if (!NORM_H) z[item][i] = a[item][i];
@@ -309,7 +292,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
           machine::publish(h + (at + member.row(item)) * H + member.unit, own);
       }
     const bool more = t + 1 < T;
-    if (more) tell_workers();
     // while it is on its way
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -329,7 +311,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
       normalize_input(t + 1);
       if (t + 2 < T) read();
     }
-    if constexpr (!APART || WINDOWED) sync_members();  // all have read the products, and the window
+    __syncthreads();  // all have read the products, and the window
     if (WINDOWED && more && Window::mine(member)) {
       if constexpr (NORM_X) N_x.remember(window, steps_ahead.rows, t + 1);
       if constexpr (NORM_H) N_h.remember(window, rows, t);

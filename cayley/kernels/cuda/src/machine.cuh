@@ -203,12 +203,6 @@ __device__ inline void sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(COUNT) : "memory");
 }
 
-// The same for threads that come from different places.
-template <int NUMBER, int COUNT>
-__device__ inline void meet() {
-  asm volatile("barrier.sync %0, %1;" ::"n"(NUMBER), "n"(COUNT) : "memory");
-}
-
 // Arrives there and goes on, while the others wait for it.
 template <int NUMBER, int COUNT>
 __device__ inline void signal() {

@@ -46,20 +46,19 @@ class Case(NamedTuple):
 
 # units, threads, parts and items, and lanes and rows of both products: one warp a unit or several,
 # of which some have no rows; one row a lane or several; rows of a product in one turn or several;
-# blocks with a unit less than the others; weights in registers and in shared memory; products with
-# threads of their own, and with teams of blocks
+# blocks with a unit less than the others; weights in registers and in shared memory; teams of
+# blocks
 LAYOUTS = {
     "one": (1, 64, 1, 1, Share(8, 1), Share(8, 1)),
     "two": (2, 128, 2, 1, Share(8, 2), Share(32, 4)),
     "four": (4, 128, 1, 2, Share(8, 1), Share(16, 1)),
     "many": (2, 256, 4, 1, Share(32, 4), Share(32, 2)),
-    "apart": (1, 64, 1, 1, Share(8, 1, 96), Share(8, 1, 96)),
     "pair": (1, 96, 2, 1, Share(8, 4), Share(32, 2, 96, 2)),
-    "team": (2, 256, 4, 1, Share(8, 1, 64), Share(32, 1, 64, 4)),
-    "eight": (1, 128, 4, 1, Share(16, 2, 128), Share(32, 4, 64, 8)),
-    "rows": (1, 64, 1, 3, Share(8, 2, 64), Share(16, 2, 32, 2)),
-    "teams": (1, 128, 2, 1, Share(16, 1, 96, 4), Share(16, 1, 64, 4)),
-    "twos": (2, 128, 2, 1, Share(8, 2, 64, 2), Share(32, 1, 64, 2)),
+    "team": (2, 256, 4, 1, Share(8, 1), Share(32, 1, 64, 4)),
+    "eight": (1, 128, 4, 1, Share(16, 2), Share(32, 4, 64, 8)),
+    "rows": (1, 64, 1, 3, Share(8, 2), Share(16, 2, 32, 2)),
+    "half": (1, 128, 2, 1, Share(16, 1), Share(16, 1, 64, 4)),
+    "twos": (2, 128, 2, 1, Share(8, 2), Share(32, 1, 64, 2)),
 }
 CASES = [
     Case(4, 5, 8, "one"),
@@ -78,7 +77,7 @@ CASES = [
     Case(4, 5, 6, "two", given="step"),
     Case(4, 5, 6, "two", "xh", given="row", packed=True),
     Case(4, 3, 6, "one", "c", given="step"),
-    Case(5, 5, 7, "apart"),
+    Case(5, 5, 7, "half"),
     Case(5, 40, 6, "pair"),
     Case(4, 70, 11, "team", packed=True),
     Case(4, 101, 9, "eight"),
@@ -86,9 +85,8 @@ CASES = [
     Case(1, 1, 1, "team"),
     Case(4, 75, 5, "rows", packed=True),
     Case(2, 3, 2, "eight", "hc"),
-    Case(5, 40, 7, "teams"),
     Case(5, 40, 9, "twos", packed=True),
-    Case(4, 40, 5, "teams", window=3, packed=True),
+    Case(4, 40, 5, "half", window=3, packed=True),
     Case(4, 5, 6, "twos", given="step"),
     *(Case(4, 3, 6, "pair", norms, bias=False) for norms in ("x", "h", "c", "xh")),
     Case(6, 5, 6, "pair", window=3),
