@@ -11,7 +11,7 @@ from cayley.kernels.dispatch import backend_in_force, is_decomposing, use_kernel
 from cayley.kernels.observation import Run, is_observed, tell_observer
 from cayley.kernels.records import Fields
 from cayley.kernels.steps import empty_gradient
-from cayley.kernels.transforms import Transformed
+from cayley.kernels.transforms import Room, Transformed
 from cayley.tracing import is_eager, needs_loop, no_autocast, traced, transformed
 
 __all__ = ["Found", "Kernels", "Operator", "recorded_gradients", "unaliased"]
@@ -29,13 +29,14 @@ class Kernels(NamedTuple):
     Attributes:
         refusal: Returns why a call cannot be computed, or its gradient if the gradients of the
             results are given as a second argument; None if it can.
-        forward: Returns the results of a call.
+        forward: Returns the results of a call. On a GPU it takes as a second argument, if there is
+            one, the tensors that the results are to be written to, contiguous ones.
         backward: Takes the gradients of the results, the results, the call, and the names of the
             arguments that need a gradient; returns those gradients, and possibly others.
     """
 
     refusal: Callable[..., str | None]
-    forward: Callable[[Any], Any]
+    forward: Callable[..., Any]
     backward: Callable[[Any, Any, Any, Collection[str]], Found]
 
 
@@ -343,6 +344,22 @@ class _OperatorRule:
         operator = self.operator
         return operator.kept(operator.fields.unflatten(flat), flat, operator.states(*results))
 
+    def room(self, networks: int, flat: Sequence[Any]) -> Room | None:
+        operator = self.operator
+        call = operator.fields.unflatten(flat)
+        kernels = operator.kernels_of(self.backend, call)
+        if kernels is None or not call[0].is_cuda:
+            return None
+        shapes = [value.shape for value in operator.shapes(operator.fields.unflatten(_meta(flat)))]
+        # kernels may read four numbers at a time, from where the part of any network begins
+        if any(shape.numel() % 4 for shape in shapes):
+            return None
+
+        def fill(parts: Sequence[Tensor], *own: Any) -> None:
+            kernels.forward(operator.fields.unflatten(own), operator.states(*parts))
+
+        return Room([call[0].new_empty(networks, *shape) for shape in shapes], fill)
+
     def serves(
         self,
         dims: Sequence[int | None],
@@ -421,6 +438,14 @@ class _OperatorRule:
 
         pull = torch.func.vjp(loop, *(flat[k] for k in places))[1]
         return dict(zip(needed, pull([gradients[k] for k in given]), strict=True))
+
+
+def _meta(flat: Sequence[Any]) -> list[Any]:
+    """The same arguments with tensors that have a shape but no memory."""
+    return [
+        torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+        for value in flat
+    ]
 
 
 def unaliased(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from cayley.kernels.crowds import crowded
 from cayley.tracing import transforms_active
 
-__all__ = ["Rule", "Transformed"]
+__all__ = ["Room", "Rule", "Transformed"]
 
 # streams that networks run on: a launch for one network may fill a third of a GPU, or less
 STREAMS = 8
@@ -61,6 +62,14 @@ class Rule(Protocol):
     def kept(self, results: Sequence[Tensor], flat: Sequence[Any]) -> Sequence[Any]:
         """The arguments as they are saved for the gradient."""
 
+    def room(self, networks: int, flat: Sequence[Any]) -> "Room | None":
+        """Where calls of several networks can leave their results; None if they cannot.
+
+        Arguments:
+            networks: How many there are.
+            flat: The arguments of the first.
+        """
+
     def serves(
         self, dims: Sequence[int | None], flat: Sequence[Any], gradients: Gradients | None = None
     ) -> bool:
@@ -71,6 +80,18 @@ class Rule(Protocol):
             flat: The arguments of the first network.
             gradients: Those of its results; None in a forward pass.
         """
+
+
+class Room(NamedTuple):
+    """The results of several networks in one tensor each, and what fills the part of a network.
+
+    Attributes:
+        results: The tensors, not filled yet, with the networks along the first dimension.
+        fill: Takes the parts of a network and its arguments.
+    """
+
+    results: Sequence[Tensor]
+    fill: Callable[..., None]
 
 
 class Transformed(torch.autograd.Function):
@@ -108,7 +129,11 @@ class Transformed(torch.autograd.Function):
             return _all_at_once(lambda *all: Transformed.apply(rule, *all), info, dims, flat)
         if transforms_active():
             return _one_by_one(lambda *own: Transformed.apply(rule, *own), networks)
-        return _one_by_one(rule.node, networks)
+        room = rule.room(info.batch_size, networks[0])
+        if room is None:
+            return _one_by_one(rule.node, networks)
+        results = _SideBySide.apply(rule, room, info, dims, *flat)
+        return results, (0,) * len(results)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,17 +197,74 @@ class _Pullback(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         (job, *flat), (_, *dims) = args, in_dims
-        networks = _networks(info.batch_size, dims, flat)
-        tensors = [value for value in flat if isinstance(value, Tensor)]
-        recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        again = recorded or transforms_active()
-        gradients, _, first = job.parts(networks[0])
-        if not job.rule.serves(job.parts(dims)[2], first, gradients):
-            return _by_torch(info, lambda *own: job.loop(again, *own), dims, flat)
-        run = (lambda *own: _Pullback.apply(job, *own)) if again else job.run
-        if job.rule.batched:
-            return _all_at_once(run, info, dims, flat)
-        return _one_by_one(run, networks)
+        return _pulled(job, info, dims, flat)
+
+
+class _SideBySide(torch.autograd.Function):
+    """The results of several networks, where nothing is transformed any more.
+
+    Each network writes its own part of the results, so that nothing has to be copied together. One
+    node for all of them has the same gradient as one for each.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rule: Rule, room: Room, info: Any, dims: Sequence[int | None], *flat: Any
+    ) -> tuple[Tensor, ...]:
+        results, networks = (*room.results,), _networks(info.batch_size, dims, flat)
+        with _side_by_side(results[0].device, info.batch_size) as of_network:
+            for g, (network, *parts) in enumerate(zip(networks, *results, strict=True)):
+                with of_network(g, network):
+                    room.fill(parts, *network)
+        kept = rule.kept(results, flat)
+        # what is kept in the place of an argument is a result
+        pairs = zip(kept, flat, dims, strict=True)
+        own_dims = [dim if value is given else 0 for value, given, dim in pairs]
+        ctx.rule, ctx.info, ctx.dims = rule, info, (dims, own_dims)
+        _save(ctx, [*results, *kept])
+        ctx.set_materialize_grads(False)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        _, _, _, _, *needs = ctx.needs_input_grad
+        job, (dims, own_dims) = _Job(ctx.rule, (*needs,), len(gradients)), ctx.dims
+        given = [*map(_there, gradients)]
+        of_given = [None if gradient is None else 0 for gradient in given]
+        all_dims = (*of_given, *(0,) * len(given), *own_dims)
+        found = iter(_pulled(job, ctx.info, all_dims, [*given, *_saved(ctx)])[0])
+        pairs = zip(needs, dims, strict=True)
+        of_flat = [_of_argument(next(found), dim) if need else None for need, dim in pairs]
+        return None, None, None, None, *of_flat
+
+
+def _of_argument(gradients: Tensor, dim: int | None) -> Tensor | None:
+    """The gradient of an argument from those of all networks; None if they are empty, for 0.
+
+    Example:
+        >>> _of_argument(torch.ones(2, 3), None)
+        tensor([2., 2., 2.])
+    """
+    if gradients.shape[1:] == (0,):
+        return None
+    return gradients.sum(0) if dim is None else gradients.movedim(0, dim)
+
+
+def _pulled(
+    job: _Job, info: Any, dims: Sequence[int | None], flat: Sequence[Any]
+) -> tuple[Any, Any]:
+    """The gradients of all networks, and their dimension."""
+    networks = _networks(info.batch_size, dims, flat)
+    tensors = [value for value in flat if isinstance(value, Tensor)]
+    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    again = recorded or transforms_active()
+    gradients, _, first = job.parts(networks[0])
+    if not job.rule.serves(job.parts(dims)[2], first, gradients):
+        return _by_torch(info, lambda *own: job.loop(again, *own), dims, flat)
+    run = (lambda *own: _Pullback.apply(job, *own)) if again else job.run
+    if job.rule.batched:
+        return _all_at_once(run, info, dims, flat)
+    return _one_by_one(run, networks)
 
 
 def _there(gradient: Tensor | None) -> Tensor | None:
@@ -244,7 +326,7 @@ def _one_by_one(
 ) -> tuple[Any, Any]:
     """The results of all networks, each by a call of its own, and their dimension."""
     device = next(value.device for value in networks[0] if isinstance(value, Tensor))
-    with _side_by_side(device) as of_network:
+    with _side_by_side(device, len(networks)) as of_network:
         results = []
         for g, network in enumerate(networks):
             with of_network(g, network):
@@ -259,7 +341,7 @@ def _one_by_one(
 
 
 @contextmanager
-def _side_by_side(device: torch.device) -> Iterator[Callable[..., Any]]:
+def _side_by_side(device: torch.device, networks: int) -> Iterator[Callable[..., Any]]:
     """Context for calls that do not wait for one another; what follows waits for all of them.
 
     It gives a function that makes a context for a network from its number and its arguments.
@@ -284,7 +366,8 @@ def _side_by_side(device: torch.device) -> Iterator[Callable[..., Any]]:
             yield
 
     try:
-        yield of_network
+        with crowded(networks):
+            yield of_network
     finally:
         for k in used:
             current.wait_stream(streams[k])

@@ -1,7 +1,7 @@
 """The base class of this package's optimizers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ __all__ = ["DenseOptimizer", "as_real"]
 
 
 class DenseOptimizer(Optimizer, ABC):
-    """Optimizer that updates one parameter after the other, each by its dense gradient.
+    """Optimizer that updates each parameter by its dense gradient.
 
     A subclass defines what a group must look like (``check``) and how a parameter is updated
-    (``update``). A parameter without a gradient keeps its value and its state.
+    (``update``), or how all of a group are (``update_all``). A parameter without a gradient keeps
+    its value and its state.
     """
 
     @abstractmethod
@@ -33,6 +34,17 @@ class DenseOptimizer(Optimizer, ABC):
             group: The options.
         """
 
+    def update_all(
+        self,
+        ps: Sequence[Tensor],
+        gs: Sequence[Tensor],
+        states: Sequence[dict[str, Tensor]],
+        group: dict[str, Any],
+    ) -> None:
+        """The same for all parameters of a group that have a gradient."""
+        for p, g, state in zip(ps, gs, states, strict=True):
+            self.update(p, g, state, group)
+
     @torch.no_grad()
     # pyrefly: ignore[bad-override]
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
@@ -49,17 +61,18 @@ class DenseOptimizer(Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
+            moved = [p for p in group["params"] if p.grad is not None]
+            for p in moved:
                 if p.grad.layout != torch.strided:
                     raise RuntimeError(
                         f"{type(self).__name__}: expected a dense gradient, got one of layout "
                         f"{p.grad.layout} for a parameter of shape {tuple(p.shape)}: build the "
                         "embedding with sparse=False, or give it to torch.optim.SparseAdam"
                     )
+            if moved:
                 # a gradient may be a lazy conjugate, which has no real view
-                self.update(p, p.grad.resolve_conj(), self.state[p], group)
+                gradients = [p.grad.resolve_conj() for p in moved]
+                self.update_all(moved, gradients, [self.state[p] for p in moved], group)
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

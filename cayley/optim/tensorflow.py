@@ -1,5 +1,6 @@
 """RMSprop and Adagrad as TensorFlow 1 defines them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,17 +55,49 @@ def rmsprop_tf_(
         >>> p, square
         (tensor([0.7500]), tensor([1.]))
     """
-    square.mul_(alpha).addcmul_(g, g, value=1 - alpha)
-    variance = square
-    if mean is not None:
-        mean.mul_(alpha).add_(g, alpha=1 - alpha)
-        variance = square.addcmul(mean, mean, value=-1).clamp_(min=0)
-    root = (variance + eps).sqrt_()
-    if velocity is None:
-        p.addcdiv_(g, root, value=-lr)
+    velocities, means = ([] if v is None else [v] for v in (velocity, mean))
+    options = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum}
+    _rmsprop_tf_all_([p], [g], [square], velocities, means, **options)
+
+
+def _rmsprop_tf_all_(
+    ps: list[Tensor],
+    gs: list[Tensor],
+    squares: list[Tensor],
+    velocities: list[Tensor],
+    means: list[Tensor],
+    *,
+    lr: float,
+    alpha: float,
+    eps: float,
+    momentum: float,
+) -> None:
+    """:func:`rmsprop_tf_` of several parameters, with no velocities or means if there are none.
+
+    On a GPU an update of a small parameter takes as long as five launches; here all of them share
+    these launches.
+    """
+    _scale_all_(squares, alpha)
+    torch._foreach_addcmul_(squares, gs, gs, value=1 - alpha)
+    variances = squares
+    if means:
+        _scale_all_(means, alpha)
+        torch._foreach_add_(means, gs, alpha=1 - alpha)
+        variances = torch._foreach_addcmul(squares, means, means, value=-1)
+        torch._foreach_clamp_min_(variances, 0)
+    roots = torch._foreach_add(variances, eps)
+    torch._foreach_sqrt_(roots)
+    if velocities:
+        _scale_all_(velocities, momentum)
+        torch._foreach_addcdiv_(velocities, gs, roots, value=lr)
+        torch._foreach_sub_(ps, velocities)
     else:
-        velocity.mul_(momentum).addcdiv_(g, root, value=lr)
-        p.sub_(velocity)
+        torch._foreach_addcdiv_(ps, gs, roots, value=-lr)
+
+
+def _scale_all_(tensors: list[Tensor], factor: float) -> None:
+    """Multiply all tensors by a number, which torch would first round to bfloat16 on a CPU."""
+    torch._foreach_mul_(tensors, torch.tensor(factor, dtype=torch.float64, device="cpu"))
 
 
 class RMSpropTF(DenseOptimizer):
@@ -137,25 +170,33 @@ class RMSpropTF(DenseOptimizer):
 
     def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
         """Move ``p`` by :func:`rmsprop_tf_`; the slots start at one (s) and zero (v, m)."""
-        p, g = as_real(p), as_real(g)
+        self.update_all([p], [g], [state], group)
+
+    def update_all(
+        self,
+        ps: Sequence[Tensor],
+        gs: Sequence[Tensor],
+        states: Sequence[dict[str, Tensor]],
+        group: dict[str, Any],
+    ) -> None:
+        """The same for all parameters of a group."""
+        ps, gs = [as_real(p) for p in ps], [as_real(g) for g in gs]
         if group["weight_decay"] != 0:
-            g = g.add(p, alpha=group["weight_decay"])
-        if "square" not in state:
-            state["square"] = torch.ones_like(p)
-        if group["momentum"] != 0 and "velocity" not in state:
-            state["velocity"] = torch.zeros_like(p)
-        if group["centered"] and "mean" not in state:
-            state["mean"] = torch.zeros_like(p)
-        rmsprop_tf_(
-            p,
-            g,
-            state["square"],
-            lr=group["lr"],
-            alpha=group["alpha"],
-            eps=group["eps"],
-            momentum=group["momentum"],
-            velocity=state["velocity"] if group["momentum"] != 0 else None,
-            mean=state["mean"] if group["centered"] else None,
+            gs = [*torch._foreach_add(gs, ps, alpha=group["weight_decay"])]
+        for p, state in zip(ps, states, strict=True):
+            if "square" not in state:
+                state["square"] = torch.ones_like(p)
+            if group["momentum"] != 0 and "velocity" not in state:
+                state["velocity"] = torch.zeros_like(p)
+            if group["centered"] and "mean" not in state:
+                state["mean"] = torch.zeros_like(p)
+        _rmsprop_tf_all_(
+            ps,
+            gs,
+            [state["square"] for state in states],
+            [state["velocity"] for state in states] if group["momentum"] != 0 else [],
+            [state["mean"] for state in states] if group["centered"] else [],
+            **{name: group[name] for name in ("lr", "alpha", "eps", "momentum")},
         )
 
 

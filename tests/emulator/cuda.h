@@ -243,6 +243,10 @@ inline void look(const float* place, float (&seen)[COUNT]) {
 
 inline int kept(int value) { return value; }
 inline float inverse(float x) { return 1 / x; }
+template <int MASK>
+inline float from_lane(float value, int bits) {
+  return emulator::exchange(value, (threadIdx.x & ~MASK) | bits);
+}
 inline float inverse_root(float x) { return 1 / sqrtf(x); }
 
 inline unsigned rank_in_cluster() { return emulator::block->rank; }

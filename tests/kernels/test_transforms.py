@@ -1,6 +1,7 @@
 """Recurrences under vmap and grad: derivatives of every order, and who is asked for a rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
 import cayley
+from cayley.kernels.operator import _OperatorRule
+from cayley.kernels.transforms import Room
 from cayley.layers.recurrent import Recurrent
 
 T, B, I, N, G = 3, 2, 3, 4, 2  # noqa: E741
@@ -18,6 +21,23 @@ MAKERS: dict[str, Callable[[], Recurrent]] = {
     "lstm": lambda: cayley.LSTM(I, N),
     "lstm, normalised": lambda: cayley.LSTM(I, N, norm="atn", window=2),
 }
+
+
+@pytest.fixture(params=[False, True], ids=["a node for each", "a node for all"], autouse=True)
+def shared_results(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Also with what only kernels of a GPU do: write the results of all networks in one place."""
+
+    def room(rule: _OperatorRule, networks: int, flat: Sequence[Any]) -> Room:
+        def fill(parts: Sequence[Tensor], *own: Any) -> None:
+            for part, value in zip(parts, rule.forward(*own), strict=True):
+                part.copy_(value)
+
+        first = rule.forward(*flat)
+        return Room([value.new_full((networks, *value.shape), torch.nan) for value in first], fill)
+
+    if request.param:
+        monkeypatch.setattr(_OperatorRule, "room", room)
+    return request.param
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -75,3 +95,26 @@ def test_networks_of_networks(make: Callable[[], Recurrent]) -> None:
                 torch.testing.assert_close(shared[name][k, g], gradient)
                 if k % G == g:
                     torch.testing.assert_close(found[name][k // G, g], gradient)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_gradients_of_what_networks_share(make: Callable[[], Recurrent]) -> None:
+    """By autograd outside of vmap, with networks along another dimension than the first."""
+    layers = [make() for _ in range(G)]
+    parameters, buffers = stack_module_state(layers)
+    p = {key: value.detach().movedim(0, -1).requires_grad_() for key, value in parameters.items()}
+    x = torch.randn(T, B, I, requires_grad=True)
+
+    def output(p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(layers[0], (p, b), (x,))[0]
+
+    total = vmap(output, (-1, 0, None))(p, buffers, x).square().sum()
+    found = torch.autograd.grad(total, [x, *p.values()], materialize_grads=True)
+    alone = torch.stack([layer(x)[0].square().sum() for layer in layers]).sum()
+    torch.testing.assert_close(total, alone)
+    torch.testing.assert_close(found[0], torch.autograd.grad(alone, x, retain_graph=True)[0])
+    for k, layer in enumerate(layers):
+        named = [*layer.parameters()]
+        expected = torch.autograd.grad(alone, named, retain_graph=True, materialize_grads=True)
+        for gradient, own in zip(found[1:], expected, strict=True):
+            torch.testing.assert_close(gradient[..., k], own)

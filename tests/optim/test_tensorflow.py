@@ -105,6 +105,14 @@ def test_centered_rmsprop_survives_a_variance_rounded_below_zero() -> None:
     torch.testing.assert_close(p, -g / 1e-2)
 
 
+def test_rmsprop_does_not_round_its_decay_to_bfloat16() -> None:
+    square = torch.linspace(1, 2, 100, dtype=torch.bfloat16)
+    expected = (square.float() * 0.9).bfloat16()
+    p, g = torch.zeros(2, 100, dtype=torch.bfloat16)
+    rmsprop_tf_(p, g, square, lr=1.0, alpha=0.9, eps=1e-4)
+    assert torch.equal(square, expected)
+
+
 @pytest.mark.parametrize("g", [1e-2, -0.3, 5.0])
 def test_adagrad_constant_gradient(g: float) -> None:
     lr, steps = 0.1, 40

@@ -8,14 +8,15 @@ are. Complex weights, [[R, −C], [C, R]], are held once: R and C.
 """
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS as KNOWN
 from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
-from cayley.kernels.cuda.runtime.chip import chip, no_room
+from cayley.kernels.crowds import crowd
+from cayley.kernels.cuda.runtime.chip import RESERVED, chip, no_room
 from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
@@ -53,15 +54,20 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
     return None
 
 
-def elman(call: ElmanCall) -> ElmanStates:
-    """The states of a call."""
-    x = readable(project_on_cuda(call.x, call.U, call.c))
+def elman(call: ElmanCall, out: ElmanStates | None = None) -> ElmanStates:
+    """The states of a call, in ``out`` if it is given."""
+    inputs = _inputs(call)
+    x = readable(call.x if inputs else project_on_cuda(call.x, call.U, call.c))
     h0, W = readable(call.h0), readable(call.W)
-    h = torch.empty_like(x)
-    z = torch.empty_like(x) if KNOWN[call.nonlinearity].needs_z else x.new_empty(0)
+    if out is None:
+        shape = (*x.shape[:-1], h0.shape[1])
+        z = x.new_empty(shape if KNOWN[call.nonlinearity].needs_z else 0)
+        out = ElmanStates(x.new_empty(shape), z)
+    h, z = out
     b = z if call.b is None else readable(call.b)
     if len(h0) > 0:
-        _launch("forward", 1, call, x, h0, W, b, h, z)
+        of_input = (readable(call.U), readable(call.c)) if inputs else (None, None)
+        _launch("forward", call, inputs, (x, h0, W, b), of_input, (h, z), ())
     return ElmanStates(h, z)
 
 
@@ -76,8 +82,16 @@ def elman_backward(
     # summed over the rows afterwards, always in the same order
     partial_b = h.new_empty(0 if b is None else (len(h0), len(b)))
     bias = partial_b if b is None else readable(b)
+    inputs, of_input = _inputs(call), {}
+    partial_U = h.new_empty(len(h0), 2, W.shape[0]) if inputs else None
     if len(h0) > 0:
-        _launch("backward", 2, call, grad_h, saved, W, bias, delta, grad_h0, partial_b)
+        given, made = (grad_h, saved, W, bias), (delta, grad_h0, partial_b)
+        x = readable(call.x) if inputs else None
+        _launch("backward", call, inputs, given, (x,), made, (partial_U,))
+    if partial_U is not None:
+        grad_c, grad_U = partial_U.sum(0)
+        of_input = {"c": grad_c, "U": grad_U[:, None]}
+        needed = [name for name in needed if name not in of_input]
     return {
         "h0": grad_h0,
         "W": outer_products(delta, h, h0, call.batch_sizes, call.reverse)
@@ -85,13 +99,45 @@ def elman_backward(
         else None,
         "b": None if b is None else partial_b.sum(0),
         **projection_gradients(delta, call.x, call.U, needed),
+        **of_input,
     }
 
 
-def _launch(direction: str, streams: int, call: ElmanCall, x: Tensor, *rest: Tensor) -> None:
-    """Launch the kernel of a direction, which reads ``streams`` arrays beside its states."""
+def _inputs(call: ElmanCall) -> int:
+    """1 if the kernels multiply the input, a single number, themselves; 0 if they do not.
+
+    To read the product takes longer, and so do sums over all steps that another kernel makes.
+    """
+    if call.U is None or call.U.shape[1] != 1 or call.batch_sizes is not None:
+        return 0
+    plan = _plan(call, max(len(call.h0), 1))
+    if plan is None or plan.passes > 1:
+        return 0
+    return int(plan.memory(3) <= chip(call.h0.device.index).memory - RESERVED)
+
+
+def _launch(
+    direction: str,
+    call: ElmanCall,
+    inputs: int,
+    given: Sequence[Tensor],
+    of_input: Sequence[Tensor | None],
+    made: Sequence[Tensor],
+    of_input_made: Sequence[Tensor | None],
+) -> None:
+    """Launch the kernel of a direction.
+
+    Arguments:
+        direction: Which of the kernels.
+        call: The call.
+        inputs: 1 if the kernel reads the input itself, and 0 if it does not.
+        given: What it reads, of all steps first.
+        of_input: What it reads if ``inputs`` is 1; None otherwise.
+        made: What it writes.
+        of_input_made: What it writes if ``inputs`` is 1; None otherwise.
+    """
     B, nonlinearity, packed = len(call.h0), call.nonlinearity, call.batch_sizes is not None
-    table, T = step_table(call.batch_sizes, x, B)
+    table, T = step_table(call.batch_sizes, given[0], B)
     steps = (table, T, B, int(call.reverse))
     plan = _plan(call, B)
     if plan is None:
@@ -101,10 +147,11 @@ def _launch(direction: str, streams: int, call: ElmanCall, x: Tensor, *rest: Ten
             ("bool COMPLEX", str(call.is_complex).lower()),
         )
         kind = _kind(nonlinearity, call.is_complex)
-        run_teams(f"elman_team_{direction}", kind, options, call.h0, (x, *rest), *steps)
+        run_teams(f"elman_team_{direction}", kind, options, call.h0, (*given, *made), *steps)
     else:
-        launch = _kernel(x.device.index, direction, plan, streams, nonlinearity, packed)
-        launch(plan.clusters(B), x, *rest, *steps)
+        device = given[0].device.index
+        launch = _kernel(device, direction, plan, nonlinearity, packed, inputs)
+        launch(plan.clusters(B), *given, *of_input, *made, *of_input_made, *steps)
 
 
 def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
@@ -117,7 +164,7 @@ def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
 def _plan(call: ElmanCall, B: int) -> Plan | None:
     """The plan for B rows, if there is one and the device runs clusters of that size."""
     device, H = call.h0.device.index, call.h0.shape[1]
-    plan = best_plan(H, B, chip(device), call.is_complex)
+    plan = best_plan(H, B, chip(device), call.is_complex, crowd())
     if plan is None or plan.blocks == 1:
         return plan
     packed = call.batch_sizes is not None
@@ -128,13 +175,14 @@ def _plan(call: ElmanCall, B: int) -> Plan | None:
 def _clusters(device: int, plan: Plan, nonlinearity: str, packed: bool) -> int:
     """How many clusters run at a time; none on a part of a GPU with too few multiprocessors."""
     with on(device):
-        return _kernel(device, "forward", plan, 1, nonlinearity, packed).resident_clusters()
+        return _kernel(device, "forward", plan, nonlinearity, packed, 0).resident_clusters()
 
 
 @functools.cache
 def _kernel(
-    device: int, direction: str, plan: Plan, streams: int, nonlinearity: str, packed: bool
+    device: int, direction: str, plan: Plan, nonlinearity: str, packed: bool, inputs: int
 ) -> Kernel:
-    sizes, memory = plan.sizes(nonlinearity, packed), plan.memory(streams)
+    streams = 1 if direction == "forward" else 2 + inputs  # arrays that it reads beside its states
+    sizes, memory = plan.sizes(nonlinearity, packed, inputs), plan.memory(streams)
     with on(device):
         return Kernel(f"elman_{direction}", sizes, plan.threads, plan.blocks, memory)

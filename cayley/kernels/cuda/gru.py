@@ -61,12 +61,14 @@ def refusal(call: GruCall, gradients: GruGradients | None = None) -> str | None:
     return None
 
 
-def gru(call: GruCall) -> GruStates:
-    """The states of a call."""
+def gru(call: GruCall, out: GruStates | None = None) -> GruStates:
+    """The states of a call, in ``out`` if it is given."""
     B, H = call.h0.shape
     x = readable(project_on_cuda(call.x, call.U, call.c))
     h0, W = readable(call.h0), readable(call.W)
-    h, gates = x.new_empty(*x.shape[:-1], H), torch.empty_like(x)
+    if out is None:
+        out = GruStates(x.new_empty(*x.shape[:-1], H), torch.empty_like(x))
+    h, gates = out
     bias = readable(call.b)
     if B > 0:
         _run("forward", _forward, FORWARD, gru_steps, call, h0, (x, h0, W, bias, h, gates))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from cayley.kernels.crowds import crowded
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import SequenceModel
 from cayley.lab.models.sequences import draws_randomly, without_windows
@@ -19,6 +20,7 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.runs import Precision
 from cayley.lab.tasks import Batch
 from cayley.lab.training.graphs import StepGraphs
+from cayley.lab.training.joint import step_together
 from cayley.lab.training.learner import Learner, detach_state
 from cayley.layers.recurrent import Recurrent
 from cayley.norms.batch import PopulationStatistics
@@ -58,16 +60,24 @@ class Ensemble:
 
     A step equals the steps of each network alone, up to rounding. The recurrent layers of all
     networks share one forward and one backward pass, with :func:`torch.func.vmap`. Everything
-    before and after these layers, and every update of weights, is done for each network
-    separately. So is a matrix whose map keeps a state, such as that of an NC-GRU: its own network
-    computes it.
+    before and after these layers is done for each network separately. So is a matrix whose map
+    keeps a state, such as that of an NC-GRU: its own network computes it. On a GPU the weights of
+    all networks are updated together.
+
+    Steps that are CUDA graphs have no joint passes: there each network has a stream of its own.
+    Without kernels, in double precision, that would be a graph of all operations of all steps of
+    all networks, so that these pass together there too.
 
     Arguments:
         model: One of the networks.
+
+    Attributes:
+        apart: Whether each network has a stream of its own in a CUDA graph.
     """
 
     def __init__(self, model: nn.Module) -> None:
         layers = _sequence_model(model).layers
+        self.apart = all(p.dtype != torch.float64 for p in layers.parameters())
         self.followed = [
             name
             for name, module in layers.named_modules()
@@ -91,6 +101,7 @@ class Ensemble:
             for own, _ in module.named_buffers()
         ]
         self._tensors: dict[Learner, dict[str, Tensor]] = {}
+        self._streams: dict[Learner, torch.cuda.Stream] = {}
         self._recorded: tuple[tuple[Learner, ...], StepGraphs] | None = None
 
     def learn(self, learners: Sequence[Learner], batches: Sequence[Batch]) -> list[Tensor]:
@@ -128,13 +139,46 @@ class Ensemble:
         if any(learner.graphs is None for learner in learners):
             return None
         if self._recorded is None or self._recorded[0] != learners:
-            step, memory = partial(self._update, learners), partial(_memory, learners)
+            update = self._update_apart if self.apart else self._update
+            step, memory = partial(update, learners), partial(_memory, learners)
             graphs = StepGraphs(step, learners[0].fabric.device, memory)
             if self._recorded is not None:
                 # autograd accumulates the gradients of the remaining networks on this stream
                 graphs.stream = self._recorded[1].stream
             self._recorded = learners, graphs
         return self._recorded[1]
+
+    def _update_apart(
+        self, learners: Sequence[Learner], batch: Batch, state: Any
+    ) -> tuple[Tensor, Any]:
+        """The same as :meth:`_update`, with a stream for each network.
+
+        Joint passes save the host's time, which a recorded step does not take. Without them no
+        network waits for another, and a GPU has always enough to do: where the last rows of one
+        network are computed, the gradients of others are.
+        """
+        current = torch.cuda.current_stream(learners[0].fabric.device)
+        parts = zip(learners, _parted(batch), _parts(state, len(learners)), strict=True)
+        losses, states = [], []
+        with crowded(len(learners)):
+            for learner, part, before in parts:
+                stream = self._stream(learner)
+                stream.wait_stream(current)
+                with torch.cuda.stream(stream):
+                    loss, after = learner.update(part, before)
+                losses.append(loss)
+                states.append(after)
+        for learner in learners:
+            current.wait_stream(self._stream(learner))
+        for tensor in (*losses, *tree_flatten(states)[0]):
+            tensor.record_stream(current)
+        return torch.stack(losses), _stacked(states)
+
+    def _stream(self, learner: Learner) -> torch.cuda.Stream:
+        """The stream of a network, always the same: autograd remembers where a weight is used."""
+        if learner not in self._streams:
+            self._streams[learner] = torch.cuda.Stream(learner.fabric.device)
+        return self._streams[learner]
 
     def _update(self, learners: Sequence[Learner], batch: Batch, state: Any) -> tuple[Tensor, Any]:
         """The part of a step that runs on the device, for all networks."""
@@ -156,8 +200,11 @@ class Ensemble:
             if stacked.grad is not None:
                 for each, gradient in zip(own, stacked.grad, strict=True):
                     each[name].grad = gradient
-        for learner, part in zip(learners, batches, strict=True):
-            learner.move(part)
+        with ExitStack() as rates:
+            for learner, part in zip(learners, batches, strict=True):
+                learner.clip()
+                rates.enter_context(learner.scaled_rates(part))
+            step_together([learner.optimizer for learner in learners])
         return total.detach(), detach_state(state)
 
     def _forward(
@@ -186,6 +233,9 @@ class Ensemble:
             for name in self.written:
                 for each, value in zip(own, buffers[name], strict=True):
                     each[name].copy_(value)
+        if models[0].last:
+            # once for all: the gradient of each would have all steps, most of them 0
+            x = x[:, -1:]
         outputs = [model.answer(each) for model, each in zip(models, x.unbind(), strict=True)]
         return outputs, tuple(states)
 
@@ -289,6 +339,18 @@ def _stacked(states: Sequence[Any]) -> Any:
     flat = [tree_flatten(state) for state in states]
     leaves = [torch.stack(values) for values in zip(*(own for own, _ in flat), strict=True)]
     return tree_unflatten(leaves, flat[0][1])
+
+
+def _parts(state: Any, count: int) -> list[Any]:
+    """The same as :func:`_unstacked` for ``count`` networks, without copies.
+
+    Example:
+        >>> _parts(None, 2)
+        [None, None]
+    """
+    leaves, structure = tree_flatten(state)
+    own = [leaf.unbind() if isinstance(leaf, Tensor) else (leaf,) * count for leaf in leaves]
+    return [tree_unflatten([part[k] for part in own], structure) for k in range(count)]
 
 
 def _unstacked(state: Any) -> list[Any]:

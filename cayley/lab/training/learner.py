@@ -165,14 +165,18 @@ class Learner:
 
     def move(self, batch: Batch) -> None:
         """Update the weights with the gradients of a batch."""
+        self.clip()
+        with self.scaled_rates(batch):
+            self.optimizer.step()
+
+    def clip(self) -> None:
+        """Change the gradients as the recipe says, before an update."""
         if self.bnp is not None:
             self.bnp.step()
         if self.training.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)
         if self.training.clip_value:
             nn.utils.clip_grad_value_(self.model.parameters(), self.training.clip_value)
-        with self.scaled_rates(batch):
-            self.optimizer.step()
 
     def end_step(self, batch: Batch) -> None:
         """Advance the learning-rate schedule, if it is due."""

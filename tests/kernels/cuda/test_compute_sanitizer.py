@@ -20,6 +20,7 @@ KERNELS += ("pencil", "quotient", "cayley", "neumann")
 EVERY_KERNEL = """
 import torch, cayley
 from torch.nn.utils.rnn import pack_sequence
+from cayley.kernels.crowds import crowded
 from cayley.kernels.cuda import elman, gru
 from cayley.kernels.cuda.lstm import batch, kernels as lstm_kernels
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
@@ -56,11 +57,16 @@ in_steps = [
     cayley.LSTM(2, 170, norm="atn", window=3),
 ]
 by_tiles = [cayley.NCGRU(2, 170, orthogonal=())]
+# more rows than multiprocessors, and a single input, which some kernels read themselves
+crowds = [cayley.RNN(1, 38), cayley.RNN(1, 301), cayley.LSTM(1, 21), cayley.LSTM(2, 40)]
 over_batch = [
     cayley.LSTM(2, 21, norm=norm, **options)
     for _ in range(2)
     for norm, options in (("batch", {}), ("atn", {"window": 3, "over": "batch"}))
 ]
+with cayley.backend("cuda"), crowded(100):
+    for layer in crowds:
+        layer.cuda()(x[..., : layer.input_size])[0].sum().backward()
 with cayley.backend("cuda"):
     for layer in [*layers, *in_turns, *in_steps, *by_tiles, *over_batch]:
         if layer is in_turns[0]:

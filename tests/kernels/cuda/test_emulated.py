@@ -20,6 +20,7 @@ from cayley.kernels.calls import (
     LstmGradients,
     Site,
 )
+from cayley.kernels.crowds import crowded
 from cayley.kernels.cuda import elman, gru
 from cayley.kernels.cuda.lstm import recurrence as lstm
 from cayley.kernels.cuda.lstm.references import references
@@ -89,6 +90,7 @@ COMPLEX_PLANS = [
     Plan(22, 4, 2, 1, 16, 32, 2, 1, True),  # one value; two blocks have no unit
     Plan(54, 4, 4, 1, 4, 4, 2, 4, True),  # four values in each lane, of one row
     Plan(64, 2, 2, 2, 8, 8, 2, 3, True),  # every lane has outputs, so that none asks
+    Plan(140, 2, 2, 2, 8, 16, 4, 1, True),  # two passes; most weights in shared memory
 ]
 
 
@@ -101,6 +103,32 @@ def test_elman(
         plan = Plan(20, *list(vars(plan).values())[1:])
     monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
     check_elman(plan.H, nonlinearity, sizes)
+
+
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh", "modrelu_stacked"])
+@pytest.mark.parametrize(
+    "plan", [*PLANS[1:], Plan(20, 1, 2, 1, 4, 8, 2, 1), *COMPLEX_PLANS[1:6:2]], ids=str
+)
+def test_elman_of_one_input(plan: Plan, nonlinearity: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which kernels multiply themselves, unless they have several passes."""
+    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    H, T, B, reverse = plan.H, 6, 5, nonlinearity == "tanh"
+    x, h0, g = (torch.randn(*s).float().double() for s in ((T, B, 1), (B, H), (T, B, H)))
+    W = complex_matrix(H) if plan.is_complex else matrices(H, 1)
+    U = torch.randn(H, 1).float().double()
+    c = torch.randn(H).float().double() if nonlinearity == "tanh" else None
+    units = H // 2 if nonlinearity == "modrelu_stacked" else H
+    b = -0.3 * torch.rand(units).float().double() if nonlinearity != "tanh" else None
+    named = {"x": x, "h0": h0, "W": W, "b": b, "U": U, "c": c}
+    leaves: dict[str, Any] = {n: v.requires_grad_() for n, v in named.items() if v is not None}
+    options: dict[str, Any] = {"nonlinearity": nonlinearity, "reverse": reverse}
+    theirs = expected(elman_loop(x, h0, W, b, U=U, c=c, **options), [*leaves.values()], g)
+    own: dict[str, Any] = {name: v.detach().float() for name, v in leaves.items()}
+    call = ElmanCall(**own, **options, is_complex=plan.is_complex)
+    assert elman._inputs(call) == (plan.passes == 1)
+    states = elman.elman(call)
+    found = elman.elman_backward(ElmanGradients(g.float()), states, call, [*leaves])
+    compare([states.h, *(found[name] for name in leaves)], theirs)
 
 
 @elman_cases
@@ -272,6 +300,52 @@ def test_lstm(
         needed += [f"{name}_{field}" for name in names for field in ("gamma", "beta")]
     gradients = lstm.lstm_backward(LstmGradients(g.float()), found, call, needed)
     compare([found.h, *(gradients[name] for name in needed)], theirs)
+
+
+@pytest.mark.parametrize("inputs", [0, 1, 2])
+@pytest.mark.parametrize(("H", "bias"), [(21, True), (40, False)])
+def test_lstm_in_a_crowd(H: int, bias: bool, inputs: int) -> None:
+    """Where there are more rows than multiprocessors, a block has two of them."""
+    x, g, g_c = rows_of(None, inputs or 4 * H, H, H)
+    h0, c0 = torch.randn(2, 5, H).float().double()
+    W, b = matrices(H, 4), torch.randn(4 * H).float().double() if bias else None
+    U = torch.randn(4 * H, inputs).float().double() if inputs else None
+    named = {"x": x, "h0": h0, "c0": c0, "W": W, "b": b, "U": U}
+    leaves: dict[str, Any] = {n: v.requires_grad_() for n, v in named.items() if v is not None}
+    states = lstm_loop(x, h0, c0, W, b, U=U)
+    results = [states.h, states.c]
+    theirs = [*results, *torch.autograd.grad(results, [*leaves.values()], [g, g_c])]
+    call = LstmCall(**{name: v.detach().float() for name, v in leaves.items()})
+    given = LstmGradients(g.float(), g_c.float())
+    for networks in (1, 100):
+        with crowded(networks):
+            found = lstm.lstm(call)
+            gradients = lstm.lstm_backward(given, found, call, [*leaves])
+            one: Any = lstm.lstm_backward(LstmGradients(c=g_c.float()), found, call, ["h0"])["h0"]
+        compare([found.h, found.c, *(gradients[name] for name in leaves)], theirs)
+        again = torch.autograd.grad(lstm_loop(x, h0, c0, W, b, U=U).c, [h0], g_c)
+        compare([one], again)
+
+
+@pytest.mark.parametrize("kind", ["elman", "gru", "lstm"])
+def test_results_where_they_are_wanted(kind: str) -> None:
+    """The part of a network in the results of several."""
+    H, gates = 21, {"elman": 1, "gru": 3, "lstm": 4}[kind]
+    x, W = torch.randn(4, 5, gates * H).float(), torch.randn(gates * H, H).float()
+    h0, c0 = torch.randn(2, 5, H).float()
+    run: Any = {"elman": elman.elman, "gru": gru.gru, "lstm": lstm.lstm}[kind]
+    call: Any = {
+        "elman": ElmanCall(x, h0, W),
+        "gru": GruCall(x, h0, W),
+        "lstm": LstmCall(x, h0, c0, W),
+    }[kind]
+    expected = run(call)
+    rooms = [value.new_full((3, *value.shape), torch.nan) for value in expected]
+    found = run(call, type(expected)(*(room[1] for room in rooms)))
+    for room, value, own in zip(rooms, expected, found, strict=True):
+        assert own.data_ptr() == room[1].data_ptr()
+        assert torch.equal(room[1], value)
+        assert room[::2].isnan().all()
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -2,7 +2,9 @@
 
 import signal
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,17 @@ from cayley.lab.errors import Interrupted, NotFinite, RecipeError
 from cayley.lab.recipes.schema import Recipe, read_recipe
 from cayley.lab.runs import Interrupts, RunResult, read_metrics
 from cayley.lab.runs.machine import Machine
-from cayley.lab.training import Member, Quiet, RunSettings, resume, train, train_together
+from cayley.lab.training import (
+    Member,
+    Quiet,
+    RunSettings,
+    build_task,
+    initial_model,
+    resume,
+    train,
+    train_together,
+)
+from cayley.lab.training.ensemble import Ensemble
 
 SEEDS = (1, 2, 3)
 SINGLE = RunSettings(Machine("cpu", "32-true", 1), tiny=True)
@@ -146,6 +158,27 @@ def compare_on_a_gpu(one: Recipe, graph: bool, tmp_path: Path) -> None:
     for k, seed in enumerate(SEEDS):
         train(one, tmp_path / f"alone{k}", seed=seed, settings=settings)
         assert_same_run(tmp_path / f"{k}", tmp_path / f"alone{k}", 1e-4)
+
+
+def test_apart_as_in_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU records, with streams that do nothing: it equals joint passes."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    train_together(members(tmp_path / "joint", DOUBLE, [recipe("text")] * 3))
+    monkeypatch.setattr(Ensemble, "_update", Ensemble._update_apart)
+    train_together(members(tmp_path / "apart", DOUBLE, [recipe("text")] * 3))
+    for k in range(3):
+        assert_same_run(tmp_path / "apart" / f"{k}", tmp_path / "joint" / f"{k}", 1e-8)
+
+
+@pytest.mark.parametrize(("settings", "apart"), [(SINGLE, True), (DOUBLE, False)])
+def test_without_kernels_they_pass_together(settings: RunSettings, apart: bool) -> None:
+    one = recipe()
+    model = initial_model(one, build_task(one.task, settings), 1, settings.machine)
+    assert Ensemble(model).apart is apart
 
 
 def test_rates_of_their_own(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from cayley.kernels.crowds import crowd
 from cayley.kernels.cuda.lstm.steps import lstm_steps, lstm_steps_backward
 from cayley.kernels.cuda.runtime.blocks import (
     DEPTH,
@@ -24,7 +25,8 @@ from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
 __all__ = ["LstmKernels", "has_room", "lstm_kernels", "team_kind", "window_room"]
 
-ROLES = 2  # the lanes of a unit, each with two gates
+ROLES = 2  # the lanes of a unit, each with two gates, or each with another row
+PAIR_SPARE = 64  # registers that a block of two rows needs beside those for weights
 THREADS = 256  # of the kernels that take all steps at once
 WARP_UNITS = 200  # the most units for which a warp of these kernels has registers for a step
 STEPS = 64  # the fewest steps of a block of these kernels
@@ -39,11 +41,12 @@ class LstmKernels:
     """The kernels of one kind of LSTM on one device, compiled when they are first used."""
 
     def __init__(
-        self, H: int, K: int, normed: tuple[bool, ...], options: Options, device: int
+        self, H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
     ) -> None:
-        self.H, self.K, self.normed = H, K, normed
-        self.options, self.device = options, device
+        self.H, self.K, self.normed, self.packed = H, K, normed, packed
+        self.options, self.device = _options(normed, K > 1, packed, eps), device
         self.length = max(STEPS, K)  # the steps of a block of kernels that take all steps at once
+        self._pairs: dict[tuple[str, int], Kernel | None] = {}
 
     def forward(
         self, h0: Tensor, arrays: Sequence[Any], batch_sizes: Tensor | None, *rest: Any
@@ -67,6 +70,36 @@ class LstmKernels:
             lstm_steps_backward(step, h0, arrays, batch_sizes, *rest, normalised=normalised)
         else:
             run_teams("lstm_team_backward", self._team(True), self.options, h0, arrays, *rest)
+
+    def pairs(self, B: int, direction: str, inputs: int) -> Kernel | None:
+        """The kernel whose blocks have two rows each; None if it does not pay off, or fit.
+
+        It pays off if there are more rows than multiprocessors.
+
+        Arguments:
+            B: The number of rows.
+            direction: ``"forward"`` or ``"backward"``.
+            inputs: 1 if the kernel reads the input, a single number, and 0 if it does not.
+        """
+        if B * crowd() <= chip(self.device).processors:
+            return None
+        if (direction, inputs) not in self._pairs:
+            self._pairs[direction, inputs] = self._pair(direction, inputs)
+        return self._pairs[direction, inputs]
+
+    def _pair(self, direction: str, inputs: int) -> Kernel | None:
+        if any(self.normed) or self.packed:
+            return None
+        H, memory = self.H, chip(self.device).memory
+        if direction == "forward":
+            factor, streams = (H, 4), 1 if inputs else 4
+        else:
+            factor, streams = (4 * H, 1), 7 + inputs
+        layout = best_block_layout(H, (factor,), streams, 0, PAIR_SPARE, memory, ROLES, 2)
+        if layout is None:
+            return None
+        options = (*self.options, ("int INPUTS", str(inputs)))
+        return gate_kernel(self.device, f"lstm_pair_{direction}", layout, options)
 
     @functools.cached_property
     def _forward(self) -> Kernel | None:
@@ -132,7 +165,7 @@ def lstm_kernels(
 def _kernels(
     H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
 ) -> LstmKernels:
-    return LstmKernels(H, K, normed, _options(normed, K > 1, packed, eps), device)
+    return LstmKernels(H, K, normed, packed, eps, device)
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 One kernel runs all steps, including normalisations over the layer. A block computes one row of the
 batch, with the weights in its registers and in shared memory, which also holds the windows; if that
 does not suffice, a team of blocks computes some rows or, with many rows and units, steps are
-launched one by one, see :mod:`~cayley.kernels.cuda.lstm.steps`. Sizes, and which products are
+launched one by one, see :mod:`~cayley.kernels.cuda.lstm.steps`. With more rows than multiprocessors
+a block may have two, see :mod:`~cayley.kernels.cuda.lstm.pairs`. Sizes, and which products are
 normalised, are constants of the compiled code. Packed sequences are read as they are.
 
 What does not depend on the recurrence step by step has separate kernels, which take all steps at
@@ -22,6 +23,7 @@ from torch import Tensor
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cuda.lstm import batch
 from cayley.kernels.cuda.lstm.kernels import has_room, lstm_kernels
+from cayley.kernels.cuda.lstm.pairs import inputs_of, pair_lstm
 from cayley.kernels.cuda.lstm.references import references
 from cayley.kernels.cuda.runtime.chip import no_room
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
@@ -65,10 +67,19 @@ def refusal(
     return None
 
 
-def lstm(call: LstmCall) -> LstmStates:
-    """The states, cells and statistics of a call."""
+def lstm(call: LstmCall, out: LstmStates | None = None) -> LstmStates:
+    """The states, cells and statistics of a call, in ``out`` if it is given."""
+    if (states := pair_lstm(call, out=out)) is not None:
+        return states
     # what an operator returns has the strides that tracers expect
     contribution = project_on_cuda(call.x, call.U, None).contiguous()
+    if out is not None:
+        plain = call.sites() == NO_SITES
+        states, _ = contributed_lstm(call, contribution, out=out if plain else None)
+        if not plain:
+            for place, value in zip(out, states, strict=True):
+                place.copy_(value)
+        return out
     h, c, kept, *statistics = contributed_lstm(call, contribution)[0]
     # the results of an operator have to be different tensors
     statistics = (values if values.dim() > 1 else values.new_empty(0) for values in statistics)
@@ -76,7 +87,7 @@ def lstm(call: LstmCall) -> LstmStates:
 
 
 def contributed_lstm(
-    call: LstmCall, contribution: Tensor, *, derive: bool = False
+    call: LstmCall, contribution: Tensor, *, derive: bool = False, out: LstmStates | None = None
 ) -> tuple[LstmStates, tuple[Tensor, ...]]:
     """The states, cells and statistics of a call, from the contribution of the input.
 
@@ -85,6 +96,7 @@ def contributed_lstm(
         contribution: The contribution of the input, (T, B, 4H) or (N, 4H).
         derive: Whether to derive the references, as :func:`~.references.references` does, instead
             of using those of the call.
+        out: Where to write the states of a call that normalises nothing.
 
     Returns:
         The states, and the derived references, each (B, 1), or over the batch (1, F). They are 0
@@ -101,8 +113,11 @@ def contributed_lstm(
     table, T = step_table(call.batch_sizes, x, B)
     normed = _normed(call)
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
-    h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
-    kept = torch.empty_like(x)
+    if out is None:
+        h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
+        kept = torch.empty_like(x)
+    else:
+        h, c, kept = out[:3]
     # 0 for sequences that have ended
     new = x.new_zeros if packed else x.new_empty
     rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
@@ -172,8 +187,13 @@ def lstm_backward(
     normed = of_x, of_h, _ = _normed(call)
     sites = N_x, N_h, N_c = _read(call)
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
-    # per block: the gradients of γ and β of the cell, and those of the other parameters
+    inputs = inputs_of(U)
+    pairs = kernels.pairs(B, "backward", inputs)
+    # per block: the gradients of γ and β of the cell, and those of the other parameters; or with
+    # blocks of two rows, per row: those of b and U
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
+    if pairs is not None:
+        kinds = (4 * H,) * (1 + inputs)
     blocks = B * -(-T // kernels.length) if of_x or of_h else B
     # windows read d at steps whose dx is already written, so both need their own memory
     apart = of_x and of_h and K > 1
@@ -196,7 +216,11 @@ def lstm_backward(
     past_x, past_h, past_c = (
         None if site.past is None else torch.zeros_like(site.past) for site in (N_x, N_h, N_c)
     )
-    if B > 0:
+    if pairs is not None:
+        given = (input if inputs else None, grad_h, grad_c, c, kept, c0, W)
+        made = (dx, grad_h0, grad_c0, partial)
+        pairs(-(-B // 2), *_contiguous(*given), *made, T, B)
+    elif B > 0:
         given = (
             *(x, grad_h, grad_c, external_h, external_c, c, kept),
             *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(sites)),
@@ -211,10 +235,12 @@ def lstm_backward(
             *(table, T, B, K, kernels.length, sum(kinds)),
         )
     grad_W = x.new_empty(4 * H, H) if "W" in needed else None
-    grad_U = x.new_empty(U.shape) if U is not None and "U" in needed else None
+    summed_U = pairs is not None and inputs
+    grad_U = x.new_empty(U.shape) if U is not None and "U" in needed and not summed_U else None
     delta = da if of_x or of_h else dx  # the gradient of W h + b
     # one sum for all, in a fixed order
-    summed, shape = (partial, (blocks, sum(kinds))) if any(normed) else (dx, (N, 4 * H))
+    partly = any(normed) or pairs is not None
+    summed, shape = (partial, (blocks, sum(kinds))) if partly else (dx, (N, 4 * H))
     if not packed and 0 < N * 4 * H * (H + input.shape[-1]) <= LITTLE:
         products = []
         if grad_W is not None:
@@ -246,6 +272,9 @@ def lstm_backward(
     elif any(normed):
         found |= zip(("cell_gamma", "cell_beta"), total.split(kinds), strict=True)
         found["b"] = found["c"] = dx.view(N, 4 * H).sum(0)
+    elif summed_U:
+        found["b"], of_U = total.split(kinds)
+        found["c"], found["U"] = found["b"], of_U[:, None]
     else:
         found["b"] = found["c"] = total
     if isinstance(dx, Tensor):

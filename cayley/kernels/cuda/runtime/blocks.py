@@ -50,6 +50,7 @@ class BlockLayout:
         extra: Floats of shared memory for anything else.
         spare: Registers that are left for anything else.
         roles: The number of lanes of a unit.
+        rows: The rows of the batch that a block computes.
     """
 
     H: int
@@ -58,6 +59,7 @@ class BlockLayout:
     extra: int
     spare: int
     roles: int = 4
+    rows: int = 1
 
     @property
     def lanes(self) -> int:
@@ -94,14 +96,16 @@ class BlockLayout:
         """Approximate cycles of a product: four warps issue at a time, and one gets 32 numbers."""
         vector, chunks, weights, shared = split
         warps = self.threads // 32
-        issued = chunks * (weights + 1) + shared * weights // vector
-        read = chunks * max(1, self.lanes * vector / 32) + shared * weights
+        issued = self.rows * chunks * (weights + 1) + shared * weights // vector
+        read = self.rows * chunks * max(1, self.lanes * vector / 32) + shared * weights
         return -(-warps // 4) * issued + warps * read
 
     @property
     def memory(self) -> int:
         """Bytes of shared memory."""
-        states = 2 * self.lanes * sum(split.chunks * split.vector for split in self.splits)
+        states = (
+            2 * self.rows * self.lanes * sum(split.chunks * split.vector for split in self.splits)
+        )
         weights = sum(split.shared * split.weights for split in self.splits)
         return 4 * (states + (weights + DEPTH * self.streams) * self.threads + self.extra)
 
@@ -141,6 +145,7 @@ def best_block_layout(
     spare: int,
     memory: int,
     roles: int = 4,
+    rows: int = 1,
 ) -> BlockLayout | None:
     """The layout that leaves enough registers and fits the rest into shared memory, if any does.
 
@@ -152,6 +157,7 @@ def best_block_layout(
         spare: Registers that are better left for it.
         memory: Bytes of shared memory that a block can have.
         roles: The lanes that a unit has.
+        rows: The rows that a block computes.
 
     Example:
         >>> best_block_layout(100, ((100, 4),), 2, 0, 48, 232448, 2).splits
@@ -160,7 +166,7 @@ def best_block_layout(
         True
     """
     for left in range(spare, 24, -8):
-        layout = BlockLayout(H, factors, streams, extra, left, roles)
+        layout = BlockLayout(H, factors, streams, extra, left, roles, rows)
         if layout.threads <= 1024 and layout.memory <= memory - RESERVED:
             return layout
     return None

@@ -88,21 +88,21 @@ class Plan:
         """How many clusters compute B rows."""
         return -(-B // (self.rows * self.passes))
 
-    def sizes(self, nonlinearity: str, packed: bool = False) -> str:
-        """The header ``sizes.cuh``, for dense or for packed sequences."""
+    def sizes(self, nonlinearity: str, packed: bool = False, inputs: int = 0) -> str:
+        """The header ``sizes.cuh``, for dense or for packed sequences, and the input as it is."""
         names = ("H", "blocks", "rows", "passes", "outputs", "splits", "vector", "shared")
         numbers = {name.upper(): getattr(self, name) for name in (*names, "threads", "depth")}
         cluster = f" __cluster_dims__({self.blocks}, 1, 1)" if self.blocks > 1 else ""
         return (
-            constants(**numbers)
+            constants(**numbers, INPUTS=inputs)
             + f"constexpr Activation PHI = {nonlinearity.upper()};\n"
             + f"constexpr bool PACKED = {str(packed).lower()};\n"
             + f"constexpr bool COMPLEX = {str(self.is_complex).lower()};\n"
             + f"#define CLUSTER{cluster}\n"
         )
 
-    def cost(self, B: int, chip: Chip) -> float:
-        """Approximate cycles of a step, fitted to 400 timings on an H200."""
+    def cost(self, B: int, chip: Chip, networks: int = 1) -> float:
+        """Approximate cycles of a step of all networks, fitted to 400 timings on an H200."""
         warps = self.threads // 32
         busiest = -(-warps // 4)  # warps of the busiest quarter of a multiprocessor
         products = busiest * self.rows * self.outputs * self.vector * self.chunks
@@ -126,13 +126,17 @@ class Plan:
             # a pass that is completed amid the products of the next one travels there, too
             hidden = max(0, one - 2000) / 4 if self.deferred else 0
             one += max(0, travel - hidden)
-        waves = -(-self.clusters(B) // chip.resident(self.blocks))
+        waves = networks * self.clusters(B) / chip.resident(self.blocks)
+        # where a cluster of a network ends, the next one may begin at once
+        waves = math.ceil(waves) if networks == 1 else max(1, waves)
         return waves * self.passes * one
 
 
 @functools.cache
-def best_plan(H: int, B: int, chip: Chip, is_complex: bool = False) -> Plan | None:
-    """The plan of least cost for B rows; None if the weights do not fit on the chip.
+def best_plan(
+    H: int, B: int, chip: Chip, is_complex: bool = False, networks: int = 1
+) -> Plan | None:
+    """The plan of least cost for B rows a network; None if the weights do not fit on the chip.
 
     Clusters of 16 blocks are only for weights that do not fit into fewer, since not all devices
     run them; and for complex weights that just fit into fewer, but would leave little room.
@@ -144,7 +148,13 @@ def best_plan(H: int, B: int, chip: Chip, is_complex: bool = False) -> Plan | No
         16
         >>> best_plan(1024, 50, Chip(132, 232448, 16), is_complex=True).blocks
         8
+
+        Networks that run at the same time have more rows than there are multiprocessors:
+
+        >>> best_plan(170, 50, Chip(132, 232448, 16), networks=16).rows
+        2
     """
+    rows = networks * B
     found: Plan | None = None
     for clusters in ((1, 2, 4, 8), (16,)):
         if found is not None and not is_complex:
@@ -153,11 +163,14 @@ def best_plan(H: int, B: int, chip: Chip, is_complex: bool = False) -> Plan | No
             plan
             for blocks in clusters
             if blocks <= chip.cluster
-            for plan in _plans(H, blocks, -(-B // chip.resident(blocks)), chip.memory, is_complex)
+            for plan in _plans(
+                H, blocks, -(-rows // chip.resident(blocks)), chip.memory, is_complex
+            )
         ]
         if plans:
-            best = min(plans, key=lambda plan: plan.cost(B, chip))
-            if found is None or best.cost(B, chip) < 0.8 * found.cost(B, chip):
+            costs = {plan: plan.cost(B, chip, networks) for plan in plans}
+            best = min(plans, key=costs.__getitem__)
+            if found is None or costs[best] < 0.8 * found.cost(B, chip, networks):
                 found = best
     return found
 
@@ -183,7 +196,9 @@ def _filled(plan: Plan, memory: int) -> Plan | None:
     """The plan with as many weights in registers as there is room for, if the rest fits too."""
     if plan.threads > 1024:
         return None
-    for spare in (44, 34, 24):
+    # two passes that are written out need fewer others; with 12 of 13 chunks the compiler spills
+    written = plan.deferred and plan.passes == 2 and plan.chunks > 13
+    for spare in (40 if written else 44, 34, 24):
         room = registers(plan.threads) - spare - plan.rows * plan.outputs - 4 * plan.values
         kept = min(plan.chunks, max(0, room // plan.weights))
         plan = replace(plan, kept=kept)

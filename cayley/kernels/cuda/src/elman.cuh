@@ -1,7 +1,7 @@
 // What the two Elman kernels share. sizes.cuh, which elman.py writes, defines H, the number of
-// units; PHI, the activation; BLOCKS and CLUSTER; PACKED, which steps.cuh explains; and OUTPUTS,
-// SPLITS, VECTOR, ROWS, PASSES, SHARED, DEPTH, THREADS and COMPLEX, which product.cuh and
-// states.cuh do.
+// units; PHI, the activation; BLOCKS and CLUSTER; PACKED, which steps.cuh explains; OUTPUTS, SPLITS,
+// VECTOR, ROWS, PASSES, SHARED, DEPTH, THREADS and COMPLEX, which product.cuh and states.cuh do;
+// and INPUTS, 1 if the kernels read the input, a single number, and 0 if what it contributes.
 #pragma once
 
 #include "activations.cuh"
@@ -24,6 +24,9 @@ using Weights =
 constexpr int USED = (H + UNITS - 1) / UNITS;
 using Memory = States<H, Weights::WIDTH, ROWS, PASSES, BLOCKS, THREADS, USED>;
 constexpr int VALUES = Weights::VALUES;
+
+static_assert(INPUTS == 0 || (INPUTS == 1 && PASSES == 1 && !PACKED));
+constexpr int WIDTH = INPUTS == 1 ? 1 : H;  // of a row of x
 
 __device__ inline int block_in_cluster() {
   if constexpr (BLOCKS > 1) return machine::rank_in_cluster();
@@ -57,6 +60,11 @@ struct Owned {
   // In a step of x or h, which has so many rows. Rows beyond the last are copies of it.
   __device__ int element(int rows, int pass, int i) const {
     return min(row[i] + pass * ROWS, rows - 1) * H + unit[i];
+  }
+
+  // The same in a step of x.
+  __device__ int input(int rows, int pass, int i) const {
+    return INPUTS == 1 ? min(row[i], rows - 1) : element(rows, pass, i);
   }
 
   __device__ bool beyond(int rows, int pass, int i) const { return row[i] + pass * ROWS >= rows; }
@@ -93,6 +101,13 @@ __device__ inline void share(const Memory& states, const Weights& weights, const
 // have to be registers for the sums of both; real weights leave none, as there are twice as many.
 constexpr bool DEFERRED = COMPLEX && PASSES > 1 && Weights::SUMS <= 16;
 
+// The states that such a pass reads before its products, of which there is less to wait for.
+constexpr int AHEAD = 16;
+
+// Two such passes are written one after the other. Addresses and conditions are then constants, and
+// there is one instruction in thirty less. More passes would be too much code.
+constexpr int WRITTEN = DEFERRED && PASSES == 2 ? 2 : 1;
+
 // For every pass of every step, in this order: prepare(pass) gets what it needs beside its sums,
 // complete(pass, sums) makes new states of both, and publish(states, t, pass) shares them. There
 // should be no branches in them, across which the compiler mixes nothing.
@@ -101,21 +116,22 @@ __device__ inline void each_pass(int steps, Memory& states, const Weights& weigh
                                  Prepare prepare, Complete complete, Publish publish) {
   float sums[Weights::SUMS];
   if constexpr (DEFERRED)
-    weights.accumulate(states.before(0, 0), sums, [&] { states.seen(0, 0); }, [] {});
-  for (int t = 0; t < steps; ++t) {
+    weights.accumulate<AHEAD>(states.before(0), sums, [&] { states.seen(0); }, [] {});
 #pragma unroll 1
+  for (int t = 0; t < steps; ++t) {
+#pragma unroll WRITTEN
     for (int pass = 0; pass < PASSES; ++pass) {
       if constexpr (DEFERRED) {
         // Of the last step, too: what is then computed is not used, but its states do come.
         const Memory behind = states;
         const bool last = pass == PASSES - 1;
-        const int next_t = t + last, next_pass = last ? 0 : pass + 1;
+        const int next_pass = last ? 0 : pass + 1;
         if (last) states.advance();
         float next[Weights::SUMS];
-        weights.accumulate(
-            states.before(next_t, next_pass), next,
+        weights.accumulate<AHEAD>(
+            states.before(next_pass), next,
             [&] {
-              states.seen(next_t, next_pass);
+              states.seen(next_pass);
               prepare(pass);
               complete(pass, sums);
             },
@@ -124,10 +140,10 @@ __device__ inline void each_pass(int steps, Memory& states, const Weights& weigh
         for (int i = 0; i < Weights::SUMS; ++i) sums[i] = next[i];
       } else {
         const auto meanwhile = [&] {
-          states.seen(t, pass);
+          states.seen(pass);
           prepare(pass);
         };
-        weights.accumulate(states.before(t, pass), sums, meanwhile, [] {});
+        weights.accumulate(states.before(pass), sums, meanwhile, [] {});
         complete(pass, sums);
         publish(states, t, pass);
       }

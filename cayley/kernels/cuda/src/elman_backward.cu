@@ -1,12 +1,14 @@
 // delta_t = φ'(z_t)ᵀ (grad_h_t + Wᵀ delta_{t+1}) for all steps, last step first, then
 // grad_h0 = Wᵀ delta_1. `saved` is h, or z for the complex modReLU; partial_b, (B, ·), is the
-// gradient of b from each row. With the table of a packed sequence (T, B, H) is (N, H).
+// gradient of b from each row. With the table of a packed sequence (T, B, H) is (N, H). With
+// INPUTS = 1 partial_U, (B, 2, H), has the sums of delta and of delta x, with the input x, (T, B).
 #include "elman.cuh"
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
     const float* __restrict__ grad_h, const float* __restrict__ saved, const float* __restrict__ W,
-    const float* __restrict__ b, float* __restrict__ delta, float* __restrict__ grad_h0,
-    float* __restrict__ partial_b, const long long* __restrict__ table, int T, int B, int reverse) {
+    const float* __restrict__ b, const float* __restrict__ x, float* __restrict__ delta,
+    float* __restrict__ grad_h0, float* __restrict__ partial_b, float* __restrict__ partial_U,
+    const long long* __restrict__ table, int T, int B, int reverse) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
 
@@ -28,10 +30,11 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
   Steps steps(table, first_row(), T, B, !reverse), steps_ahead = steps;
   T = steps.T;
   delta += steps.first * H;
-  Ahead<2, VALUES, DEPTH, THREADS> ahead;
+  Ahead<2 + INPUTS, VALUES, DEPTH, THREADS> ahead;
   ahead.init(memory + Memory::FLOATS + Weights::SHARED_FLOATS);
   const float* grad_ahead = grad_h + steps.first * H;
   const float* saved_ahead = saved + steps.first * H;
+  const float* x_ahead = x + steps.first;
   int t_ahead = 0, pass_ahead = 0;
   const auto fetch = [&] {
 #pragma unroll
@@ -40,24 +43,27 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
       const int element = owned.element(steps_ahead.rows, pass_ahead, i);
       ahead.fetch_if(wanted, 0, i, grad_ahead + element);
       ahead.fetch_if(wanted, 1, i, saved_ahead + element);
+      if constexpr (INPUTS == 1)
+        ahead.fetch_if(wanted, 2, i, x_ahead + owned.input(steps_ahead.rows, 0, i));
     }
     ahead.end_of_step();
     const bool last = pass_ahead == PASSES - 1;
     pass_ahead = last ? 0 : pass_ahead + 1;
     t_ahead += last;
-    const long long step = last ? steps_ahead.advance() * H : 0;
-    grad_ahead += step;
-    saved_ahead += step;
+    const long long rows = last ? steps_ahead.advance() : 0;
+    grad_ahead += rows * H;
+    saved_ahead += rows * H;
+    x_ahead += rows;
   };
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
 
   // Each thread adds up its own gradients of b, and puts them aside during other passes.
   float* const aside = ahead.first + ahead.FLOATS;
-  float grad_b[VALUES] = {};
+  float grad_b[VALUES] = {}, grad_c[VALUES] = {}, grad_U[VALUES] = {};
 #pragma unroll 1
   for (int i = 0; i < PASSES * VALUES; ++i) aside[i * THREADS] = 0;
 
-  float added[VALUES], save[VALUES];
+  float added[VALUES], save[VALUES], input[VALUES] = {};
   // of the complex modReLU, what does not wait for g
   float beside[VALUES], along[VALUES], across[VALUES];
   Complex phi[VALUES];
@@ -69,6 +75,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
       const bool beyond = PACKED && owned.beyond(steps.rows, pass, i);
       added[i] = ahead.get(0, i);
       save[i] = beyond ? 0.0f : ahead.get(1, i);
+      if constexpr (INPUTS == 1) input[i] = ahead.get(2, i);
     }
     if constexpr (PHI == MODRELU_STACKED)
 #pragma unroll
@@ -117,6 +124,10 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
       if (PASSES > 1) grad_b[i] = aside[(pass * VALUES + i) * THREADS];
       grad_b[i] += over ? 0.0f : of_b[i];
       if (PASSES > 1) aside[(pass * VALUES + i) * THREADS] = grad_b[i];
+      if constexpr (INPUTS == 1) {
+        grad_c[i] += over ? 0.0f : d[i];
+        grad_U[i] = fmaf(over ? 0.0f : d[i], input[i], grad_U[i]);
+      }
     }
     delta += pass == PASSES - 1 ? steps.advance() * H : 0;
   };
@@ -130,5 +141,13 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
           partial_b[(owned.row[i] + pass * ROWS) * (H / UNITS_OF_B) + owned.column[i]] =
               PASSES > 1 ? aside[(pass * VALUES + i) * THREADS] : grad_b[i];
   }
-  states.finish(T + 1);
+  if constexpr (INPUTS == 1)
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i)
+      if (owned.written(B, 0, i)) {
+        float* const sums = partial_U + 2 * owned.row[i] * H + owned.unit[i];
+        sums[0] = grad_c[i];
+        sums[H] = grad_U[i];
+      }
+  states.finish();
 }

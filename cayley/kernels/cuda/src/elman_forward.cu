@@ -1,11 +1,13 @@
 // h_t = φ(x_t + W h_{t-1}; b) for all steps: x, h, z (T, B, H), or (N, H) with the table of a
-// packed sequence; h0 (B, H), W (H, H).
+// packed sequence; h0 (B, H), W (H, H). With INPUTS = 1 x is (T, B), and U x + c takes its place,
+// with U (H) and c (H) or null.
 #include "elman.cuh"
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ W,
-    const float* __restrict__ b, float* __restrict__ h, float* __restrict__ z,
-    const long long* __restrict__ table, int T, int B, int reverse) {
+    const float* __restrict__ b, const float* __restrict__ U, const float* __restrict__ c,
+    float* __restrict__ h, float* __restrict__ z, const long long* __restrict__ table, int T, int B,
+    int reverse) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
 
@@ -26,24 +28,32 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
   for (int i = 0; i < VALUES; ++i)
     bias[i] = PHI >= MODRELU && owned.computed[i] ? b[owned.column[i]] : 0.0f;
 
+  float factor[VALUES] = {}, offset[VALUES] = {};
+  if constexpr (INPUTS == 1)
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      factor[i] = owned.computed[i] ? U[owned.unit[i]] : 0.0f;
+      offset[i] = c && owned.computed[i] ? c[owned.unit[i]] : 0.0f;
+    }
+
   Steps steps(table, first_row(), T, B, reverse), steps_ahead = steps;
   T = steps.T;
   h += steps.first * H;
   z += steps.first * H;
   Ahead<1, VALUES, DEPTH, THREADS> ahead;
   ahead.init(memory + Memory::FLOATS + Weights::SHARED_FLOATS);
-  const float* x_ahead = x + steps.first * H;
+  const float* x_ahead = x + steps.first * WIDTH;
   int t_ahead = 0, pass_ahead = 0;
   const auto fetch = [&] {
 #pragma unroll
     for (int i = 0; i < VALUES; ++i)
       ahead.fetch_if(t_ahead < T && owned.computed[i], 0, i,
-                     x_ahead + owned.element(steps_ahead.rows, pass_ahead, i));
+                     x_ahead + owned.input(steps_ahead.rows, pass_ahead, i));
     ahead.end_of_step();
     const bool last = pass_ahead == PASSES - 1;
     pass_ahead = last ? 0 : pass_ahead + 1;
     t_ahead += last;
-    x_ahead += last ? steps_ahead.advance() * H : 0;
+    x_ahead += last ? steps_ahead.advance() * WIDTH : 0;
   };
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
 
@@ -52,7 +62,10 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     fetch();
     ahead.wait();
 #pragma unroll
-    for (int i = 0; i < VALUES; ++i) added[i] = ahead.get(0, i);
+    for (int i = 0; i < VALUES; ++i) {
+      added[i] = ahead.get(0, i);
+      if constexpr (INPUTS == 1) added[i] = fmaf(factor[i], added[i], offset[i]);
+    }
     if constexpr (PHI == MODRELU_STACKED)
 #pragma unroll
       for (int i = 0; i < VALUES; ++i) beside[i] = Weights::partner(added, i);
@@ -96,5 +109,5 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     z += step;
   };
   each_pass(T, states, weights, prepare, complete, publish);
-  states.finish(T);
+  states.finish();
 }

@@ -74,11 +74,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     if (lane.writes) delta_gates.set(0, H + lane.unit, d_u);
     delta_c.advance();
     float v[1], sum[1];
-    candidate.multiply(delta_c.before(t, 0), v, [] {});
+    candidate.multiply(delta_c.before(0), v, [] {});
     const float d_r = delta_reset(v[0], state, r);
     if (lane.writes) delta_gates.set(0, lane.unit, d_r);
     delta_gates.advance();
-    gates.multiply(delta_gates.before(t, 0), sum, [&] {
+    gates.multiply(delta_gates.before(0), sum, [&] {
       const float d = lane.role == 0 ? d_r : lane.role == 1 ? d_u : d_c;
       if (lane.used) *out = lane.role < 3 ? d : r * state;
       if (lane.used && lane.role == 3) out[-H] = state;

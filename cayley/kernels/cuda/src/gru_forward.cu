@@ -58,7 +58,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
 
   for (int t = 0; t < T; ++t) {
     float own[1], c[1], x_gate, x_c;
-    gates.multiply(before.before(t, 0), own, [&] {
+    gates.multiply(before.before(0), own, [&] {
       fetch();
       ahead.wait();
       x_gate = ahead.get(0, 0);
@@ -69,7 +69,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
     const float r = updates ? other : own[0], u = updates ? own[0] : other;
     if (lane.writes) reset.set(0, lane.unit, r * state);
     reset.advance();
-    candidate.multiply(reset.before(t, 0), c, [] {});
+    candidate.multiply(reset.before(0), c, [] {});
     c[0] = activate<PHI>(c[0] + x_c, bias);
     state = interpolate(state, c[0], u);
     if (lane.writes) before.set(0, lane.unit, state);

@@ -124,7 +124,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
   for (int t = steps.T - 1; t >= -1; --t) {
     float dh[1], from_h = 0, from_c = 0, cell_before = 0, z_h[GATES] = {}, z_c = 0, tanh_c = 0;
     float own[GATES], other[GATES];  // gates of this lane, and of the other one of the unit
-    back.multiply(delta.before(0, 0), dh, [&] {
+    back.multiply(delta.before(0), dh, [&] {
       if (WINDOWED && t < steps.T - 1) {
         if constexpr (NORM_H) N_h.sum_after();
         if constexpr (NORM_C) N_c.sum_after();

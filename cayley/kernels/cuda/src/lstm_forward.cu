@@ -85,7 +85,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_forward(
   float* out = (lane.role == 0 ? h : c) + row * H + lane.unit;
   for (int t = 0; t < steps.T; ++t) {
     float a[GATES], input[GATES], z[GATES];
-    recurrent.multiply(before.before(t, 0), a, [&] {
+    recurrent.multiply(before.before(0), a, [&] {
       if (WINDOWED && t > 0) {
         if constexpr (NORM_H) N_h.sum_before();
         if constexpr (NORM_C) N_c.sum_before();

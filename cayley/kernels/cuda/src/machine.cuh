@@ -26,6 +26,16 @@ __device__ inline float inverse_root(float x) {
   return y;
 }
 
+// What the lane has whose number has `bits` at the bits of MASK, and else is that of this one.
+template <int MASK>
+__device__ inline float from_lane(float value, int bits) {
+  float other;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, %3, -1;"
+               : "=f"(other)
+               : "f"(value), "r"(bits), "n"((31 & ~MASK) << 8 | 31));
+  return other;
+}
+
 // Without a branch: what is before and after it can be mixed.
 __device__ inline void store_if(bool wanted, float* place, float value) {
   asm volatile(

@@ -58,7 +58,8 @@ struct Product {
           const float w = entry(output, (chunk * SPLITS + split) * VECTOR + e - imaginary);
           const int before = shared_before(chunk);
           if (is_shared(chunk))
-            shared[((before * HELD + o) * THREADS + threadIdx.x) * VECTOR + e] = w;
+            shared[((before * HELD + vector_of(o, e)) * THREADS + threadIdx.x) * VECTOR +
+                   place_of(o, e)] = w;
           else
             weights[chunk - before][o][e] = w;
         }
@@ -82,11 +83,14 @@ struct Product {
     finish(sums, values);
   }
 
-  // The first half of that: sums over the inputs of this lane, for finish() to add up. What
-  // meanwhile() computes has until after(), which is called when half of the products are done.
-  template <class Meanwhile, class After>
+  // The first half of that: sums over the inputs of this lane, for finish() to add up. AHEAD states
+  // are read before anything else is done. What meanwhile() computes has until after(), which is
+  // called when half of the products are done.
+  template <int AHEAD = 32, class Meanwhile, class After>
   __device__ void accumulate(const float* states, float (&sums)[SUMS], Meanwhile meanwhile,
                              After after) const {
+    constexpr int MOST = AHEAD / (ROWS * VECTOR);
+    constexpr int FIRST = MOST < 1 ? 1 : MOST < CHUNKS ? MOST : CHUNKS;
     const Vector* state = reinterpret_cast<const Vector*>(states) + split;
 #pragma unroll
     for (int i = 0; i < SUMS; ++i) sums[i] = 0;
@@ -104,25 +108,22 @@ struct Product {
 #pragma unroll
         for (int o = 0; o < HELD; ++o) extra[o] = rest[(before * HELD + o) * THREADS];
       const auto weight = [&](int o, int e) {
-        return is_shared(chunk) ? extra[o].at[e] : weights[kept][o][e];
+        return is_shared(chunk) ? extra[vector_of(o, e)].at[place_of(o, e)] : weights[kept][o][e];
       };
+      Vector h[ROWS];
 #pragma unroll
-      for (int row = 0; row < ROWS; ++row) {
-        const Vector h = chunk < FIRST ? first[chunk < FIRST ? chunk : 0][row]
-                                       : state[row_at(row) + chunk * SPLITS];
-#pragma unroll
-        for (int e = 0; e < VECTOR; ++e)
-#pragma unroll
-          for (int o = 0; o < OUTPUTS; ++o)
-            sums[row * OUTPUTS + o] = fmaf(factor(weight, o, e), h.at[e], sums[row * OUTPUTS + o]);
-      }
+      for (int row = 0; row < ROWS; ++row)
+        h[row] = chunk < FIRST ? first[chunk < FIRST ? chunk : 0][row]
+                               : state[row_at(row) + chunk * SPLITS];
+      add(weight, h, sums);
       if (chunk == CHUNKS / 2) after();
     }
+    scatter<0, 1>(sums);  // half of them go while others wait for the next states
   }
 
   // The second half, which uses the sums up.
   __device__ void finish(float (&sums)[SUMS], float (&values)[VALUES]) const {
-    scatter(sums);
+    scatter<1, log2(SPLITS)>(sums);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) values[i] = sums[i];
     if constexpr (COMPLEX && VALUES == 1) values[0] = order % 2 == 0 ? sums[0] : sums[1];
@@ -148,11 +149,10 @@ struct Product {
     } else {
       // bit 0 of the output is a bit of the lane, bit 1 the one below it
       constexpr int TOP = APART * SUMS / 2, MASK = VALUES == 1 ? TOP + TOP / 2 : TOP / 2;
-      const int lane = ((group / APART * SPLITS + split) * APART + group % APART) & ~MASK;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int other = (i & 1) * TOP + (i >> 1) * TOP / 2 & MASK;
-        quads[0][i] = __shfl_sync(~0u, values[i % VALUES], lane + other);
+        quads[0][i] = machine::from_lane<MASK>(values[i % VALUES], other);
       }
     }
   }
@@ -179,9 +179,14 @@ struct Product {
     return shared_before(chunk + 1) > shared_before(chunk);
   }
 
-  // The chunks that are read before anything else is done.
-  static constexpr int AHEAD = 32 / (ROWS * VECTOR);
-  static constexpr int FIRST = AHEAD < 1 ? 1 : AHEAD < CHUNKS ? AHEAD : CHUNKS;
+  // Where a weight is among those in shared memory. There are two banks of registers, the even and
+  // the odd ones, and a product that reads two of the same bank takes twice as long. With COMPLEX
+  // the weights of two outputs alternate, so that the sums of each can stay in the other bank.
+  __device__ static constexpr int flat(int o, int e) {
+    return COMPLEX ? o / 2 * 2 * VECTOR + 2 * e + o % 2 : o * VECTOR + e;
+  }
+  __device__ static constexpr int vector_of(int o, int e) { return flat(o, e) / VECTOR; }
+  __device__ static constexpr int place_of(int o, int e) { return flat(o, e) % VECTOR; }
 
   __device__ void stand(int split, int group) {
     this->split = split;
@@ -194,33 +199,57 @@ struct Product {
 
   __device__ int row_at(int row) const { return (row ^ order / OUTPUTS) * (WIDTH / VECTOR); }
 
-  // The factor of an input in an output.
+  // Adds the products with one vector of each row.
   template <class Weight>
-  __device__ static float factor(Weight weight, int output, int input) {
-    if constexpr (!COMPLEX) return weight(output, input);
-    const int pair = input - input % 2;
-    if (output % 2 == input % 2) return weight(output / 2, pair);
-    return output % 2 == 0 ? -weight(output / 2, pair + 1) : weight(output / 2, pair + 1);
+  __device__ static void add(Weight weight, const Vector (&h)[ROWS], float (&sums)[SUMS]) {
+    if constexpr (COMPLEX) {
+      // All r and then all c, and the other way round with the second part of a state, so that the
+      // weight stays where the part or row changes. A product whose weight and state are both new
+      // reads three registers, and two of them are of the same bank.
+#pragma unroll
+      for (int pair = 0; pair < VECTOR; pair += 2)
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row)
+#pragma unroll
+          for (int i = 0; i < 2 * OUTPUTS; ++i) {
+            const int part = i / OUTPUTS, k = part == 0 ? i : 2 * OUTPUTS - 1 - i;
+            const bool crossed = k >= HELD;
+            const int o = crossed ? OUTPUTS - 1 - k : k;
+            const float w = weight(o, pair + crossed);
+            float& sum = sums[row * OUTPUTS + 2 * o + (part ^ crossed)];
+            sum = fmaf(crossed && part == 1 ? -w : w, h[row].at[pair + part], sum);
+          }
+    } else {
+#pragma unroll
+      for (int row = 0; row < ROWS; ++row)
+#pragma unroll
+        for (int e = 0; e < VECTOR; ++e)
+#pragma unroll
+          for (int o = 0; o < OUTPUTS; ++o)
+            sums[row * OUTPUTS + o] = fmaf(weight(o, e), h[row].at[e], sums[row * OUTPUTS + o]);
+    }
   }
 
   // Sum i is at i ^ swapped(). The parts of a complex number stay in their order, since a lane
   // that had them the other way round would need other signs than its neighbours.
   __device__ int swapped() const { return COMPLEX ? order & ~1 : order; }
 
-  // Adds the lanes' sums. At every level a lane hands the upper half of its sums over. They are in
-  // an order of its own, so that these are the ones it does not end with. Of a complex number a
-  // lane ends with both parts, at 0 and 1, even if only one is its value: the other is needed too,
-  // and would otherwise have to be asked for.
-  template <int LEVEL = 0>
+  // Adds the lanes' sums, from a level up to END. At every level a lane hands the upper half of its
+  // sums over. They are in an order of its own, so that these are the ones it does not end with. Of
+  // a complex number a lane ends with both parts, at 0 and 1, even if only one is its value: the
+  // other is needed too, and would otherwise have to be asked for.
+  template <int LEVEL, int END>
   __device__ void scatter(float (&sums)[SUMS]) const {
-    constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = APART << LEVEL;
-    if constexpr (HALF == 0 || (COMPLEX && HALF == 1)) {
+    if constexpr (LEVEL < END) {
+      constexpr int HALF = SUMS >> (LEVEL + 1), OTHER = APART << LEVEL;
+      if constexpr (HALF == 0 || (COMPLEX && HALF == 1)) {
 #pragma unroll
-      for (int i = 0; i < (COMPLEX ? 2 : 1); ++i) sums[i] += __shfl_xor_sync(~0u, sums[i], OTHER);
-    } else {
+        for (int i = 0; i < (COMPLEX ? 2 : 1); ++i) sums[i] += __shfl_xor_sync(~0u, sums[i], OTHER);
+      } else {
 #pragma unroll
-      for (int i = 0; i < HALF; ++i) sums[i] += __shfl_xor_sync(~0u, sums[i + HALF], OTHER);
+        for (int i = 0; i < HALF; ++i) sums[i] += __shfl_xor_sync(~0u, sums[i + HALF], OTHER);
+      }
+      scatter<LEVEL + 1, END>(sums);
     }
-    if constexpr ((2 << LEVEL) < SPLITS) scatter<LEVEL + 1>(sums);
   }
 };

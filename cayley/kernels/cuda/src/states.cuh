@@ -10,7 +10,8 @@
 // buffer. A block fills a buffer only after it has got all values of the step before it, so after
 // all warps that own an output have read that buffer. Every warp arrives at a buffer's barrier
 // once it has seen it full, so that none can miss a phase; it has time for that until its block
-// sends. So nothing is sent to blocks that never send: the first USED ones have outputs.
+// sends. So nothing is sent to blocks that never send: the first USED ones have outputs. At the
+// first step nobody waits: the phase before a barrier's first one counts as completed.
 template <int INPUTS, int WIDTH, int ROWS, int PASSES, int BLOCKS, int THREADS, int USED = BLOCKS>
 struct States {
   static constexpr int SIZE = ROWS * WIDTH;
@@ -40,18 +41,18 @@ struct States {
         machine::publish_barriers();
       }
       __syncthreads();
-      for (int i = 0; i < 2 * PASSES; ++i)
-        machine::arrive_if(expected >= 0, barriers + 8 * i, expected);
+      for (int pass = 0; pass < PASSES; ++pass)  // at those that the first step fills
+        machine::arrive_if(expected >= 0, barriers + 8 * (2 * pass + 1), expected);
       machine::cluster_barrier();
     }
   }
 
-  // The states before step t, once all of them are there.
-  __device__ const float* before(int t, int pass) const {
+  // The states before the step, once all of them are there.
+  __device__ const float* before(int pass) const {
     const int buffer = 2 * pass + filled;
     if constexpr (BLOCKS == 1) {
       __syncthreads();
-    } else if (t > 0) {
+    } else {
       machine::wait(barriers + 8 * buffer, parity);
       __syncwarp();
     }
@@ -59,14 +60,20 @@ struct States {
   }
 
   // To be called after before().
-  __device__ void seen(int t, int pass) const {
+  __device__ void seen(int pass) const {
     if constexpr (BLOCKS > 1)
-      machine::arrive_if(t > 0 && expected >= 0, barriers + 8 * (2 * pass + filled), expected);
+      machine::arrive_if(expected >= 0, barriers + 8 * (2 * pass + filled), expected);
   }
 
   // One of the states after the step, with one block.
   __device__ void set(int pass, int place, float value) const {
     buffers[(2 * pass + 1 - filled) * SIZE + place] = value;
+  }
+
+  // Four of them, at a multiple of four.
+  __device__ void set(int pass, int place, const float (&values)[4]) const {
+    *reinterpret_cast<float4*>(buffers + (2 * pass + 1 - filled) * SIZE + place) = {
+        values[0], values[1], values[2], values[3]};
   }
 
   // Four of them, with several blocks, to the blocks that are `sender` modulo SENDERS.
@@ -90,10 +97,10 @@ struct States {
   // All that a block without outputs does.
   __device__ static void stay_out() { machine::cluster_barrier(); }
 
-  // No block may end while another one still sends to it: those of the last step, T, have to come.
-  __device__ void finish(int T) const {
+  // No block may end while another one still sends to it: those of the last step have to come.
+  __device__ void finish() const {
     if constexpr (BLOCKS > 1) {
-      for (int pass = 0; pass < PASSES; ++pass) before(T, pass);
+      for (int pass = 0; pass < PASSES; ++pass) before(pass);
       machine::cluster_barrier();
     }
   }

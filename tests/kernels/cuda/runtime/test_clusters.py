@@ -15,9 +15,10 @@ SIZES = (*range(1, 40), 60, 128, 170, 190, 256, 257, 360, 425, 512, 700, 1030, 1
 @pytest.mark.parametrize("chip", [H200, AMPERE])
 @pytest.mark.parametrize("B", [1, 7, 50, 128, 1000])
 @pytest.mark.parametrize("is_complex", [False, True])
-def test_plans_fit_the_chip(chip: Chip, B: int, is_complex: bool) -> None:
+@pytest.mark.parametrize("networks", [1, 16])
+def test_plans_fit_the_chip(chip: Chip, B: int, is_complex: bool, networks: int) -> None:
     for H in [*(H for H in SIZES if H % 2 == 0), 1600] if is_complex else SIZES:
-        plan = best_plan(H, B, chip, is_complex)
+        plan = best_plan(H, B, chip, is_complex, networks)
         if plan is None:
             assert chip is AMPERE
             assert (300 if is_complex else 200) < H
@@ -64,6 +65,14 @@ def test_one_wave_of_clusters_where_the_batch_allows() -> None:
         plan = best_plan(H, B, H200)
         assert plan is not None
         assert plan.clusters(B) <= H200.resident(plan.blocks)
+
+
+def test_networks_side_by_side_have_more_rows_in_a_block() -> None:
+    # as measured: 0.296 ms a step and network, with one row 0.360 and with four 0.323
+    rows = [
+        plan.rows for networks in (1, 16) if (plan := best_plan(170, 50, H200, networks=networks))
+    ]
+    assert rows == [1, 2]
 
 
 def test_sizes_are_the_constants_of_the_kernel() -> None:
