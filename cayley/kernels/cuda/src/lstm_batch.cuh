@@ -278,9 +278,14 @@ struct Products {
   // By all threads, before a barrier of the block.
   __device__ void init() const {
     if constexpr (IN_TEAM) {
-      // both by one thread: racecheck takes the place of a barrier from all of its warp
-      if (threadIdx.x == 0)
-        for (int i = 0; i < 2; ++i) machine::init_barrier(barrier(i), 1);
+      // racecheck takes the place of a barrier from all threads that come by, so that it has to be
+      // the same for one warp, and the others branch
+      if (threadIdx.x < 32) {
+        const unsigned first = barrier(0);
+        if (threadIdx.x == 0)
+          for (int i = 0; i < 2; ++i) machine::init_barrier(first + 8 * i, 1);
+        __syncwarp();
+      }
       machine::publish_barriers();
       machine::cluster_barrier();
     }
