@@ -29,6 +29,7 @@ from measure import clocked, machine, write
 from pictures import draw_scaling_out
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.nn.parallel import DistributedDataParallel
 
 import cayley
 from cayley.lab.processes import find_processes
@@ -58,7 +59,7 @@ def make(name: str, place: Machine, T: int) -> tuple[Learner, Batch]:
     recipe = find_recipe(recipe_name).recipe(overrides=changes)
     task = build_task(recipe.task, RunSettings(tiny=True))
     learner = Learner(recipe, task, initial_model(recipe, task, 1, place), place)
-    device, generator = learner.fabric.device, torch.Generator().manual_seed(1)
+    device, generator = learner.engine.device, torch.Generator().manual_seed(1)
     x = torch.rand(T, B, task.input_size, generator=generator).to(device, place.dtype)
     y = torch.randint(task.output_size, (B,), generator=generator).to(device)
     return learner, Batch(x, y, "train", Position(0, 1), Position(0, 2))
@@ -67,10 +68,7 @@ def make(name: str, place: Machine, T: int) -> tuple[Learner, Batch]:
 def measure(name: str, device: str, repeat: int) -> dict[str, Any]:
     """Losses, and seconds of a step with and without an exchange, in one of the processes."""
     learner, batch = make(name, Machine(device, "64-true", threads=1), SHORT)
-    # of which Fabric makes the precision of outputs
-    torch.set_default_dtype(torch.float64)
     losses = torch.stack([learner.learn(batch) for _ in range(AGREED)])
-    torch.set_default_dtype(torch.float32)
     if learner.share is not None:
         losses = learner.share.total(losses)
     _, _, B, T = CASES[name]
@@ -89,7 +87,8 @@ def measure(name: str, device: str, repeat: int) -> dict[str, Any]:
         if learner.bnp is not None:
             learner.bnp.sync = False
         kind = "reference" if loop else "auto"
-        with learner.fabric.no_backward_sync(learner.forward), cayley.backend(kind):
+        assert isinstance(learner.forward, DistributedDataParallel)
+        with learner.forward.no_sync(), cayley.backend(kind):
             times = [clocked(lambda: learner.learn(batch), device) for _ in range(repeat)]
         row["without"] = median(times)
     return row

@@ -37,7 +37,6 @@ CONTEXT.set_forkserver_preload(
         "torch._dynamo",
         "torch.distributed.fsdp",
         "torch.nn.parallel",
-        "lightning_fabric",
         "cayley.lab.training",
     ]
 )

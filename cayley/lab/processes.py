@@ -6,8 +6,6 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import timedelta
 
-from cayley.lab.errors import MachineError
-
 __all__ = ["ATTENDED", "MEETING", "Processes", "find_processes"]
 
 STORE_SECONDS = 10
@@ -46,19 +44,6 @@ class Processes:
     def first(self) -> bool:
         """Whether this is the process that writes the run."""
         return self.rank == 0
-
-    @property
-    def machines(self) -> int:
-        """The number of machines."""
-        return self.count // self.local_count
-
-    def check(self) -> None:
-        """Raise unless every machine has the same number of processes."""
-        if self.count % self.local_count:
-            raise MachineError(
-                f"expected the same number of processes on every machine, got {self.local_count} "
-                f"here of {self.count}: give torchrun the same --nproc-per-node everywhere"
-            )
 
     @contextmanager
     def alone_aloud(self) -> Iterator[None]:

@@ -31,6 +31,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
     Returns:
         The exit code: that of the first failure.
     """
+    import torch
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -47,7 +48,10 @@ def launch(arguments: Sequence[str], processes: int) -> int:
         logs_specs=DefaultLogsSpecs(),
     )
     program, *words = child_command(arguments)
+    # where --threads leaves it to torch, each process would have a thread on every core
+    threads = max(1, torch.get_num_threads() // processes)
     with _attended():
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         try:
             elastic_launch(config, program)(*words)
         except SignalException as error:

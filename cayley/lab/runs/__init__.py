@@ -10,6 +10,7 @@
 ``connecting``  the connection of several processes
 ``sharing``     the folder of a run that several processes train
 ``machine``     device, precision, threads; facts about them; ``cpu`` its name
+``engine``      models on a device, in a precision, in several processes
 ``archive``     runs as they are kept for good
 ``weights``     trained weights, and ``weights.safetensors`` of an archive
 ``studies``     ``study.json``: the numbers of a study

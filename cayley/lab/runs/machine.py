@@ -1,15 +1,13 @@
 """The machine that a run is on: chosen at the start, recorded, and chosen again on resuming."""
 
-import logging
 import os
 import platform
 import subprocess
-import warnings
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import cayley
 from cayley.lab.errors import MachineError
@@ -20,9 +18,8 @@ from cayley.lab.wording import counted
 
 if TYPE_CHECKING:
     import torch
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins import DoublePrecision
-    from lightning_fabric.strategies import DDPStrategy
+
+    from cayley.lab.runs.engine import Engine
 
 __all__ = [
     "GitState",
@@ -37,7 +34,7 @@ __all__ = [
 Precision = Literal["32-true", "64-true", "bf16-mixed"]
 # enough for a run that was started on a larger machine
 MOST_THREADS = 256
-PACKAGES = ("torch", "lightning-fabric", "numpy", "torch-geometric")
+PACKAGES = ("torch", "numpy", "torch-geometric")
 
 
 @dataclass(frozen=True)
@@ -73,99 +70,33 @@ class Machine:
 
         return torch.float64 if self.precision == "64-true" else torch.float32
 
-    def fabric(self, processes: Processes | None = None) -> "Fabric":
+    def engine(self, processes: Processes | None = None) -> "Engine":
         """The engine; sets threads and, on a GPU, selects deterministic algorithms.
 
         Arguments:
             processes: The processes to connect, if there are several; None for this one alone.
         """
         import torch
-        from lightning_fabric import Fabric
-        from lightning_fabric.plugins.environments import LightningEnvironment
 
-        # it recommends TF32, which is too inaccurate for orthogonal recurrences
-        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+        from cayley.lab.runs.engine import Engine, find_device
+
+        # torchrun's environment is ignored: one of several processes may work alone
+        processes = processes or Processes()
         if self.threads:
             torch.set_num_threads(self.threads)
-        double: list[Any] = [_double()] if self.precision == "64-true" else []
-        precision = None if double else self.precision
-        accelerator, _, number = self.device.partition(":")
-        if accelerator == "cuda" and not torch.cuda.is_available():
-            raise MachineError(
-                "expected a GPU for the device cuda, got none that torch can use: choose "
-                "--device cpu"
-            )
-        # cuBLAS reads it when it starts
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        if processes is not None and processes.several:
-            on_gpus = accelerator == "cuda" or (accelerator == "auto" and torch.cuda.is_available())
-            _check_devices(self.device, on_gpus, processes)
-            connect(processes, on_gpus)
-            fabric = Fabric(
-                accelerator=accelerator,
-                strategy=_strategy(),
-                devices=processes.local_count,
-                num_nodes=processes.machines,
-                precision=precision,
-                plugins=double,
-            )
-            fabric.launch()
-        else:
-            fabric = Fabric(
-                accelerator=accelerator,
-                devices=[int(number)] if number else 1,
-                precision=precision,
-                # torchrun's environment is ignored: one of several processes may work alone
-                plugins=[LightningEnvironment(), *double],
-            )
-        if fabric.device.type == "cuda":
+        device = find_device(self.device, processes)
+        on_gpu = device.type == "cuda"
+        if on_gpu:
+            # cuBLAS reads it when it starts
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
             # pyrefly: ignore[missing-attribute]
             torch.utils.deterministic.fill_uninitialized_memory = False
-        return fabric
-
-
-def _double() -> "DoublePrecision":
-    """Fabric's float64, but outputs and states stay in it: Fabric rounds them to float32."""
-    from lightning_fabric.plugins import DoublePrecision
-
-    class Double(DoublePrecision):
-        def convert_output(self, data: Any) -> Any:
-            return data
-
-    return Double()
-
-
-def _check_devices(device: str, on_gpus: bool, processes: Processes) -> None:
-    """Raise unless every process can have a device."""
-    import torch
-
-    processes.check()
-    if ":" in device:
-        raise MachineError(
-            f"expected a device for each of {processes.count} processes, got {device}: choose "
-            f"--device {device.partition(':')[0]}"
-        )
-    found = torch.cuda.device_count()
-    if on_gpus and found < processes.local_count:
-        raise MachineError(
-            f"expected a GPU for each of {processes.local_count} processes, got "
-            f"{counted(found, 'GPU')}: choose fewer --devices, or --device cpu"
-        )
-
-
-def _strategy() -> "DDPStrategy":
-    """How gradients are averaged over processes."""
-    from lightning_fabric.strategies import DDPStrategy
-
-    # matrices with one column have the same layout either way
-    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-    return DDPStrategy(
-        # all processes compute the same buffers
-        forward_sync_buffers=False,
-        # this keeps the order of buckets, so that a resumed run adds in the same order
-        find_unused_parameters=True,
-    )
+        if processes.several:
+            if on_gpu:
+                torch.cuda.set_device(device)
+            connect(processes, on_gpu)
+        return Engine(device, self.precision, processes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ def open_folder(folder: Path, machine: Machine) -> "RunFolder | SharedFolder":
     processes = find_processes()
     if not processes.several:
         return RunFolder(folder)
-    machine.fabric(processes)
+    machine.engine(processes)
     return SharedFolder(folder, processes)
 
 

@@ -45,7 +45,7 @@ class Probe:
 
     def __init__(self, run: RestoredRun) -> None:
         machine = run.settings.machine
-        device = machine.fabric().device
+        device = machine.engine().device
         self.task = run.task
         self.model: nn.Module = run.model.to(device).train()
         self.batch: Batch = next(

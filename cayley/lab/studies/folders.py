@@ -80,7 +80,7 @@ def run_study(
         settings=chosen,
         changed=study.changed(chosen),
     )
-    device = settings.machine.fabric().device
+    device = settings.machine.engine().device
     with RunFolder(output / study.name) as folder:
         if folder.has(STUDY_FILE):
             before = read_study(folder.folder)
@@ -160,7 +160,7 @@ def _compute(
     study: Study, chosen: Settings, seed: int, settings: RunSettings
 ) -> tuple[Measured, float]:
     # sets the number of threads, on which times depend
-    settings.machine.fabric()
+    settings.machine.engine()
     start = time.perf_counter()
     found = study.compute(chosen, seed, settings)
     seconds = time.perf_counter() - start

@@ -48,7 +48,7 @@ class Subject:
             self.recipe.training.batch,
             seed=seed,
             epochs=None,
-            device=self.learner.fabric.device,
+            device=self.learner.engine.device,
             dtype=machine.dtype,
         )
 
@@ -69,7 +69,7 @@ class Subject:
             self.learner.forward,
             split,
             seed=self.seed,
-            device=self.learner.fabric.device,
+            device=self.learner.engine.device,
             dtype=self.dtype,
             metrics=(metric,),
         )

@@ -12,6 +12,7 @@
 ``together``    several runs in one process; ``ensemble`` one step of all their networks
 ``changes``     a run that is extended, or whose recipe was edited after its start
 ``optimizers``  optimizers, schedules and BNP from the settings of a recipe
+``uncompiled``  optimizers that start without the compiler of torch
 ``evaluation``  scores of a model, and which of them decides
 ``selection``   which evaluation gives the numbers of a run
 ``progress``    how far a run is, for the checkpoint

@@ -141,7 +141,7 @@ class Ensemble:
         if self._recorded is None or self._recorded[0] != learners:
             update = self._update_apart if self.apart else self._update
             step, memory = partial(update, learners), partial(_memory, learners)
-            graphs = StepGraphs(step, learners[0].fabric.device, memory)
+            graphs = StepGraphs(step, learners[0].engine.device, memory)
             if self._recorded is not None:
                 # autograd accumulates the gradients of the remaining networks on this stream
                 graphs.stream = self._recorded[1].stream
@@ -157,7 +157,7 @@ class Ensemble:
         network waits for another, and a GPU has always enough to do: where the last rows of one
         network are computed, the gradients of others are.
         """
-        current = torch.cuda.current_stream(learners[0].fabric.device)
+        current = torch.cuda.current_stream(learners[0].engine.device)
         parts = zip(learners, _parted(batch), _parts(state, len(learners)), strict=True)
         losses, states = [], []
         with crowded(len(learners)):
@@ -177,7 +177,7 @@ class Ensemble:
     def _stream(self, learner: Learner) -> torch.cuda.Stream:
         """The stream of a network, always the same: autograd remembers where a weight is used."""
         if learner not in self._streams:
-            self._streams[learner] = torch.cuda.Stream(learner.fabric.device)
+            self._streams[learner] = torch.cuda.Stream(learner.engine.device)
         return self._streams[learner]
 
     def _update(self, learners: Sequence[Learner], batch: Batch, state: Any) -> tuple[Tensor, Any]:
@@ -188,14 +188,14 @@ class Ensemble:
         models = [_sequence_model(learner.model) for learner in learners]
         inputs = [_input(part) for part in batches]
         # applies the precision of the run, as the forward pass of a single network does
-        with learners[0].fabric.autocast():
+        with learners[0].engine.autocast():
             outputs, state = self._forward(models, inputs, state, parameters, own)
         losses = []
         for learner, part, output in zip(learners, batches, outputs, strict=True):
             losses.append(learner.task.loss(output, part))
             learner.optimizer.zero_grad()
         total = torch.stack(losses)
-        learners[0].fabric.backward(total.sum())
+        total.sum().backward()
         for name, stacked in parameters.items():
             if stacked.grad is not None:
                 for each, gradient in zip(own, stacked.grad, strict=True):

@@ -213,14 +213,14 @@ def evaluate(
         raise RecipeError(
             f"expected examples in the split {split}, got none: choose another with --split"
         )
-    fabric = run.settings.machine.fabric()
+    engine = run.settings.machine.engine()
     return score_model(
         run.recipe,
         run.task,
-        fabric.setup_module(run.model),
+        engine.setup_module(run.model),
         split,
         seed=run.description.seed,
-        device=fabric.device,
+        device=engine.device,
         dtype=run.settings.machine.dtype,
         metrics=audio_metrics(run.task) if audio else None,
     )

@@ -261,7 +261,7 @@ def _evaluation(recipe: Recipe, task: Task, learner: Learner, settings: RunSetti
 def _batches(
     task: Task, split: Split, B: int, learner: Learner, settings: RunSettings
 ) -> Iterable[Batch]:
-    place = learner.fabric.device
+    place = learner.engine.device
     return task.batches(split, B, epochs=None, device=place, dtype=settings.machine.dtype)
 
 
@@ -271,8 +271,8 @@ def _measure(work: Callable[[Batch], Any], batches: Iterable[Batch], learner: Le
     began = time.perf_counter()
     for _, batch in zip(range(STEPS), batches, strict=False):
         work(batch)
-        if learner.fabric.device.type == "cuda":
-            torch.cuda.synchronize(learner.fabric.device)
+        if learner.engine.device.type == "cuda":
+            torch.cuda.synchronize(learner.engine.device)
         now = time.perf_counter()
         times.append(now - began)
         began = now

@@ -59,9 +59,9 @@ class Learner:
         self.K = segment_length(recipe, task)
         self.task = task
         processes = find_processes()
-        self.fabric = machine.fabric(processes)
+        self.engine = machine.engine(processes)
         self.model = model
-        self.forward = self.fabric.setup_module(model)
+        self.forward = self.engine.setup_module(model)
         self.optimizer = build_optimizer(recipe.optim, model)
         rebase_along(recipe.optim, model, self.optimizer)
         steps = schedule_steps(recipe, task.steps("train", recipe.training.batch))
@@ -73,13 +73,13 @@ class Learner:
         self.to_prepare = [matrix for matrix in modules if matrix.map.asks_host]
         self.no_graph = self._graph_refusal(recipe, machine)
         self.graphs = None
-        if machine.graph is not False and self.fabric.device.type == "cuda" and not self.no_graph:
-            self.graphs = StepGraphs(self.update, self.fabric.device, self.memory)
+        if machine.graph is not False and self.engine.device.type == "cuda" and not self.no_graph:
+            self.graphs = StepGraphs(self.update, self.engine.device, self.memory)
             set_capturable(self.optimizer, True)
 
     def _graph_refusal(self, recipe: Recipe, machine: Machine) -> str:
         """Why steps cannot be CUDA graphs; empty if they can or need not be, raise if they must."""
-        on_gpu = self.fabric.device.type == "cuda"
+        on_gpu = self.engine.device.type == "cuda"
         if machine.graph is False or (machine.graph is None and not on_gpu):
             return ""
         if not on_gpu:
@@ -159,7 +159,7 @@ class Learner:
         else:
             loss, added = self.share.loss(output, part, batch)
         self.optimizer.zero_grad()
-        self.fabric.backward(loss)
+        loss.backward()
         self.move(batch)
         return added, detach_state(state)
 
@@ -219,7 +219,7 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on, with random states, of all processes."""
-        device = self.fabric.device
+        device = self.engine.device
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -232,7 +232,7 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        device = self.fabric.device
+        device = self.engine.device
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         set_capturable(self.optimizer, self.graphs is not None)

@@ -87,7 +87,7 @@ class Loop:
         self.interrupts = interrupts
         self.checkpoint_seconds = checkpoint_seconds
         self.agreement = Agreement(find_processes())
-        self.device = learner.fabric.device
+        self.device = learner.engine.device
         self.dtype = next(learner.model.parameters()).dtype
         self.batches = Prefetcher(
             task,

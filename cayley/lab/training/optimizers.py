@@ -14,6 +14,7 @@ import cayley
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes import OptimSettings, ScheduleSettings
 from cayley.lab.settings import Range, convert
+from cayley.lab.training.uncompiled import uncompiled
 from cayley.preconditioners import BNP
 
 __all__ = ["build_bnp", "build_optimizer", "build_schedule", "rebase_along"]
@@ -82,7 +83,7 @@ def _choose(
 def _make(name: str, options: dict[str, Any], groups: list[dict[str, Any]], key: str) -> Optimizer:
     kind = _find(name, key, Optimizer, cayley.optim, torch.optim)
     try:
-        return kind(groups, **options)
+        return uncompiled(kind)(groups, **options)
     # classes of torch raise many kinds of errors for an option of the wrong type
     except Exception as error:
         raise RecipeError(f"optim: {name} refuses these settings: {error}") from error

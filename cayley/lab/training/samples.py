@@ -57,9 +57,9 @@ def make_samples(run: RestoredRun) -> dict[str, bytes]:
     For a text, the network continues the beginning of the test set; for speech, the samples are a
     recording of the test set and the same recording made from the predictions.
     """
-    fabric = run.settings.machine.fabric()
-    model = fabric.setup_module(run.model).eval()
-    task, device = run.task, fabric.device
+    engine = run.settings.machine.engine()
+    model = engine.setup_module(run.model).eval()
+    task, device = run.task, engine.device
     if isinstance(task, Text):
         tokens = go_on(model, task.encoded[1]["test"][: task.K].to(device), task)
         return {"sample.txt": task.decode(tokens).encode()}

@@ -1,12 +1,15 @@
 """``--devices``: what is refused before there are processes, and one failure of them."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cayley
 from cayley.cli import main
+from cayley.lab.commands.launching import launch
 
 PACKAGE = Path(cayley.__file__).parents[1]
 
@@ -55,6 +58,26 @@ def test_under_torchrun_the_number_is_known(
     assert "expected train or resume in 2 processes" in capsys.readouterr().err
     assert "TORCH_CPP_LOG_LEVEL" in os.environ
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "2"), ("3", "3")])
+def test_processes_share_the_cores(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless somebody has decided otherwise; --threads changes the number later."""
+    found = {}
+
+    def start(config: Any, program: str) -> Callable:
+        return lambda *words: found.update(os.environ)
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", start)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 7)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if before is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", before)
+    assert launch(["train", "quickstart"], 3) == 0
+    assert found["OMP_NUM_THREADS"] == after
+    assert os.environ.get("OMP_NUM_THREADS") == before
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ MACHINE = {
     "cpu": "Intel(R) Xeon(R) Platinum 8468",
     "cores": 16,
 }
-VERSIONS = {"cayley": "0.1.0", "python": "3.11.9", "torch": "2.11.0", "lightning-fabric": "2.6.6"}
+VERSIONS = {"cayley": "0.1.0", "python": "3.11.9", "torch": "2.11.0", "numpy": "2.4.6"}
 METRICS = {"accuracy": "higher", "cross_entropy": "lower", "mse": "lower"}
 
 

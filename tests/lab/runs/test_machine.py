@@ -18,31 +18,31 @@ from cayley.lab.runs.machine import (
 def test_precision_is_a_dtype() -> None:
     assert Machine(precision="64-true").dtype == torch.float64
     assert Machine(precision="bf16-mixed").dtype == torch.float32
-    assert Machine("cpu").fabric().device == torch.device("cpu")
+    assert Machine("cpu").engine().device == torch.device("cpu")
 
 
 def test_more_threads_than_a_machine_can_start_are_refused() -> None:
     """It would die of them, without a word."""
     for threads in (100_000, 10**30, -1):
         with pytest.raises(MachineError, match=rf"expected 0 to .*{os.cpu_count()} cores?, got"):
-            Machine("cpu", threads=threads).fabric()
+            Machine("cpu", threads=threads).engine()
     # runs may come from larger machines
     assert Machine("cpu", threads=200).threads == 200
 
 
 def test_threads_are_set() -> None:
     before = torch.get_num_threads()
-    Machine("cpu", threads=3).fabric()
+    Machine("cpu", threads=3).engine()
     assert torch.get_num_threads() == 3
     torch.set_num_threads(before)
-    Machine("cpu").fabric()
+    Machine("cpu").engine()
     assert torch.get_num_threads() == before
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there() -> None:
     with pytest.raises(MachineError, match="choose --device cpu"):
-        Machine("cuda").fabric()
+        Machine("cuda").engine()
 
 
 def test_what_numbers_depend_on_is_named() -> None:
@@ -76,14 +76,3 @@ def test_revision_of_a_repository_or_none(tmp_path: Path) -> None:
     assert find_git_state(tmp_path) == GitState(head.stdout.strip(), False)
     (tmp_path / "new").write_text("")
     assert find_git_state(tmp_path) == GitState(head.stdout.strip(), True)
-
-
-def test_answers_in_float64_are_not_rounded() -> None:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        layer = Machine("cpu", "64-true").fabric().setup_module(torch.nn.RNN(2, 3))
-        y, state = layer(torch.ones(4, 1, 2, dtype=torch.float64))
-    finally:
-        torch.set_default_dtype(before)
-    assert y.dtype == state.dtype == torch.float64

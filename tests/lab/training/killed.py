@@ -111,7 +111,7 @@ def main(folder: Path, contents: list[dict[str, Any]]) -> None:
     torch.set_num_threads(1)
     look_once(pytest.MonkeyPatch())
     # here, so that children need not look: what is remembered is theirs too
-    SETTINGS.machine.fabric()
+    SETTINGS.machine.engine()
     machine.find_cpu()
     setup.find_git_state()
     for content in contents:

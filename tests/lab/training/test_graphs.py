@@ -194,7 +194,7 @@ def learner(name: str, graph: bool, *changes: str) -> tuple[Learner, Any]:
     if not graph:
         # which rounds differently
         set_capturable(one.optimizer, True)
-    place, dtype = one.fabric.device, settings.machine.dtype
+    place, dtype = one.engine.device, settings.machine.dtype
     B = recipe.training.batch
     batches = task.batches("train", B, epochs=None, device=place, dtype=dtype)
     return one, batches

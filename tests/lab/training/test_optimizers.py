@@ -20,7 +20,7 @@ def optimizer(model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
 
 def test_one_optimizer_where_one_is_enough() -> None:
     single = optimizer(cayley.ScuRNN(2, 4), recurrent_lr=1e-4, phase_lr=1e-2, weight_decay=0.1)
-    assert type(single) is torch.optim.Adam
+    assert isinstance(single, torch.optim.Adam)
     found = {group["name"]: (group["lr"], group["weight_decay"]) for group in single.param_groups}
     assert found == {"rest": (1e-3, 0.1), "recurrent": (1e-4, 0.0), "phases": (1e-2, 0.0)}
 

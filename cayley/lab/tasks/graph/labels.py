@@ -48,7 +48,6 @@ def mean_roc_auc(rows: Tensor) -> float:
         >>> mean_roc_auc(torch.tensor([[0.1, 0.0], [0.7, 1.0], [0.3, 0.0], [0.2, 1.0]]))
         0.75
     """
-    # not of torchmetrics, which Fabric imports where it is installed: two seconds of every run
     from scipy.stats import rankdata
 
     scores, values = rows.double().chunk(2, 1)
