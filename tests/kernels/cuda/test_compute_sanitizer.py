@@ -59,15 +59,16 @@ in_steps = [
 by_tiles = [cayley.NCGRU(2, 170, orthogonal=())]
 # more rows than multiprocessors, and a single input, which some kernels read themselves
 crowds = [cayley.RNN(1, 38), cayley.RNN(1, 301), cayley.LSTM(1, 21), cayley.LSTM(2, 40)]
-apart = [
-    cayley.LSTM(2, 21, norm="batch"),
-    cayley.LSTM(2, 21, norm="atn", window=3, over="batch"),
+over_batch = [
+    cayley.LSTM(2, 21, norm=norm, **options)
+    for _ in range(2)
+    for norm, options in (("batch", {}), ("atn", {"window": 3, "over": "batch"}))
 ]
 with cayley.backend("cuda"), crowded(100):
     for layer in crowds:
         layer.cuda()(x[..., : layer.input_size])[0].sum().backward()
 with cayley.backend("cuda"):
-    for layer in [*layers, *in_turns, *in_steps, *by_tiles, *apart]:
+    for layer in [*layers, *in_turns, *in_steps, *by_tiles, *over_batch]:
         if layer is in_turns[0]:
             # three and four rows in two turns, and weights in shared memory
             team_kernels.best_team = lambda H, B, kind, chip: Team(H, kind, 6, 2, 128, 4, 160)
@@ -77,10 +78,14 @@ with cayley.backend("cuda"):
             gru.runs_stepwise = lstm_kernels.runs_stepwise = lambda *_: True
         if layer is by_tiles[0]:
             gru.runs_by_tiles = lambda *_: True
-        if layer is apart[0]:
-            # products with warps of their own, in the backward pass those of four blocks together
-            shares = Share(8, 1, 64), Share(32, 1, 64, 4)
+        if layer is over_batch[0]:
+            # several warps a unit, and a block of a team without units
+            shares = Share(8, 1), Share(32, 1, 64, 4)
             batch.best_batch_layout = lambda *_: BatchLayout(21, 2, 256, 4, 1, *shares)
+        if layer is over_batch[2]:
+            # without teams, two rows a lane
+            shares = Share(8, 2), Share(32, 1)
+            batch.best_batch_layout = lambda *_: BatchLayout(21, 2, 128, 2, 2, *shares)
         layer.cuda()
         output, state = layer(x)
         output.sum().backward()

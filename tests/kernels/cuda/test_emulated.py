@@ -352,8 +352,11 @@ def test_results_where_they_are_wanted(kind: str) -> None:
 def test_the_product_with_the_input(bias: bool) -> None:
     x, U, c = torch.randn(7, 5, 3), torch.randn(84, 3), torch.randn(84) if bias else None
     exact = torch.nn.functional.linear(x.double(), U.double(), None if c is None else c.double())
-    found = projection.project_on_cuda(x.float(), U.float(), None if c is None else c.float())
-    compare([found], [exact])
+    single = x.float(), U.float(), None if c is None else c.float()
+    compare([projection.project_on_cuda(*single)], [exact])
+    across = projection.project_by_features(*single)
+    assert across.stride() == (5, 1, 35)
+    compare([across], [exact])
 
 
 @pytest.mark.parametrize("sizes", [None, torch.tensor([5] * 290 + [4] * 10 + [1])])

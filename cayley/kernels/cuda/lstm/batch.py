@@ -5,6 +5,10 @@ inside it. At every step, the blocks only exchange the states and, in the backwa
 gradients of the gates, which are four times as many: there, blocks that form a cluster share the
 rows of their products. All steps and all three normalisations are one kernel, and their gradient is
 another.
+
+A warp has rows of one unit, and so the contribution of the input, and what is kept of it, are best
+read where the rows of a feature lie side by side. Any contribution can be read, and what is kept
+and the gradient are as it is.
 """
 
 import functools
@@ -28,7 +32,7 @@ from cayley.kernels.steps import outer_products
 
 __all__ = ["batch_lstm", "batch_lstm_backward", "joins_rows", "refusal"]
 
-FLAGS = ("NORM_X", "NORM_H", "NORM_C", "GIVEN", "WINDOWED", "PACKED")
+FLAGS = ("NORM_X", "NORM_H", "NORM_C", "GIVEN", "WINDOWED", "PACKED", "EXTERNAL")
 NOTHING = Site(*[cast(Any, None)] * len(Site._fields))
 
 
@@ -64,19 +68,20 @@ def batch_lstm(
 
     Arguments:
         call: The call, whose x and U are not read.
-        contribution: The contribution of the input, (T, B, 4H) or (N, 4H).
+        contribution: The contribution of the input, (T, B, 4H) or (N, 4H), in rows or in columns.
         derive: Whether to derive the references, instead of using those of the call.
 
     Returns:
         The states, and the derived references, (1, 4H), (1, 4H) and (1, H), which are 0 where none
         is needed.
     """
-    x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
+    h0, c0, W = (readable(v) for v in (call.h0, call.c0, call.W))
+    x, of_x = _with_strides(contribution)
     B, H = call.h0.shape
     table, T = step_table(call.batch_sizes, x, B)
     h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
     _expect(h)
-    kept = torch.empty_like(x)
+    kept, of_kept = _with_strides(torch.empty_like(x))
     statistics = [
         x.new_empty(0)
         if site is None or site.given is not None
@@ -86,7 +91,8 @@ def batch_lstm(
     tensors, rows = _read(call)
     derived = x.new_empty(1, FEATURES * H) if derive else None
     arrays = (x, h0, c0, W, readable(call.b), *tensors, derived, h, c, kept, *statistics, table)
-    _kernel(call, "lstm_batch_forward")(1, *arrays, T, B, _window_steps(call), *rows)
+    numbers = (T, B, _window_steps(call), *rows, *of_x, *of_kept)
+    _kernel(call, "lstm_batch_forward")(1, *arrays, *numbers)
     references = () if derived is None else derived.split((4 * H, 4 * H, H), 1)
     return LstmStates(h, c, kept, *statistics), references
 
@@ -111,14 +117,17 @@ def batch_lstm_backward(
         contribution: The contribution of the input, which is not read if only the cell is
             normalised.
     """
-    x, h0, c0, W = (readable(v) for v in (contribution, call.h0, call.c0, call.W))
+    h0, c0, W = (readable(v) for v in (call.h0, call.c0, call.W))
+    x, of_x = _with_strides(contribution)
     grad_h, grad_c, *external = (
         readable(v) for v in (gradients.h, gradients.c, *gradients.statistics())
     )
-    h, c, kept, *statistics = (v.contiguous() for v in states)
+    h, c, *statistics = (v.contiguous() for v in (states.h, states.c, *states.statistics()))
+    kept, of_kept = _with_strides(states.kept)
     B, H = call.h0.shape
     table, T = step_table(call.batch_sizes, x, B)
-    dx, da = torch.empty_like(x), torch.empty_like(x)
+    dx, of_dx = _with_strides(torch.empty_like(x))
+    da = x.new_empty(x.shape)
     _expect(da)
     grad_h0, grad_c0 = torch.empty_like(h0), torch.empty_like(c0)
     parameters = x.new_empty(26 * H)
@@ -127,7 +136,9 @@ def batch_lstm_backward(
         *(x, grad_h, grad_c, *external, c, kept, *statistics, c0, W, *tensors),
         *(dx, da, grad_h0, grad_c0, parameters, table),
     )
-    _kernel(call, "lstm_batch_backward")(1, *arrays, T, B, _window_steps(call), *rows)
+    numbers = (T, B, _window_steps(call), *rows, *of_x, *of_kept, *of_dx)
+    is_external = any(gradient is not None for gradient in external)
+    _kernel(call, "lstm_batch_backward", is_external)(1, *arrays, *numbers)
     names = ("cell_beta", "cell_gamma", "input_beta", "input_gamma")
     names += ("recurrent_beta", "recurrent_gamma", "b", "c")
     found = dict(zip(names, parameters.split((H, H, *(4 * H,) * 6)), strict=True))
@@ -152,26 +163,32 @@ def _matrix_gradients(
     """
     input, U, H = call.x, call.U, h.shape[-1]
     N, width = dx.numel() // (4 * H), 4 * H
-    columns = H if U is None else H + U.shape[-1]
-    if call.batch_sizes is not None or N * width * columns > LITTLE:
-        found = projection_gradients(dx, input, U, needed & {"x", "U"})
-        if "W" in needed:
-            # its rows are in the order of da, which one launch for all puts right by itself
-            W = outer_products(da, h, call.h0, call.batch_sizes, False)
-            found["W"] = W.view(H, 4, H).transpose(0, 1).reshape(width, H)
-        return found
-    found = projection_gradients(dx, input, U, needed & {"x"})
+    inputs = 0 if U is None else U.shape[-1]
+    one_launch = N * width * inputs <= LITTLE  # for U
+    found = projection_gradients(dx, input, U, needed & ({"x"} if one_launch else {"x", "U"}))
     products = []
-    if "W" in needed:
+    if "W" in needed and call.batch_sizes is None and N * width * H <= LITTLE:
         found["W"] = own = h.new_empty(width, H)
         products.append(RowProduct(da, h, own, (width, H), (width, H), call.h0, gates=4))
-    if U is not None and "U" in needed:
+    elif "W" in needed:
+        # its rows are in the order of da, which one launch for all puts right by itself
+        W = outer_products(da, h, call.h0, call.batch_sizes, False)
+        found["W"] = W.view(H, 4, H).transpose(0, 1).reshape(width, H)
+    if U is not None and "U" in needed and one_launch:
         found["U"] = own = h.new_empty(U.shape)
-        sizes = (width, input.shape[-1])
-        products.append(RowProduct(dx, readable(input), own, sizes, sizes))
+        widths, sizes = (_with_strides(dx)[1][0], inputs), (width, inputs)
+        products.append(RowProduct(dx, readable(input), own, widths, sizes))
     if products:
         row_products(h.device.index, N, products, None, None, (0, 0), len(call.h0))
     return found
+
+
+def _with_strides(x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """A tensor (..., F) as kernels read it, and how far it is to the next row and feature."""
+    across = not x.is_contiguous() and x.movedim(-1, 0).is_contiguous()
+    if across and not (x.is_neg() or x._is_zerotensor()):
+        return x, (1, x.shape[:-1].numel())
+    return readable(x), (x.shape[-1], 1)
 
 
 def _window_steps(call: LstmCall) -> int:
@@ -201,14 +218,14 @@ def _read(call: LstmCall) -> tuple[list[Tensor | None], list[int]]:
     return tensors, rows
 
 
-def _kernel(call: LstmCall, source: str) -> Kernel:
+def _kernel(call: LstmCall, source: str, is_external: bool = False) -> Kernel:
     (B, H), K, device = call.h0.shape, window_room(_window_steps(call)), call.h0.device.index
     layout = best_batch_layout(H, B, K, chip(device))
     if layout is None:
         raise NotImplementedError(f"expected a size that refusal() accepts, for {source}")
     given = any(site is not None and site.given is not None for site in call.sites())
     norms = (site is not None for site in call.sites())
-    flags = (*norms, given, K > 1, call.batch_sizes is not None)
+    flags = (*norms, given, K > 1, call.batch_sizes is not None, is_external)
     return _compiled(source, layout, K, flags, call.eps, device)
 
 
@@ -225,6 +242,6 @@ def _compiled(
         kernel = Kernel(source, sizes, threads, blocks, memory, together=True, cluster=team)
         if team > 1 and kernel.resident_clusters() * team < blocks:
             # how many clusters run at a time is known only now; without clusters all blocks run
-            alone = replace(layout, backward=share._replace(team=1))
+            alone = replace(layout, backward=share._replace(workers=0, team=1))
             return _compiled(source, alone, K, flags, eps, device)
         return kernel

@@ -1,14 +1,12 @@
 """How an LSTM whose statistics join the rows of the batch is laid out over blocks."""
 
 import functools
-import itertools
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cayley.kernels.cuda.runtime.blocks import Options, option_lines
-from cayley.kernels.cuda.runtime.chip import RESERVED, Chip, registers
+from cayley.kernels.cuda.runtime.chip import RESERVED, Chip
 from cayley.kernels.cuda.runtime.nvrtc import constants
 
 __all__ = ["FEATURES", "BatchLayout", "Share", "best_batch_layout"]
@@ -16,24 +14,15 @@ __all__ = ["FEATURES", "BatchLayout", "Share", "best_batch_layout"]
 LANES, GATES = 32, 4
 FEATURES = 2 * GATES + 1  # normalised features of a unit
 THREADS = 512
+QUARTERS = 4 * LANES  # a warp for each quarter of a multiprocessor
 KEPT = 32  # the most weights that a lane has in registers
-KEPT_APART = 64  # where it has nothing else to do
-SEEN_APART = 48  # the most numbers that it then reads at a time, as in src/lstm_batch.cuh
+KEPT_IN_TEAM = 64  # where it has nothing else to do
 MOST_SUMS = 32  # the most sums of a lane
+MOST_ROWS = 4  # the most rows that a lane multiplies at a time
 MOST_PARTS = 4  # the most warps of a unit, since each reads the sums of all
 MOST_ITEMS = 8  # the most rows of a lane
-OTHERS = 36  # registers of a lane for anything else
-MOST_MEMBERS = 256  # the most other threads beside those of a product that has its own
-MOST_TEAM = 8  # the most blocks that share a product
-MANY_ROWS = 64  # with more, threads of its own pay forward too, and backward the largest team
-
-# cycles, for products with warps of their own
-TRIP = 1000  # to memory, for all that is read at a time
-BYTES = 64  # that a multiprocessor reads in one of them
-WAVES = 4  # to read a vector of each lane from shared memory
-LAST_LEVEL = 100  # for sums over all lanes of a warp
-SENDING = 250  # for products that go to other blocks
-MARGIN = 50  # less makes no difference
+MOST_MEMBERS = 256  # the most threads that have rows, beside those of the products of a team
+MANY_ROWS = 64  # with more, eight blocks share a product, and with less four
 
 
 class Share(NamedTuple):
@@ -42,9 +31,9 @@ class Share(NamedTuple):
     Attributes:
         splits: The number of lanes that share a row; a power of 2.
         rows: The number of rows of the batch that a lane multiplies at a time; a power of 2.
-        workers: The number of threads that do nothing else; 0 if there are none, and all threads
+        workers: In a team, the number of threads that do nothing else; else 0: all threads
             multiply.
-        team: The number of blocks, a cluster, that share the rows of their products.
+        team: The number of blocks, a cluster, that share the rows of their products; 1 if none do.
     """
 
     splits: int
@@ -70,10 +59,10 @@ class BatchLayout:
     Attributes:
         H: The number of units.
         units: The number of units of a block, a power of 2.
-        threads: The number of threads of a block whose product has no threads of its own.
+        threads: The number of threads of a block that is in no team.
         parts: The number of warps of a unit.
         items: The number of rows of a lane in these warps.
-        forward: How threads share the product with the states.
+        forward: How threads share the product with the states, without a team.
         backward: How threads share the product with the gradients of the gates.
     """
 
@@ -120,17 +109,15 @@ class BatchLayout:
         """The number of floats of a product: its weights, and its results for all rows."""
         weights = share.team * factors.outputs * _chunks(share, factors)
         results = factors.outputs * (LANES * self.parts * self.items + 4)
-        results *= 2 if share.workers else 1
-        barriers = 4 if share.team > 1 else 0
-        return weights * share.splits * factors.width + results + barriers
+        results = 2 * results + 4 if share.team > 1 else results  # and barriers
+        return weights * share.splits * factors.width + results
 
     def sizes(self, share: Share, options: Options) -> str:
         """The header ``sizes.cuh`` of one direction."""
         numbers = {name.upper(): getattr(self, name) for name in ("units", "parts", "items")}
         numbers |= {"SPLITS": share.splits, "ROWS": share.rows, "TEAM": share.team}
         numbers |= {"THREADS": self.block(share), "VECTOR": self.of_states.width}
-        apart = ("bool APART", str(share.workers > 0).lower())
-        return constants(H=self.H, **numbers) + option_lines((apart, *options))
+        return constants(H=self.H, **numbers) + option_lines(options)
 
 
 @functools.cache
@@ -148,9 +135,9 @@ def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
         >>> layout.parts, layout.items
         (4, 1)
         >>> layout.forward
-        Share(splits=8, rows=2, workers=512, team=1)
+        Share(splits=8, rows=2, workers=0, team=1)
         >>> layout.backward
-        Share(splits=32, rows=2, workers=256, team=8)
+        Share(splits=32, rows=1, workers=256, team=8)
     """
     for units in (1, 2, 4, 8) if chip.together else ():
         parts = 1
@@ -161,95 +148,56 @@ def best_batch_layout(H: int, B: int, K: int, chip: Chip) -> BatchLayout | None:
         plain = BatchLayout(H, units, THREADS, parts, items, *shares)
         if -(-H // units) > chip.processors or items > MOST_ITEMS:
             continue
-        for layout in (_apart(plain, B, chip), plain):
+        team = _team_share(plain, B, chip)
+        for layout in (plain if team is None else replace(plain, backward=team), plain):
             if layout.memory(K) <= chip.memory - RESERVED:
                 return layout
     return None
 
 
-def _apart(layout: BatchLayout, B: int, chip: Chip) -> BatchLayout:
-    """The layout with products that have warps of their own, where that pays."""
-    if chip.cluster == 1 or layout.members > MOST_MEMBERS:
-        return layout
+def _team_share(layout: BatchLayout, B: int, chip: Chip) -> Share | None:
+    """How teams share the product of the backward pass; None where there are none.
+
+    Of all shares measured on an H200, this is the fastest at every size, or at most 3 % slower:
+
+    - The larger the team, the less each block reads, and the best is the largest whose lanes keep
+      their weights. One of eight needs all lanes of a warp for a row, whose sums take longer, so
+      with few rows one of four is as large as pays.
+    - Then a lane takes one row at a time: while any number is missing, it reads all again.
+    - Where the weights of no team fit into registers, a lane takes many rows at a time, since it
+      reads all weights again for those that follow.
+    """
+    lanes, largest = (LANES, 8) if B > MANY_ROWS else (LANES // 2, 4)
     blocks = -(-layout.H // layout.units)
-    teams = [
-        team
-        for team in (1, 2, 4, MOST_TEAM)
-        if team == 1 or (team <= chip.cluster and -(-blocks // team) <= chip.resident(team))
-    ]
-    # the other threads need registers for their rows, and more of them on the way back
-    few = (256, THREADS - layout.members) if layout.items == 1 else (256,)
-    many = (512, *few) if layout.items == 1 else few
-    of_gates, of_states = layout.of_gates, layout.of_states
-    # half a warp a row, or a team of eight, pays only with weights in registers
-    back = _cheapest(
-        *(layout, of_gates, B),
-        (
-            share
-            for share in _shares(teams, few, (16, 32))
-            if _weights(share, of_gates) or (share.splits == LANES and share.team < MOST_TEAM)
-            if share.team < MOST_TEAM or B > MANY_ROWS
-        ),
-    )
-    layout = replace(layout, backward=back or layout.backward)
-    if B > MANY_ROWS:
-        own = _cheapest(layout, of_states, B, _shares((1,), many, (8, 16, 32)))
-        layout = replace(layout, forward=own or layout.forward)
-    return layout
+    teams = [team for team in (8, 4, 2) if team <= min(largest, chip.cluster)]
+    teams = [team for team in teams if -(-blocks // team) <= chip.resident(team)]
+    if not teams or layout.members > MOST_MEMBERS:
+        return None
+    for team in teams:
+        share = Share(lanes, 1, 0, team)
+        if _weights(share, layout.of_gates) <= KEPT_IN_TEAM:
+            return _with_workers(share, layout, B)
+    team, lanes = min(4, teams[0]), LANES // 2
+    rows = _rows(-(-B // team), lanes, layout.units * team, lanes)
+    return _with_workers(Share(lanes, rows, 0, team), layout, B)
 
 
-def _shares(teams: Iterable[int], workers: Iterable[int], splits: Iterable[int]) -> Iterator[Share]:
-    for team, threads, lanes, rows in itertools.product(teams, workers, splits, (1, 2, 4)):
-        yield Share(lanes, rows, threads, team)
+def _with_workers(share: Share, layout: BatchLayout, B: int) -> Share:
+    """The share with no more threads than it takes to have all rows in as few turns."""
+    most, own = _most_workers(layout), -(-B // share.team)
+    turns = -(-own // (most // share.splits * share.rows))
+    threads = -(-own // (turns * share.rows)) * share.splits
+    return share._replace(workers=min(most, -(-threads // QUARTERS) * QUARTERS))
 
 
-def _cheapest(
-    layout: BatchLayout, factors: Factors, B: int, shares: Iterable[Share]
-) -> Share | None:
-    """The first share of about the least cost; None if registers suffice for none."""
-    possible = (share for share in shares if _has_room(layout, share, factors))
-    return min(possible, key=lambda share: round(_cost(share, factors, B) / MARGIN), default=None)
-
-
-def _has_room(layout: BatchLayout, share: Share, factors: Factors) -> bool:
-    """Whether the registers of a lane hold its sums, what it reads, and weights that it keeps."""
-    seen = share.rows * factors.width * min(_chunks(share, factors), _ahead(share, factors))
-    sums = share.rows * factors.outputs * share.team
-    own = seen + sums + _weights(share, factors) + OTHERS
-    return sums <= MOST_SUMS and own <= registers(layout.block(share))
+def _most_workers(layout: BatchLayout) -> int:
+    """Those beside which the members of a block have registers for their rows."""
+    return THREADS - layout.members if layout.items == 1 else THREADS // 2
 
 
 def _weights(share: Share, factors: Factors) -> int:
-    """The number of weights that a lane keeps in registers; 0 if they are in shared memory."""
-    chunks = _chunks(share, factors)
-    weights = chunks * factors.outputs * share.team * factors.width
-    return weights if chunks <= _ahead(share, factors) and weights <= KEPT_APART else 0
-
-
-def _ahead(share: Share, factors: Factors) -> int:
-    """The most vectors of each row that a lane reads at a time."""
-    return max(1, SEEN_APART // (share.rows * factors.width))
-
-
-def _cost(share: Share, factors: Factors, B: int) -> float:
-    """About how many cycles a product of B rows takes, apart from its multiplications.
-
-    These are the same for all shares. What a lane reads at a time costs a trip.
-    """
-    lanes, rows, workers, team = share
-    warps, outputs, chunks = workers // LANES, factors.outputs * team, _chunks(share, factors)
-    own = -(-B // team)
-    turns = -(-own // (workers // lanes * rows))
-    trips = turns * -(-chunks // _ahead(share, factors))
-    kept = _weights(share, factors) > 0
-    return (
-        own * factors.inputs * 4 / BYTES
-        + TRIP * trips
-        + (0 if kept else WAVES * warps * turns * chunks * outputs)
-        + warps * turns * rows * outputs
-        + (LAST_LEVEL if lanes == LANES else 0)
-        + (SENDING if team > 1 else 0)
-    )
+    """The number of weights of a lane."""
+    return _chunks(share, factors) * factors.outputs * share.team * factors.width
 
 
 def _chunks(share: Share, factors: Factors) -> int:
@@ -258,7 +206,11 @@ def _chunks(share: Share, factors: Factors) -> int:
 
 
 def _forward_share(H: int, B: int, units: int) -> Share:
-    """The fewest lanes per row whose registers hold the weights, since sums over lanes are slow."""
+    """The fewest lanes per row whose registers hold the weights, since sums over lanes are slow.
+
+    There are no teams: a state is one number where gradients of gates are four, and at 60 units
+    and 50 or 128 rows every way to have threads for products alone took at least a fifth more time.
+    """
     outputs, vector, splits = GATES * units, math.gcd(H, 4), 8
     while splits < LANES and -(-H // (splits * vector)) * vector * outputs > KEPT:
         splits *= 2
@@ -266,8 +218,8 @@ def _forward_share(H: int, B: int, units: int) -> Share:
 
 
 def _rows(B: int, splits: int, outputs: int, threads: int) -> int:
-    """The rows of a lane at a time: enough for the whole batch at once, but at most four."""
+    """The rows of a lane at a time: enough for all of B at once, if they are not too many."""
     rows = 1
-    while rows < 4 and threads // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
+    while rows < MOST_ROWS and threads // splits * rows < B and 2 * rows * outputs <= MOST_SUMS:
         rows *= 2
     return rows

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
+from cayley.kernels.cuda.lstm.batch import joins_rows
 from cayley.kernels.cuda.lstm.pairs import pair_lstm
 from cayley.kernels.cuda.lstm.recurrence import NO_SITES, contributed_lstm, lstm_backward
 from cayley.kernels.cuda.lstm.recurrence import refusal as recurrence_refusal
-from cayley.kernels.cuda.runtime.projection import project_on_cuda
+from cayley.kernels.cuda.runtime.projection import project_by_features, project_on_cuda
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Operator, recorded_gradients
 from cayley.kernels.projection import project, projection_gradients
@@ -127,7 +128,8 @@ class _Node(torch.autograd.Function):
         c, normalises = _Inputs(*inputs).c, call.sites() != NO_SITES
         states, contribution, references = pair_lstm(call, c), call.x, ()
         if states is None:
-            contribution = project_on_cuda(call.x, call.U, c)
+            project_all = project_by_features if joins_rows(call) else project_on_cuda
+            contribution = project_all(call.x, call.U, c)
             states, references = contributed_lstm(call, contribution, derive=normalises)
         h, cells, found.kept, *found.statistics = states
         if normalises:
@@ -177,7 +179,7 @@ def _by_operator(
     The operator cannot have both U and normalisations, so it returns the gradient with respect to
     the contribution of the input.
     """
-    call = call._replace(x=contribution, U=None)
+    call = call._replace(x=contribution.contiguous(), U=None)
     names = {"x", *needed} - {"U", "c"}
     found = run.operator.traced_backward(gradients, states, call, names, run.backend)
     delta = found["x"]

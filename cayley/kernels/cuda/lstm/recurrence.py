@@ -71,7 +71,8 @@ def lstm(call: LstmCall, out: LstmStates | None = None) -> LstmStates:
     """The states, cells and statistics of a call, in ``out`` if it is given."""
     if (states := pair_lstm(call, out=out)) is not None:
         return states
-    contribution = project_on_cuda(call.x, call.U, None)
+    # what an operator returns has the strides that tracers expect
+    contribution = project_on_cuda(call.x, call.U, None).contiguous()
     if out is not None:
         plain = call.sites() == NO_SITES
         states, _ = contributed_lstm(call, contribution, out=out if plain else None)
@@ -169,7 +170,7 @@ def lstm_backward(
     """
     if contribution is None:
         # with U, it is not read, and has the same shape as what is kept
-        contribution = call.x if call.U is None else states.kept
+        contribution = call.x.contiguous() if call.U is None else states.kept
     if batch.joins_rows(call):
         return batch.batch_lstm_backward(gradients, states, call, needed, contribution)
     K = _window_steps(call)

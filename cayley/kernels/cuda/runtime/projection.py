@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 from cayley.kernels.memory import readable
 
-__all__ = ["project_on_cuda"]
+__all__ = ["project_by_features", "project_on_cuda"]
 
 FEW_INPUTS = 16  # up to which our launch takes less time than the library's choice of a kernel
 THREADS, ROWS = 256, 16
@@ -32,12 +32,32 @@ def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     N = x.numel() // inputs
     if N > 0:
         arguments = (readable(x), readable(U), readable(c))
-        _kernel(x.device.index, inputs)(-(-N // ROWS), *arguments, result, N, F)
+        _kernel("project", x.device.index, inputs)(-(-N // ROWS), *arguments, result, N, F)
     return result
 
 
+def project_by_features(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
+    """The same, with the rows of a feature side by side in memory; x without U."""
+    if U is None:
+        return x
+    F, inputs = U.shape
+    rows = x.flatten(0, -2)
+    N = len(rows)
+    if not 0 < inputs <= FEW_INPUTS:
+        result = U @ rows.mT
+        if c is not None:
+            result += c[:, None]
+    else:
+        result = x.new_empty(F, N)
+        if N > 0:
+            arguments = (readable(x), readable(U), readable(c))
+            kernel = _kernel("project_features", x.device.index, inputs)
+            kernel(-(-N // THREADS), *arguments, result, N, F)
+    return result.mT.view(*x.shape[:-1], F)
+
+
 @functools.cache
-def _kernel(device: int, inputs: int) -> Kernel:
+def _kernel(source: str, device: int, inputs: int) -> Kernel:
     sizes = constants(INPUTS=inputs, THREADS=THREADS, ROWS=ROWS)
     with on(device):
-        return Kernel("project", sizes, THREADS, 1, 0)
+        return Kernel(source, sizes, THREADS, 1, 0)

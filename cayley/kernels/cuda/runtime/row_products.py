@@ -29,7 +29,8 @@ class RowProduct(NamedTuple):
         a: An array of rows.
         b: Another one.
         sum: Where the sum is written, (F, G).
-        widths: The number of elements from one row to the next, for a and b.
+        widths: The number of elements from one row to the next, for a and b; 1 for an a whose
+            columns lie one after another, with all rows.
         shape: F and G, the number of elements of a row that count, for a and b.
         first: Rows to put before b; as many of its last rows are left out.
         gates: The number of gates of a unit, if they are side by side in a; in the sum, all units
@@ -68,9 +69,10 @@ def row_products(
     arguments: list[Array | None] = []
     squares = 0
     for a, b, sum, widths, (F, G), first, gates in products:
-        arguments += [a, b, first, sum, *widths, F, G, gates]
+        arguments += [a, b, first, sum, widths[0], rows if widths[0] == 1 else 1, widths[1]]
+        arguments += [F, G, gates]
         squares += -(-F // SIDE) * -(-G // SIDE)
-    arguments += [None, None, None, None, 0, 0, 0, 0, 1] * (MOST - len(products))
+    arguments += [None, None, None, None, 0, 1, 0, 0, 0, 1] * (MOST - len(products))
     clusters = squares + -(-shape[1] // SIDE)
     _kernel(device)(clusters, *arguments, summed, total, *shape, rows, B)
 

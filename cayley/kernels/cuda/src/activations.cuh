@@ -8,7 +8,7 @@ enum Activation { IDENTITY, RELU, LEAKY_RELU, TANH, MODRELU, MODRELU_STACKED };
 constexpr float EPSILON = 1e-5f;
 constexpr float NEGATIVE_SLOPE = 0.01f;
 
-__device__ inline float sigmoid(float z) { return __fdividef(1.0f, 1.0f + expf(-z)); }
+__device__ inline float sigmoid(float z) { return machine::inverse(1.0f + expf(-z)); }
 
 // φ of one number. Comparisons are such that a NaN stays one.
 template <Activation PHI>

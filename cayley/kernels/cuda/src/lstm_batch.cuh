@@ -6,15 +6,16 @@
 //
 // A step has two parts. In the first, SPLITS lanes share the product of a row with the weights of
 // the block, and groups of so many lanes take ROWS rows each at a time. In the second, PARTS warps
-// share a unit, and every lane has ITEMS rows of it. With APART, each part has warps of its own:
-// those of the second store what they have found and read what they will need while those of the
-// first already wait for the other blocks. On the way back, TEAM blocks, a cluster, also share the
-// products of all their units: each has some of the rows, so that it reads no others.
+// share a unit, and every lane has ITEMS rows of it. A TEAM of blocks, a cluster, shares the products
+// of all its units: each block has some of the rows, so that it reads no others. There, each part has
+// warps of its own: those of the second store what they have found and read what they will need
+// while those of the first already wait for the other blocks.
 //
 // sizes.cuh, which batch_layout.py writes for each of the two directions, defines these; H, the
 // number of all units, and VECTOR, the states that a lane reads at a time; NORM_X, NORM_H and
 // NORM_C, which of the normalisations there are; GIVEN, whether their statistics are given;
-// WINDOWED, whether they are those of K > 1 steps; EPS; and PACKED, which steps.cuh explains.
+// WINDOWED, whether they are those of K > 1 steps; EXTERNAL, whether they have gradients of their
+// own; EPS; and PACKED, which steps.cuh explains.
 #pragma once
 
 #include "lstm_gates.cuh"
@@ -27,26 +28,27 @@ constexpr int GATES = 4;
 constexpr int FEATURES = 2 * GATES + 1;  // of a unit: those of N_x, N_h and N_c
 enum First { OF_X = 0, OF_H = GATES, OF_C = 2 * GATES };
 
+constexpr bool IN_TEAM = TEAM > 1;
 constexpr int WARPS = THREADS / 32;
 constexpr int STRIDE = 32 * PARTS * ITEMS + 4;  // from a product to the next one of a row
 constexpr int MEMBERS = 32 * UNITS * PARTS;     // threads of the second part
-constexpr int WORKERS = APART ? THREADS - MEMBERS : THREADS;  // those of the first, which are last
+constexpr int WORKERS = IN_TEAM ? THREADS - MEMBERS : THREADS;  // those of the first, which are last
 
-static_assert(THREADS % 32 == 0 && MEMBERS <= THREADS && WORKERS > 0 && (APART || TEAM == 1));
+static_assert(THREADS % 32 == 0 && MEMBERS <= THREADS && WORKERS > 0);
 
 // Barriers of some of the threads, by their numbers.
-enum Barrier { OF_MEMBERS = 1, OF_RESULTS, OF_PRODUCTS };
+enum Barrier { OF_MEMBERS = 1, OF_RESULTS };
 
 // Whether a block has units: in a team, the last may have none. Its workers multiply their rows like
 // those of all others. But nobody sends it products: since nobody waits for results of it, those of
 // a step could come before it has taken the ones before.
-__device__ inline bool has_units(int block) { return TEAM == 1 || block * UNITS < H; }
+__device__ inline bool has_units(int block) { return !IN_TEAM || block * UNITS < H; }
 
 __device__ inline bool is_worker() { return threadIdx.x >= THREADS - WORKERS; }
 
 // All threads that take part in the second part.
 __device__ inline void sync_members() {
-  if constexpr (APART)
+  if constexpr (IN_TEAM)
     machine::sync<OF_MEMBERS, MEMBERS>();
   else
     __syncthreads();
@@ -59,8 +61,10 @@ struct Member {
   bool here;       // there is such a unit: all lanes of a warp agree
 
   __device__ Member() {
-    lane = threadIdx.x % 32;
-    warp = threadIdx.x / 32;
+    // kept, since a step would wait for the number of its thread again and again
+    const int thread = machine::kept(threadIdx.x);
+    lane = thread % 32;
+    warp = thread / 32;
     part = warp % PARTS;
     slot = warp / PARTS;
     unit = blockIdx.x * UNITS + slot;
@@ -69,13 +73,31 @@ struct Member {
 
   __device__ int row(int item) const { return (item * PARTS + part) * 32 + lane; }
   __device__ bool has(int item, int rows) const { return here && row(item) < rows; }
+  // A lane with one row also computes one that is not there, which nothing else comes from, rather
+  // than branch before the other blocks get what they wait for. Several would take registers.
+  __device__ bool computes(int item, int rows) const {
+    return ITEMS == 1 ? here : has(item, rows);
+  }
+};
+
+// Four numbers of a unit at every row of all steps: those of the gates, in an array (rows, GATES H),
+// or in one (GATES H, rows), where a warp reads and writes numbers that lie side by side.
+template <class Number>
+struct Rows {
+  Number* array;
+  int row, feature;  // how far it is to the next one
+
+  // For an item of a step, which begins with row `start`.
+  __device__ Number& at(const Member& member, long long start, int item, int i) const {
+    return array[(start + member.row(item)) * row + (i * H + member.unit) * (long long)feature];
+  }
 };
 
 // Members tell the workers of their block that its results of a step are on their way: those of the
 // other blocks are about to come, and looking for them before would only be in the way. Warps without
 // rows do so too, as the barrier counts all threads.
 __device__ inline void tell_workers() {
-  if constexpr (APART) machine::signal<OF_RESULTS, THREADS>();
+  if constexpr (IN_TEAM) machine::signal<OF_RESULTS, THREADS>();
 }
 
 __device__ inline void wait_for_members() { machine::sync<OF_RESULTS, THREADS>(); }
@@ -97,26 +119,32 @@ __device__ inline float inverse_of(int count) {
   return fmaf(near, fmaf(-n, near, 1.0f), near);
 }
 
+// 1/√(variance + EPS).
+__device__ inline float scale_of(float variance) {
+  if constexpr (EPS > 1e-30f) return machine::inverse_root(variance + EPS);
+  return rsqrtf(variance + EPS);
+}
+
 // Adds up the first LEFT values over LANES neighbouring lanes. At every level a lane hands half of
 // them over, until it has one, whose sum then is with several lanes. Returns the first that a lane
 // ends with; the upper bits of its number tell.
 template <int LANES, int LEFT, int COUNT>
-__device__ inline int scatter_sums(float (&values)[COUNT]) {
+__device__ inline int scatter_sums(int lane, float (&values)[COUNT]) {
   if constexpr (LANES == 1) {
     return 0;
   } else if constexpr (LEFT == 1) {
     values[0] += __shfl_xor_sync(~0u, values[0], LANES / 2);
-    return scatter_sums<LANES / 2, 1>(values);
+    return scatter_sums<LANES / 2, 1>(lane, values);
   } else {
     constexpr int HALF = LEFT / 2;
-    const bool upper = threadIdx.x & LANES / 2;
+    const bool upper = lane & LANES / 2;
 #pragma unroll
     for (int i = 0; i < HALF; ++i) {
       const float kept = upper ? values[i + HALF] : values[i];
       const float sent = upper ? values[i] : values[i + HALF];
       values[i] = kept + __shfl_xor_sync(~0u, sent, LANES / 2);
     }
-    return (upper ? HALF : 0) + scatter_sums<LANES / 2, HALF>(values);
+    return (upper ? HALF : 0) + scatter_sums<LANES / 2, HALF>(lane, values);
   }
 }
 
@@ -133,7 +161,7 @@ struct Product {
   static constexpr int VALUES = SUMS > LANES ? SUMS / LANES : 1;  // that a lane ends with
   static constexpr int REPLICAS = SUMS < LANES ? LANES / SUMS : 1;
   // chunks that are on their way at a time
-  static constexpr int SEEN = APART ? 48 : 32;  // the most numbers of these
+  static constexpr int SEEN = IN_TEAM ? 48 : 32;  // the most numbers of these
   static constexpr int ROOM = SEEN / (TURN * WIDTH) < 1 ? 1 : SEEN / (TURN * WIDTH);
   static constexpr int AHEAD = ROOM < CHUNKS ? ROOM : CHUNKS;
   static constexpr bool KEPT = AHEAD == CHUNKS && CHUNKS * OUTPUTS * WIDTH <= REGISTERS;
@@ -164,19 +192,18 @@ struct Product {
 
   // Of the rows of an array (·, INPUTS) from one to another, each to be taken by
   // deliver(output, row, product); what is missing is waited for, if any can be.
-  template <class Deliver>
-  __device__ void multiply(const float* array, int begin, int rows, bool waits,
-                           Deliver deliver) const {
+  template <bool WAITS, class Deliver>
+  __device__ void multiply(const float* array, int begin, int rows, Deliver deliver) const {
     const int split = threadIdx.x % LANES, group = (threadIdx.x - (THREADS - WORKERS)) / LANES;
 #pragma unroll 1
     for (int base = begin + group; base - group < rows; base += GROUPS * TURN) {
       float sums[SUMS] = {};
+      const float* const own_row = array + ((long long)base * INPUTS + split * WIDTH);
 #pragma unroll 1
       for (int first = 0; first < CHUNKS; first += AHEAD) {
         Vector seen[AHEAD][TURN] = {};
         const auto place = [&](int i, int r) {
-          return array + (long long)(base + r * GROUPS) * INPUTS +
-                 ((first + i) * LANES + split) * WIDTH;
+          return own_row + (r * GROUPS * INPUTS + (first + i) * LANES * WIDTH);
         };
         const auto wanted = [&](int i, int r) {
           return base + r * GROUPS < rows && ((first + i) * LANES + split) * WIDTH < INPUTS;
@@ -186,14 +213,14 @@ struct Product {
 #pragma unroll
           for (int r = 0; r < TURN; ++r)
             if (wanted(i, r)) {
-              if (waits)
+              if constexpr (WAITS)
                 machine::look(place(i, r), seen[i][r].at);
               else
                 // which may begin anywhere
 #pragma unroll
                 for (int e = 0; e < WIDTH; ++e) seen[i][r].at[e] = place(i, r)[e];
             }
-        bool missing = waits;
+        bool missing = WAITS;
         while (missing) {
           missing = false;
 #pragma unroll
@@ -204,10 +231,8 @@ struct Product {
 #pragma unroll
               for (int e = 0; e < WIDTH; ++e)
                 any = any || machine::is_missing(seen[i][r].at[e]);
-              if (any) {
-                machine::look(place(i, r), seen[i][r].at);
-                missing = true;
-              }
+              if (any) machine::look(place(i, r), seen[i][r].at);
+              missing = missing || any;
             }
         }
 #pragma unroll
@@ -226,7 +251,7 @@ struct Product {
                       fmaf(weight.at[e], seen[i][r].at[e], sums[r * OUTPUTS + o]);
             }
       }
-      const int own = scatter_sums<LANES, SUMS>(sums);
+      const int own = scatter_sums<LANES, SUMS>(split, sums);
       if (split % REPLICAS == 0)
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
@@ -237,12 +262,12 @@ struct Product {
   }
 };
 
-// The products of a step, (OUTPUTS, STRIDE), between its two parts. With APART there are two places
-// for them, in turns: who writes the next but one has seen the results of this one. In a team each
-// place has a barrier, at which the bytes of all products arrive.
-template <int OUTPUTS, int SENDERS>
+// The products of a step, (OUTPUTS, STRIDE), between its two parts. A team has two places for them,
+// in turns: who writes the next but one has seen the results of this one. Each place has a barrier,
+// at which the bytes of all products arrive.
+template <int OUTPUTS>
 struct Products {
-  static constexpr int FLOATS = (APART ? 2 : 1) * OUTPUTS * STRIDE + (SENDERS > 1 ? 4 : 0);
+  static constexpr int FLOATS = IN_TEAM ? 2 * OUTPUTS * STRIDE + 4 : OUTPUTS * STRIDE;
 
   float* memory;
   const float* current;  // those that a member reads
@@ -252,8 +277,15 @@ struct Products {
 
   // By all threads, before a barrier of the block.
   __device__ void init() const {
-    if constexpr (SENDERS > 1) {
-      if (threadIdx.x < 2) machine::init_barrier(barrier(threadIdx.x), 1);
+    if constexpr (IN_TEAM) {
+      // racecheck takes the place of a barrier from all threads that come by, so that it has to be
+      // the same for one warp, and the others branch
+      if (threadIdx.x < 32) {
+        const unsigned first = barrier(0);
+        if (threadIdx.x == 0)
+          for (int i = 0; i < 2; ++i) machine::init_barrier(first + 8 * i, 1);
+        __syncwarp();
+      }
       machine::publish_barriers();
       machine::cluster_barrier();
     }
@@ -262,15 +294,15 @@ struct Products {
   __device__ float at(int output, int row) const { return current[output * STRIDE + row]; }
 
   // By workers: from the rows of a step to its products.
-  template <class Product>
-  __device__ void compute(const Product& product, const float* array, int rows, bool waits) {
-    if constexpr (SENDERS > 1) {
-      const int member = blockIdx.x % SENDERS, team = blockIdx.x - member;
+  template <bool WAITS, class Product>
+  __device__ void compute(const Product& product, const float* array, int rows) {
+    if constexpr (IN_TEAM) {
+      const int member = blockIdx.x % TEAM, team = blockIdx.x - member;
       const unsigned first = machine::rank_in_cluster() - member;
       const unsigned to = machine::address(place()), told = barrier(step % 2);
-      const int share = (rows + SENDERS - 1) / SENDERS, begin = member * share;
+      const int share = (rows + TEAM - 1) / TEAM, begin = member * share;
       const int end = begin + share < rows ? begin + share : rows;
-      product.multiply(array, begin, end, waits, [&](int output, int row, float value) {
+      product.template multiply<WAITS>(array, begin, end, [&](int output, int row, float value) {
         if (!has_units(team + output / OUTPUTS)) return;
         const unsigned rank = first + output / OUTPUTS;
         machine::send(
@@ -279,36 +311,25 @@ struct Products {
       });
       ++step;
     } else {
-      float* const products = place();
-      product.multiply(array, 0, rows, waits, [&](int output, int row, float value) {
-        products[output * STRIDE + row] = value;
+      product.template multiply<WAITS>(array, 0, rows, [&](int output, int row, float value) {
+        memory[output * STRIDE + row] = value;
       });
-      if constexpr (APART) {
-        // nothing is lost by waiting: the next ones are those of what members make of these
-        machine::sync<OF_PRODUCTS, THREADS>();
-        ++step;
-      } else {
-        __syncthreads();
-      }
+      __syncthreads();
     }
   }
 
   // By members: the next ones, of so many rows.
   __device__ void take(int rows) {
-    if constexpr (APART) {
-      if constexpr (SENDERS > 1) {
-        machine::arrive_if(threadIdx.x == 0, barrier(step % 2), 4 * OUTPUTS * rows);
-        machine::wait(barrier(step % 2), step / 2 % 2);
-      } else {
-        machine::sync<OF_PRODUCTS, THREADS>();
-      }
+    if constexpr (IN_TEAM) {
+      machine::arrive_if(threadIdx.x == 0, barrier(step % 2), 4 * OUTPUTS * rows);
+      machine::wait(barrier(step % 2), step / 2 % 2);
       current = place();
       ++step;
     }
   }
 
  private:
-  __device__ float* place() const { return memory + (APART ? step % 2 * OUTPUTS * STRIDE : 0); }
+  __device__ float* place() const { return memory + step % 2 * OUTPUTS * STRIDE; }
   __device__ unsigned barrier(int number) const {
     return machine::address(memory + 2 * OUTPUTS * STRIDE + 2 * number);
   }
@@ -343,12 +364,12 @@ struct RowSums {
     }
   }
 
-  // Returns that of the values which belongs to a lane: 32 / COUNT lanes have the same.
+  // Leaves the sums of all rows in the place of the values.
   template <int COUNT>
-  __device__ float sum(const Member& member, float (&values)[COUNT]) {
+  __device__ void sum(const Member& member, float (&values)[COUNT]) {
     constexpr int EACH = 32 / COUNT;
-    if (member.here) scatter_sums<32, COUNT>(values);
-    float own = values[0];
+    if (member.here) scatter_sums<32, COUNT>(member.lane, values);
+    const float own = values[0];
     if constexpr (PARTS == 1) {
       if (member.here)
 #pragma unroll
@@ -358,79 +379,76 @@ struct RowSums {
         now()[member.warp * WIDTH + member.lane / EACH] = own;
       sync_members();
       if (member.here) {
-        own = 0;
+        read(member, 0, values);
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) values[i] = 0;
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
+        for (int part = 1; part < PARTS; ++part) {
           float other[COUNT];
           read(member, part, other);
-          own += now()[(member.slot * PARTS + part) * WIDTH + member.lane / EACH];
 #pragma unroll
           for (int i = 0; i < COUNT; ++i) values[i] += other[i];
         }
       }
       turn ^= 1;
     }
-    return own;
   }
 
-  // Mean and variance of each of VALUES features, of the first rows, from sums of the values less a
-  // shift that all threads of the unit know, one of the values: a large mean does not hide a small
-  // variance.
+  // Mean and variance of each of VALUES features, of the first rows. The values are those less one
+  // of them, so that a large mean does not hide a small variance.
   template <int VALUES>
-  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES],
-                          const float (&shift)[VALUES], int rows, float (&m)[VALUES],
-                          float (&v)[VALUES]) {
-    float total[2 * VALUES] = {};
+  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
+                          float (&m)[VALUES], float (&v)[VALUES]) {
+    float total[2 * VALUES];
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows))
+    for (int i = 0; i < VALUES; ++i) {
+      total[i] = member.has(0, rows) ? a[0][i] : 0.0f;
+      total[VALUES + i] = total[i] * total[i];
 #pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-          const float d = a[item][i] - shift[i];
-          total[i] += d;
-          total[VALUES + i] = fmaf(d, d, total[VALUES + i]);
-        }
+      for (int item = 1; item < ITEMS; ++item) {
+        const float d = member.has(item, rows) ? a[item][i] : 0.0f;
+        total[i] += d;
+        total[VALUES + i] = fmaf(d, d, total[VALUES + i]);
+      }
+    }
     sum(member, total);
     const float share = __fdividef(1, rows);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
-      const float offset = share * total[i];
-      m[i] = shift[i] + offset;
-      v[i] = fmaf(share, total[VALUES + i], -offset * offset);
+      m[i] = share * total[i];
+      v[i] = fmaf(share, total[VALUES + i], -m[i] * m[i]);
     }
   }
 
-  // The same, where each warp only knows its own values.
+  // The same of any values, of which each warp only knows its own.
   template <int VALUES>
-  __device__ void moments(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
-                          float (&m)[VALUES], float (&v)[VALUES]) {
-    // by a shift to one of those
+  __device__ void moments_of_any(const Member& member, const float (&a)[ITEMS][VALUES], int rows,
+                                 float (&m)[VALUES], float (&v)[VALUES]) {
+    // by a shift to the first of those
     constexpr int COUNT = 2 * VALUES, EACH = 32 / COUNT;
-    float shift[VALUES], sums[COUNT] = {};
+    float shift[VALUES], sums[COUNT];
     if (member.here) {
 #pragma unroll
       for (int i = 0; i < VALUES; ++i) {
-        shift[i] = __shfl_sync(~0u, a[0][i], 0);
+        const float own = member.has(0, rows) ? a[0][i] : 0.0f;
+        shift[i] = __shfl_sync(~0u, own, 0);
+        sums[i] = member.has(0, rows) ? own - shift[i] : 0.0f;
+        sums[VALUES + i] = sums[i] * sums[i];
 #pragma unroll
-        for (int item = 0; item < ITEMS; ++item) {
+        for (int item = 1; item < ITEMS; ++item) {
           const float d = member.has(item, rows) ? a[item][i] - shift[i] : 0.0f;
           sums[i] += d;
           sums[VALUES + i] = fmaf(d, d, sums[VALUES + i]);
         }
       }
-      scatter_sums<32, COUNT>(sums);
+      scatter_sums<32, COUNT>(member.lane, sums);
     }
-    const float share = __fdividef(1, rows);
+    float first[VALUES], second[VALUES];
     if constexpr (PARTS == 1) {
       const float own = sums[0];
       if (member.here)
 #pragma unroll
         for (int i = 0; i < VALUES; ++i) {
-          const float offset = share * __shfl_sync(~0u, own, i * EACH);
-          m[i] = shift[i] + offset;
-          v[i] = fmaf(share, __shfl_sync(~0u, own, (VALUES + i) * EACH), -offset * offset);
+          first[i] = __shfl_sync(~0u, own, i * EACH);
+          second[i] = __shfl_sync(~0u, own, (VALUES + i) * EACH);
         }
     } else {
       float* const mine = now() + member.warp * WIDTH;
@@ -441,36 +459,48 @@ struct RowSums {
           for (int i = 0; i < VALUES; ++i) mine[COUNT + i] = shift[i];
       }
       sync_members();
-      if (member.here) {
-        float base[VALUES], first[VALUES] = {}, second[VALUES] = {};
+      if (member.here)
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-          const int count = rows_of_part(part, rows);
-          if (count > 0) {
-            float other[COUNT + VALUES];
-            read(member, part, other);
-            const float n = count, inverse = __fdividef(1, n);
+          float other[COUNT + VALUES];
+          read(member, part, other);
+          const float n = rows_of_part(part, rows);
 #pragma unroll
-            for (int i = 0; i < VALUES; ++i) {
-              const float offset = inverse * other[i], mean = other[COUNT + i] + offset;
-              if (part == 0) base[i] = mean;
-              const float d = mean - base[i];
-              first[i] = fmaf(n, d, first[i]);
-              second[i] += fmaf(-offset, other[i], other[VALUES + i]) + n * d * d;
+          for (int i = 0; i < VALUES; ++i) {
+            if (part == 0) {
+              first[i] = other[i];
+              second[i] = other[VALUES + i];
+              shift[i] = other[COUNT + i];
+            } else {
+              // from the shift of this part to that of the first
+              const float by = other[COUNT + i] - shift[i], moved = fmaf(n, by, other[i]);
+              first[i] += moved;
+              second[i] += fmaf(by, other[i] + moved, other[VALUES + i]);
             }
           }
         }
-#pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-          const float offset = share * first[i];
-          m[i] = base[i] + offset;
-          v[i] = fmaf(share, second[i], -offset * offset);
-        }
-      }
       turn ^= 1;
+    }
+    if (!member.here) return;
+    const float share = __fdividef(1, rows);
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      const float offset = share * first[i];
+      m[i] = shift[i] + offset;
+      v[i] = fmaf(share, second[i], -offset * offset);
     }
   }
 };
+
+// That of COUNT values which belongs to a lane: 32 / COUNT lanes have the same.
+template <int COUNT>
+__device__ inline float own_of(const Member& member, const float (&values)[COUNT]) {
+  float own = values[0];
+#pragma unroll
+  for (int i = 1; i < COUNT; ++i)
+    if (member.lane / (32 / COUNT) == i) own = values[i];
+  return own;
+}
 
 // What a normalisation got; null what it did not. Given are a mean and a variance of every step and
 // feature, for each of so many rows.
@@ -514,7 +544,7 @@ struct Parameters {
   __device__ void read(int i, int t, int T, int row, float& mean, float& scale) const {
     const long long place = ((long long)t * rows + (rows > 1 ? row : 0)) * WIDTH + at(i);
     mean = given[place];
-    scale = rsqrtf(given[(long long)T * rows * WIDTH + place] + EPS);
+    scale = scale_of(given[(long long)T * rows * WIDTH + place]);
   }
 };
 

@@ -3,7 +3,7 @@
 // side, so that they travel together.
 #include "lstm_batch.cuh"
 
-using Back = Product<GATES * H, TEAM * UNITS, 4, APART ? 64 : 16>;
+using Back = Product<GATES * H, TEAM * UNITS, 4, IN_TEAM ? 64 : 16>;
 
 // The statistics of the unit that a step reads: m, mean and scale of every feature.
 constexpr int STATISTICS = 3 * FEATURES;
@@ -20,9 +20,11 @@ struct NormBack : Parameters<FIRST, VALUES> {
   const float* external;  // (4, T, WIDTH)
   float m[VALUES], mean[VALUES], scale[VALUES];
   float p[VALUES], q[VALUES];  // each divided by that number
-  // what pull() needs: the mean of d, so that nothing is left where a row is alone, and what comes
-  // beside it, slope z + rest
-  float middle[VALUES], slope[VALUES], rest[VALUES];
+  // what pull() needs: the factor of d, the mean of d, so that nothing is left where a row is alone,
+  // and what comes beside it, slope z + rest
+  float factor[VALUES], middle[VALUES], slope[VALUES], rest[VALUES];
+  float total[2 * VALUES];  // the sums over the rows of d and d z
+  float dm[VALUES];         // the gradient of the mean of a step, divided by the number of rows
 
   float parameters = 0;  // the gradient of β, or of γ, that a lane has
   float common = 0;      // that of what is added to all values, of every 8th lane
@@ -37,6 +39,7 @@ struct NormBack : Parameters<FIRST, VALUES> {
       m[i] = WINDOWED ? __shfl_sync(~0u, statistic, 3 * (FIRST + i)) : 0.0f;
       mean[i] = __shfl_sync(~0u, statistic, 3 * (FIRST + i) + 1);
       scale[i] = __shfl_sync(~0u, statistic, 3 * (FIRST + i) + 2);
+      factor[i] = Base::gamma(i) * scale[i];
     }
   }
 
@@ -52,53 +55,68 @@ struct NormBack : Parameters<FIRST, VALUES> {
   __device__ void finish(RowSums& sums, const Window& window, const Member& member,
                          const float (&d)[ITEMS][VALUES], const float (&z)[ITEMS][VALUES],
                          int rows, float share, int t, int T) {
-    float total[2 * VALUES] = {};
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows))
-#pragma unroll
-        for (int i = 0; i < VALUES; ++i) {
-          total[i] += d[item][i];
-          total[VALUES + i] = fmaf(d[item][i], z[item][i], total[VALUES + i]);
-        }
-    parameters += sums.sum(member, total);
-    if (GIVEN || !member.here) return;
-    const float part = inverse_of(rows);
 #pragma unroll
     for (int i = 0; i < VALUES; ++i) {
-      const float factor = Base::gamma(i) * scale[i], S2 = factor * total[VALUES + i];
-      middle[i] = (WINDOWED ? share : part) * total[i];
-      float dm = 0, dv = -0.5f * part * scale[i] * S2, offset = 0;
+      total[i] = member.has(0, rows) ? d[0][i] : 0.0f;
+      total[VALUES + i] = total[i] * z[0][i];
+#pragma unroll
+      for (int item = 1; item < ITEMS; ++item) {
+        const float own = member.has(item, rows) ? d[item][i] : 0.0f;
+        total[i] += own;
+        total[VALUES + i] = fmaf(own, z[item][i], total[VALUES + i]);
+      }
+    }
+    sums.sum(member, total);
+    if (GIVEN || !member.here) return;
+    const float part = inverse_of(rows), weight = WINDOWED ? share : part;
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      // 2 q / scale, to which comes that of other variances
+      const float S2 = factor[i] * total[VALUES + i];
+      slope[i] = -weight * S2;
+      middle[i] = weight * total[i];
+      dm[i] = rest[i] = 0;
+      if (!WINDOWED && !EXTERNAL) continue;
+      float dv = 0;
       if constexpr (WINDOWED) {
         const float* const after = window.total(FIRST + i);
-        p[i] = -factor * middle[i];
-        q[i] = -0.5f * share * scale[i] * S2;
-        dv = after[1] + q[i];
-        dm = after[0] + 2 * (dv * m[i] - fmaf(q[i], mean[i], after[2]));
-        offset = mean[i] - m[i];
+        p[i] = -factor[i] * middle[i];
+        q[i] = 0.5f * scale[i] * slope[i];
+        dv = after[1];
+        dm[i] = after[0] + 2 * ((dv + q[i]) * m[i] - fmaf(q[i], mean[i], after[2]));
       }
-      if (external) {
+      if (EXTERNAL && external) {
         const float* const own = external + (long long)t * Base::WIDTH + Base::at(i);
-        dm = fmaf(part, own[0], dm);
+        dm[i] = fmaf(part, own[0], dm[i]);
         dv = fmaf(part, own[(long long)T * Base::WIDTH], dv);
       }
+      slope[i] += __fdividef(2 * dv, scale[i]);
       // z / scale + mean - m is what is left after the mean of the step is taken away
-      slope[i] = __fdividef(2 * dv, scale[i]);
-      rest[i] = fmaf(2 * dv, offset, dm);
-      // the sum of all that pull() gives, since the values less their mean have none
-      if (member.lane / 8 == i)
-        common += fmaf(rows, dm, factor * fmaf(-middle[i], rows, total[i]));
+      rest[i] = dm[i];
+      if constexpr (WINDOWED) rest[i] += 2 * (dv + q[i]) * (mean[i] - m[i]);
     }
+  }
+
+  // Adds what parameters get of a step, after finish().
+  __device__ void settle(const Member& member, int rows) {
+    if (!member.here) return;
+    parameters += own_of(member, total);
+    if constexpr (!GIVEN && VALUES == GATES)
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i)
+        // the sum of all that pull() gives, since the values less their mean have none
+        if (member.lane / 8 == i)
+          common += fmaf(rows, dm[i], factor[i] * fmaf(-middle[i], rows, total[i]));
   }
 
   // The gradient of the value of a row at step t, from d and z.
   __device__ float pull(int i, float d, float z, int t, int T, int row) const {
-    float mean, factor = scale[i];
     if constexpr (GIVEN) {
-      Base::read(i, t, T, row, mean, factor);
-      return d * Base::gamma(i) * factor;
+      float mean, scale;
+      Base::read(i, t, T, row, mean, scale);
+      return d * Base::gamma(i) * scale;
     }
-    return fmaf(Base::gamma(i) * factor, d - middle[i], fmaf(slope[i], z, rest[i]));
+    return fmaf(factor[i], d - middle[i], fmaf(slope[i], z, rest[i]));
   }
 
   // Lets the window begin with step t, by the first warp alone.
@@ -114,7 +132,7 @@ struct NormBack : Parameters<FIRST, VALUES> {
       for (int k = threadIdx.x % 32; k < window.length; k += 32)
 #pragma unroll
         for (int j = 0; j < 3; ++j) sums[j] += entries[3 * k + j];
-      scatter_sums<32, 4>(sums);
+      scatter_sums<32, 4>(threadIdx.x % 32, sums);
       if (threadIdx.x % 8 == 0) window.totals[4 * (FIRST + i) + threadIdx.x % 32 / 8] = sums[0];
     }
     __syncwarp();  // who reads the totals may be another lane
@@ -135,17 +153,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     const float* __restrict__ beta_c, const float* __restrict__ reference_c,
     const float* __restrict__ given_c, float* __restrict__ dx, float* da,
     float* __restrict__ grad_h0, float* __restrict__ grad_c0, float* __restrict__ grad_parameters,
-    const long long* __restrict__ table, int T, int B, int K, int rows_x, int rows_h, int rows_c) {
+    const long long* __restrict__ table, int T, int B, int K, int rows_x, int rows_h, int rows_c,
+    int x_row, int x_feature, int kept_row, int kept_feature, int dx_row, int dx_feature) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const Member member;
+  const Rows<const float> inputs = {x, x_row, x_feature};
+  const Rows<const float> kept_gates = {kept, kept_row, kept_feature};
+  const Rows<float> of_inputs = {dx, dx_row, dx_feature};
 
   Back back;
   back.init(memory, [&](int output, int k) {
     const int unit = blockIdx.x / TEAM * TEAM * UNITS + output;
     return unit < H ? W[(k % GATES * H + k / GATES) * (long long)H + unit] : 0.0f;
   });
-  Products<UNITS, TEAM> products(memory += Back::FLOATS);
+  Products<UNITS> products(memory += Back::FLOATS);
   products.init();
   RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
@@ -190,9 +212,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         const long long row = member.row(item), unit = (now + row) * H + member.unit;
 #pragma unroll
         for (int i = 0; i < GATES; ++i) {
-          const long long gate = ((now + row) * GATES + i) * H + member.unit;
-          next[item][i] = kept[gate];
-          if (NORM_X || NORM_H) next[item][GATES + i] = x[gate];
+          next[item][i] = kept_gates.at(member, now, item, i);
+          if (NORM_X || NORM_H) next[item][GATES + i] = inputs.at(member, now, item, i);
         }
         if (grad_h) next[item][2 * GATES] = grad_h[unit];
         if (grad_c) next[item][2 * GATES + 1] = grad_c[unit];
@@ -203,9 +224,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     --t_read;
   };
 
-  float cell_before[ITEMS] = {}, gates[ITEMS][GATES] = {}, z_x[ITEMS][GATES] = {};
-  float z_h[ITEMS][GATES] = {}, z_c[ITEMS][1] = {}, from_h[ITEMS] = {}, from_c[ITEMS] = {};
-  float tanh_c[ITEMS] = {}, d[ITEMS][GATES] = {}, carry[ITEMS] = {};
+  float cell_before[ITEMS] = {}, z_x[ITEMS][GATES] = {}, z_h[ITEMS][GATES] = {};
+  float z_c[ITEMS][1] = {}, from_h[ITEMS] = {}, from_c[ITEMS] = {};
+  float slopes[ITEMS][GATES] = {};  // of the products in each gate, by that of c, or of h for O
+  float forget[ITEMS] = {}, to_cell[ITEMS] = {};  // from c to the one before, and from h to N_c
+  float d[ITEMS][GATES] = {}, carry[ITEMS] = {};
   // What step t computes without the one after it.
   const auto prepare = [&](int t, int rows) {
     if (!GIVEN && member.here) {
@@ -217,29 +240,35 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows)) {
         const int row = member.row(item);
+        float gate[GATES];
 #pragma unroll
         for (int i = 0; i < GATES; ++i) {
-          gates[item][i] = next[item][i];
+          gate[i] = next[item][i];
           float input = next[item][GATES + i];
           if constexpr (NORM_X) {
             z_x[item][i] = N_x.normal(i, input, t, T, row);
             input = N_x.apply(i, z_x[item][i]);
           }
           if constexpr (NORM_H) {
-            z_h[item][i] = gates[item][i];
-            gates[item][i] =
-                activate_gate(i, N_h.apply(i, z_h[item][i]) + input);
+            z_h[item][i] = gate[i];
+            gate[i] = activate_gate(i, N_h.apply(i, z_h[item][i]) + input);
           }
         }
         from_h[item] = next[item][2 * GATES];
         from_c[item] = next[item][2 * GATES + 1];
-        tanh_c[item] = cell_before[item];  // of the step after it
+        float tanh_c = cell_before[item];  // of the step after it
         if constexpr (NORM_C) {
           z_c[item][0] = N_c.normal(0, cell_before[item], t, T, row);
-          tanh_c[item] = N_c.apply(0, z_c[item][0]);
+          tanh_c = N_c.apply(0, z_c[item][0]);
         }
-        tanh_c[item] = tanhf(tanh_c[item]);
+        tanh_c = tanhf(tanh_c);
         cell_before[item] = next[item][2 * GATES + 2];
+        forget[item] = gate[F];
+        to_cell[item] = gate[O] * (1 - tanh_c * tanh_c);
+        slopes[item][I] = gate[G] * (gate[I] * (1 - gate[I]));
+        slopes[item][F] = cell_before[item] * (gate[F] * (1 - gate[F]));
+        slopes[item][G] = gate[I] * (1 - gate[G] * gate[G]);
+        slopes[item][O] = tanh_c * (gate[O] * (1 - gate[O]));
       }
   };
 
@@ -256,15 +285,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
 #pragma unroll 1
     for (int t = T < K ? 0 : T - K; t < T; ++t) n += rows_at(t);
 
-  if (APART && is_worker()) {
+  if (IN_TEAM && is_worker()) {
     for (int t = T - 1; t >= 0; --t) {
       if (has_units(blockIdx.x)) wait_for_members();
-      products.compute(back, da + at * GATES * H, steps.rows, true);
+      products.compute<true>(back, da + at * GATES * H, steps.rows);
       at += steps.advance();
     }
     return;
   }
   if (!has_units(blockIdx.x)) return;
+  if (IN_TEAM && H % (TEAM * UNITS) == 0 && !member.here) __builtin_unreachable();
   read();
   prepare(T - 1, steps.rows);
   if (T > 1) read();
@@ -277,25 +307,26 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     float dh[ITEMS] = {}, dc[ITEMS][1] = {};
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows)) {
+      if (member.computes(item, rows)) {
         const int row = member.row(item);
         dh[item] = from_h[item];
         if (row < rows_after) dh[item] += products.at(member.slot, row);
-        dc[item][0] = dh[item] * gates[item][O] * (1 - tanh_c[item] * tanh_c[item]);
+        // rounded before their mean is taken away, not fused with it: a row that is alone gets 0
+        dc[item][0] = __fmul_rn(dh[item], to_cell[item]);
       }
     if constexpr (NORM_C) N_c.finish(sums, window, member, dc, z_c, rows, share, t, T);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows)) {
+      if (member.computes(item, rows)) {
+        const bool there = member.has(item, rows);
         float own = dc[item][0];
-        if constexpr (NORM_C) own = N_c.pull(0, own, z_c[item][0], t, T, member.row(item));
+        if constexpr (NORM_C)
+          if (!GIVEN || there) own = N_c.pull(0, own, z_c[item][0], t, T, member.row(item));
         own += from_c[item] + carry[item];
-        const float* gate = gates[item];
-        carry[item] = own * gate[F];
-        d[item][I] = gate[G] * own * (gate[I] * (1 - gate[I]));
-        d[item][F] = cell_before[item] * own * (gate[F] * (1 - gate[F]));
-        d[item][G] = gate[I] * own * (1 - gate[G] * gate[G]);
-        d[item][O] = tanh_c[item] * dh[item] * (gate[O] * (1 - gate[O]));
+        carry[item] = there ? own * forget[item] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < GATES; ++i)
+          d[item][i] = __fmul_rn(slopes[item][i], i == O ? dh[item] : own);
       }
     if constexpr (NORM_H) N_h.finish(sums, window, member, d, z_h, rows, share, t, T);
     float bias[GATES] = {};
@@ -314,8 +345,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
       }
     tell_workers();
     // while it is on its way
-    if constexpr (!NORM_H || GIVEN) grad_bias += sums.sum(member, bias);
-    if constexpr (NORM_X) N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
+    if constexpr (!NORM_H || GIVEN) {
+      sums.sum(member, bias);
+      grad_bias += own_of(member, bias);
+    }
+    if constexpr (NORM_H) N_h.settle(member, rows);
+    if constexpr (NORM_C) N_c.settle(member, rows);
+    if constexpr (NORM_X) {
+      N_x.finish(sums, window, member, d, z_x, rows, share, t, T);
+      N_x.settle(member, rows);
+    }
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
       if (member.has(item, rows))
@@ -323,7 +362,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
         for (int i = 0; i < GATES; ++i) {
           float own = d[item][i];
           if constexpr (NORM_X) own = N_x.pull(i, own, z_x[item][i], t, T, member.row(item));
-          dx[((at + member.row(item)) * GATES + i) * H + member.unit] = own;
+          of_inputs.at(member, at, item, i) = own;
         }
     const long long now = at;
     at += steps.advance();
@@ -338,9 +377,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_backward(
     }
     if (t > 0) prepare(t - 1, steps.rows);
     if (t > 1) read();
-    if constexpr (!APART) {
+    if constexpr (!IN_TEAM) {
       __syncthreads();  // all have read the products
-      products.compute(back, da + now * GATES * H, rows, true);
+      products.compute<true>(back, da + now * GATES * H, rows);
     }
     products.take(rows);
     rows_after = rows;

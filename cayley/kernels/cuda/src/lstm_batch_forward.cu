@@ -3,7 +3,9 @@
 #include "lstm_batch.cuh"
 #include "references.cuh"
 
-using Recurrent = Product<H, GATES * UNITS, VECTOR, APART ? 64 : 32>;
+static_assert(!IN_TEAM);
+
+using Recurrent = Product<H, GATES * UNITS, VECTOR, 32>;
 
 // N of VALUES features of a unit, of which those in the window begin with FIRST.
 template <int FIRST, int VALUES>
@@ -12,50 +14,49 @@ struct Norm : Parameters<FIRST, VALUES> {
 
   float* out;  // (4, T, WIDTH)
   float m[VALUES], v[VALUES], mean[VALUES], scale[VALUES];
+  float middle[VALUES];  // the mean as the values are
 
   __device__ Norm(float* memory, const Site& site, const Member& member, float* statistics)
       : Base(memory, site, member), out(statistics) {}
 
-  // The statistics of a step, from the values less the reference and, if all threads know one of
-  // the values of each feature, these.
-  template <class... Known>
+  // The statistics of a step, from the values less the reference and less an origin, which is one
+  // of them.
   __device__ void observe(RowSums& sums, const Window& window, const Member& member,
-                          const float (&a)[ITEMS][VALUES], int rows, const Known&... known) {
-    sums.moments(member, a, known..., rows, m, v);
-    if (!member.here) return;
+                          const float (&a)[ITEMS][VALUES], int rows,
+                          const float (&origin)[VALUES]) {
+    sums.moments(member, a, rows, middle, v);
 #pragma unroll
-    for (int i = 0; i < VALUES; ++i) {
-      float variance = v[i];
-      mean[i] = m[i];
-      if constexpr (WINDOWED) {
-        const float* const past = window.total(FIRST + i);
-        const float inverse = __fdividef(1, past[0] + rows), share = rows * inverse;
-        const float d = m[i] - past[1];
-        mean[i] = fmaf(d, share, past[1]);
-        variance = inverse * (past[2] + rows * v[i] + d * d * share * past[0]);
-      }
-      scale[i] = rsqrtf(variance + EPS);
-    }
+    for (int i = 0; i < VALUES; ++i) m[i] = origin[i] + middle[i];
+    if (member.here) join(window, rows, origin);
+  }
+
+  // The same without one.
+  __device__ void observe(RowSums& sums, const Window& window, const Member& member,
+                          const float (&a)[ITEMS][VALUES], int rows) {
+    sums.moments_of_any(member, a, rows, m, v);
+    const float origin[VALUES] = {};
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) middle[i] = m[i];
+    if (member.here) join(window, rows, origin);
   }
 
   // As those of step t.
   __device__ void write(const Member& member, int t, int T) const {
-    if (!member.here || member.part > 0) return;
-    const long long step = (long long)T * Base::WIDTH, place = t * (long long)Base::WIDTH;
+    if (!member.here || member.part > 0 || member.lane >= 4 * VALUES) return;
+    float own = m[0];
 #pragma unroll
-    for (int i = 0; i < VALUES; ++i)
-      if (member.lane == i) {
-        float* const own = out + place + Base::at(i);
-        own[0] = m[i];
-        own[step] = v[i];
-        own[2 * step] = mean[i];
-        own[3 * step] = scale[i];
-      }
+    for (int i = 1; i < 4 * VALUES; ++i) {
+      const auto& numbers = i < VALUES ? m : i < 2 * VALUES ? v : i < 3 * VALUES ? mean : scale;
+      if (member.lane == i) own = numbers[i % VALUES];
+    }
+    const long long step = (long long)member.lane / VALUES * T + t;
+    out[step * Base::WIDTH + Base::at(member.lane % VALUES)] = own;
   }
 
-  // z of a less the reference, by the statistics of step t.
+  // z of a value as it was observed, by the statistics of step t; given ones are of those less the
+  // reference.
   __device__ float normal(int i, float a, int t, int T, int row) const {
-    float own = mean[i], factor = scale[i];
+    float own = middle[i], factor = scale[i];
     if constexpr (GIVEN) Base::read(i, t, T, row, own, factor);
     return (a - own) * factor;
   }
@@ -78,7 +79,7 @@ struct Norm : Parameters<FIRST, VALUES> {
         sums[1] += w * d;
         sums[2] += w * fmaf(d, d, entries[3 * k + 2]);
       }
-      scatter_sums<32, 4>(sums);
+      scatter_sums<32, 4>(threadIdx.x % 32, sums);
       const float own = sums[0], n = __shfl_sync(~0u, own, 0);
       const float first = __shfl_sync(~0u, own, 8), second = __shfl_sync(~0u, own, 16);
       if (threadIdx.x % 32 == 0) {
@@ -91,13 +92,32 @@ struct Norm : Parameters<FIRST, VALUES> {
     }
     __syncwarp();  // who reads the totals may be another lane
   }
+
+ private:
+  // Those of the window.
+  __device__ void join(const Window& window, int rows, const float (&origin)[VALUES]) {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      float variance = v[i];
+      mean[i] = m[i];
+      if constexpr (WINDOWED) {
+        const float* const past = window.total(FIRST + i);
+        const float inverse = __fdividef(1, past[0] + rows), share = rows * inverse;
+        const float d = m[i] - past[1];
+        mean[i] = fmaf(d, share, past[1]);
+        middle[i] = mean[i] - origin[i];
+        variance = inverse * (past[2] + rows * v[i] + d * d * share * past[0]);
+      }
+      scale[i] = scale_of(variance);
+    }
+  }
 };
 
 // What the means of each feature are measured from, (9H): near the value of least magnitude that
 // the first row of x has over time, with a window near the bias of the products, and 0 for cells.
 __device__ inline void derive_references(float* derived, const float* x, const float* b,
                                          const long long* table, const Member& member, int T,
-                                         int B) {
+                                         int B, int x_row, int x_feature) {
   if (!member.here) return;
   derived += member.unit;
 #pragma unroll 1
@@ -105,7 +125,8 @@ __device__ inline void derive_references(float* derived, const float* x, const f
     float least = 3e38f;
 #pragma unroll 4
     for (int t = NORM_X ? member.lane : T; t < T; t += 32) {
-      const float value = x[(start_of(table, t, T, B) * GATES + i) * H + member.unit];
+      const float value =
+          x[start_of(table, t, T, B) * x_row + (i * H + member.unit) * (long long)x_feature];
       if (fabsf(value) < fabsf(least)) least = value;
     }
     least = least_of_warp(least);
@@ -127,13 +148,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     float* derived, float* h, float* __restrict__ c, float* __restrict__ kept,
     float* __restrict__ statistics_x, float* __restrict__ statistics_h,
     float* __restrict__ statistics_c, const long long* __restrict__ table, int T, int B, int K,
-    int rows_x, int rows_h, int rows_c) {
+    int rows_x, int rows_h, int rows_c, int x_row, int x_feature, int kept_row,
+    int kept_feature) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const Member member;
+  const Rows<const float> inputs = {x, x_row, x_feature};
+  const Rows<float> kept_gates = {kept, kept_row, kept_feature};
 
   if (derived) {
-    derive_references(derived, x, b, table, member, T, B);
+    derive_references(derived, x, b, table, member, T, B, x_row, x_feature);
     __syncthreads();
     reference_x = derived;
     reference_h = derived + OF_H * H;
@@ -141,11 +165,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
   }
   Recurrent recurrent;
   recurrent.init(memory, [&](int output, int k) {
-    const int unit = blockIdx.x * UNITS + output % UNITS;
-    return unit < H ? W[(output / UNITS * H + unit) * H + k] : 0.0f;
+    const int unit = blockIdx.x * UNITS + output % UNITS, gate = output / UNITS;
+    return unit < H ? W[(gate * H + unit) * H + k] : 0.0f;
   });
-  Products<GATES * UNITS, 1> products(memory += Recurrent::FLOATS);
-  products.init();
+  Products<GATES * UNITS> products(memory += Recurrent::FLOATS);
   RowSums sums = {memory += decltype(products)::FLOATS};
   float* const parameters = memory += RowSums::FLOATS;
   Window window(memory + PARAMETERS, member, K);
@@ -156,9 +179,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
                         statistics_h);
   Norm<OF_C, 1> N_c(parameters, {gamma_c, beta_c, reference_c, given_c, rows_c}, member,
                     statistics_c);
+  __syncthreads();  // the parameters are there
   float bias[GATES];
 #pragma unroll
-  for (int i = 0; i < GATES; ++i) bias[i] = b && member.here ? b[i * H + member.unit] : 0.0f;
+  for (int i = 0; i < GATES; ++i)
+    bias[i] = (b && member.here ? b[i * H + member.unit] : 0.0f) - N_h.reference(i);
 
   // x is normalised a step before it is used, and read two steps before
   Steps steps(table, 0, T, B, false), steps_ahead = steps, steps_read = steps;
@@ -170,7 +195,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
       if (member.has(item, steps_read.rows))
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
-          next[item][i] = x[((at_read + member.row(item)) * GATES + i) * H + member.unit];
+          next[item][i] = inputs.at(member, at_read, item, i);
     at_read += steps_read.advance();
   };
   const auto normalize_input = [&](int t) {
@@ -192,6 +217,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
             input[item][i] = N_x.apply(i, z);
           }
     }
+    // what else is added to the normalised products
+    if constexpr (NORM_H)
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item)
+#pragma unroll
+        for (int i = 0; i < GATES; ++i) input[item][i] += N_h.beta(i);
   };
 
 #pragma unroll
@@ -199,49 +230,46 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if (member.has(item, B)) cell[item] = c0[member.row(item) * (long long)H + member.unit];
   read();
   __syncthreads();  // the weights and the window are there
-  if (APART && is_worker()) {
-    for (int t = 0; t < T; ++t) {
-      if (t > 0) wait_for_members();
-      products.compute(recurrent, t > 0 ? h + before * H : h0, steps.rows, t > 0);
-      before = at;
-      at += steps.advance();
-    }
-    return;
-  }
   normalize_input(0);
   if (T > 1) read();
-  sync_members();
+  __syncthreads();
   if (WINDOWED && NORM_X && Window::mine(member)) N_x.remember(window, steps_ahead.rows, 0);
   for (int t = 0; t < T; ++t) {
     const int rows = steps.rows;
-    if constexpr (!APART)
-      products.compute(recurrent, t > 0 ? h + before * H : h0, rows, t > 0);
-    products.take(rows);
-    float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, state[ITEMS];
+    if (t > 0)
+      products.compute<true>(recurrent, h + before * H, rows);
+    else
+      products.compute<false>(recurrent, h0, rows);
+    float a[ITEMS][GATES] = {}, z[ITEMS][GATES], y[ITEMS][1] = {}, known[GATES] = {};
+    if (member.here) {
+      float origin[GATES] = {};
+      if constexpr (NORM_H && !GIVEN)
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows))
+        for (int i = 0; i < GATES; ++i) origin[i] = products.at(i * UNITS + member.slot, 0);
 #pragma unroll
-        for (int i = 0; i < GATES; ++i)
-          a[item][i] = products.at(i * UNITS + member.slot, member.row(item)) +
-                       (bias[i] - N_h.reference(i));
-    if constexpr (NORM_H && !GIVEN) {
-      float known[GATES] = {};  // those of the first row
-      if (member.here)
+      for (int item = 0; item < ITEMS; ++item)
+        if (member.computes(item, rows))
 #pragma unroll
-        for (int i = 0; i < GATES; ++i)
-          known[i] = products.at(i * UNITS + member.slot, 0) + (bias[i] - N_h.reference(i));
-      N_h.observe(sums, window, member, a, rows, known);
+          for (int i = 0; i < GATES; ++i) {
+            a[item][i] = products.at(i * UNITS + member.slot, member.row(item));
+            // the bias is in the origin, too
+            a[item][i] += NORM_H && !GIVEN ? -origin[i] : bias[i];
+          }
+      if constexpr (NORM_H && !GIVEN)
+#pragma unroll
+        for (int i = 0; i < GATES; ++i) known[i] = origin[i] + bias[i];
     }
+    if constexpr (NORM_H && !GIVEN) N_h.observe(sums, window, member, a, rows, known);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows)) {
+      if (member.computes(item, rows)) {
 #pragma unroll
         for (int i = 0; i < GATES; ++i) {
           z[item][i] = a[item][i];
           if constexpr (NORM_H) {
-            z[item][i] = N_h.normal(i, a[item][i], t, T, member.row(item));
-            a[item][i] = N_h.apply(i, z[item][i]);
+            if (!GIVEN || member.has(item, rows))
+              z[item][i] = N_h.normal(i, a[item][i], t, T, member.row(item));
+            a[item][i] = N_h.gamma(i) * z[item][i];
           }
           a[item][i] = activate_gate(i, a[item][i] + input[item][i]);
           if (!NORM_H) z[item][i] = a[item][i];
@@ -252,14 +280,18 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
     if constexpr (NORM_C && !GIVEN) N_c.observe(sums, window, member, y, rows);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
-      if (member.has(item, rows)) {
+      if (member.computes(item, rows)) {
         float own = y[item][0];
-        if constexpr (NORM_C) own = N_c.apply(0, N_c.normal(0, own, t, T, member.row(item)));
-        state[item] = a[item][O] * tanhf(own);
-        machine::publish(h + (at + member.row(item)) * H + member.unit, state[item]);
+        if constexpr (NORM_C) {
+          if (!GIVEN || member.has(item, rows))
+            own = N_c.normal(0, own, t, T, member.row(item));
+          own = N_c.apply(0, own);
+        }
+        own = a[item][O] * tanhf(own);
+        if (member.has(item, rows))
+          machine::publish(h + (at + member.row(item)) * H + member.unit, own);
       }
     const bool more = t + 1 < T;
-    if (more) tell_workers();
     // while it is on its way
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item)
@@ -268,7 +300,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
         c[row * H + member.unit] = cell[item];
 #pragma unroll
         for (int i = 0; i < GATES; ++i)
-          kept[(row * GATES + i) * H + member.unit] = z[item][i];
+          kept_gates.at(member, at, item, i) = z[item][i];
       }
     if constexpr (NORM_H && !GIVEN) N_h.write(member, t, T);
     if constexpr (NORM_C && !GIVEN) N_c.write(member, t, T);
@@ -279,7 +311,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_batch_forward(
       normalize_input(t + 1);
       if (t + 2 < T) read();
     }
-    if constexpr (!APART || WINDOWED) sync_members();  // all have read the products, and the window
+    __syncthreads();  // all have read the products, and the window
     if (WINDOWED && more && Window::mine(member)) {
       if constexpr (NORM_X) N_x.remember(window, steps_ahead.rows, t + 1);
       if constexpr (NORM_H) N_h.remember(window, rows, t);

@@ -206,7 +206,8 @@ __device__ inline void wait(unsigned barrier, unsigned parity) {
   } while (!done);
 }
 
-// A barrier for COUNT threads of a block; that of all its threads has number 0.
+// A barrier for COUNT threads of a block; that of all its threads has number 0. All who wait do so
+// here, in one place of the program.
 template <int NUMBER, int COUNT>
 __device__ inline void sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(COUNT) : "memory");

@@ -2,7 +2,9 @@
 // pairs of arrays the sum over their rows k of a_k b_kᵀ, (F, G), and the sums over the rows of
 // `summed`, (height, width). Where `first` is not null, the rows of b are one step late: the first B
 // are those of `first`. The F numbers of a row of a may be those of several gates of F / gates
-// units, with the gates of a unit side by side: the sum has the units of a gate side by side.
+// units, with the gates of a unit side by side: the sum has the units of a gate side by side. The
+// rows of a may lie anywhere: from a number to that of the next row it is a_row, to the next number
+// of the row a_next, and one of both is 1.
 //
 // A cluster of BLOCKS blocks computes a square of one of the products, or SIDE of the sums. Each
 // block has a part of the rows, its warps take turns with them, and what they have found is added
@@ -13,6 +15,7 @@
 constexpr int WARPS = 8, THREADS = 32 * WARPS, SIDE = 32, SQUARE = SIDE * SIDE;
 constexpr int DOWN = 8, ACROSS = 4;  // of the square, with a lane: 4 × 8 lanes
 constexpr int BATCH = 8;             // rows that a warp reads at a time
+constexpr int PITCH = 2 * SIDE + 4;  // of the rows of a batch, so that columns of it are fast, too
 
 struct alignas(16) Four {
   float at[4];
@@ -21,7 +24,7 @@ struct alignas(16) Four {
 struct Pair {
   const float *a, *b, *first;
   float* sum;
-  int a_width, b_width;  // of a row in memory
+  int a_row, a_next, b_width;
   int F, G, gates;
 
   __device__ int squares() const { return (F + SIDE - 1) / SIDE * ((G + SIDE - 1) / SIDE); }
@@ -76,6 +79,7 @@ __device__ void multiply(const Pair& pair, int square, int rows, int B, float* m
   const Part part(rows);
   // beyond the edge there are zeros
   const bool in_a = top + lane < pair.F, in_b = left + lane < pair.G;
+  const bool in_columns = pair.a_next > 1;
   float a[BATCH], b[BATCH];
   const auto read = [&](int start) {
 #pragma unroll
@@ -83,11 +87,17 @@ __device__ void multiply(const Pair& pair, int square, int rows, int B, float* m
       const long long k = start + n;
       const bool there = k < part.end;
       const float* const rows_b = k < late ? pair.first : pair.b - (long long)late * pair.b_width;
-      a[n] = there && in_a ? pair.a[k * pair.a_width + top + lane] : 0.0f;
+      if (in_columns) {
+        const int row = start + lane % BATCH, column = top + n * (32 / BATCH) + lane / BATCH;
+        a[n] = row < part.end && column < pair.F ? pair.a[row + (long long)column * pair.a_next]
+                                                 : 0.0f;
+      } else {
+        a[n] = there && in_a ? pair.a[k * pair.a_row + top + lane] : 0.0f;
+      }
       b[n] = there && in_b ? rows_b[k * pair.b_width + left + lane] : 0.0f;
     }
   };
-  float* const staged = memory + warp * BATCH * 2 * SIDE;
+  float* const staged = memory + warp * BATCH * PITCH;
   const int i = lane / 8 * DOWN, j = lane % 8 * ACROSS;
   float own[DOWN][ACROSS] = {};
   int start = part.begin + warp * BATCH;
@@ -97,14 +107,16 @@ __device__ void multiply(const Pair& pair, int square, int rows, int B, float* m
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < BATCH; ++n) {
-      staged[n * 2 * SIDE + lane] = a[n];
-      staged[n * 2 * SIDE + SIDE + lane] = b[n];
+      const int place = in_columns ? lane % BATCH * PITCH + n * (32 / BATCH) + lane / BATCH
+                                   : n * PITCH + lane;
+      staged[place] = a[n];
+      staged[n * PITCH + SIDE + lane] = b[n];
     }
     __syncwarp();
     read(start + WARPS * BATCH);
 #pragma unroll
     for (int n = 0; n < BATCH; ++n) {
-      const Four* const row = reinterpret_cast<const Four*>(staged + n * 2 * SIDE);
+      const Four* const row = reinterpret_cast<const Four*>(staged + n * PITCH);
       const Four upper = row[i / 4], lower = row[i / 4 + 1], right = row[(SIDE + j) / 4];
 #pragma unroll
       for (int e = 0; e < DOWN; ++e)
@@ -128,18 +140,18 @@ __device__ void multiply(const Pair& pair, int square, int rows, int B, float* m
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS) void row_products(
     const float* __restrict__ a0, const float* __restrict__ b0, const float* __restrict__ first0,
-    float* __restrict__ sum0, int a_width0, int b_width0, int F0, int G0, int gates0,
+    float* __restrict__ sum0, int a_row0, int a_next0, int b_width0, int F0, int G0, int gates0,
     const float* __restrict__ a1, const float* __restrict__ b1, const float* __restrict__ first1,
-    float* __restrict__ sum1, int a_width1, int b_width1, int F1, int G1, int gates1,
+    float* __restrict__ sum1, int a_row1, int a_next1, int b_width1, int F1, int G1, int gates1,
     const float* __restrict__ a2, const float* __restrict__ b2, const float* __restrict__ first2,
-    float* __restrict__ sum2, int a_width2, int b_width2, int F2, int G2, int gates2,
+    float* __restrict__ sum2, int a_row2, int a_next2, int b_width2, int F2, int G2, int gates2,
     const float* __restrict__ summed, float* __restrict__ total, int height, int width, int rows,
     int B) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
-  const Pair pairs[] = {{a0, b0, first0, sum0, a_width0, b_width0, F0, G0, gates0},
-                        {a1, b1, first1, sum1, a_width1, b_width1, F1, G1, gates1},
-                        {a2, b2, first2, sum2, a_width2, b_width2, F2, G2, gates2}};
+  const Pair pairs[] = {{a0, b0, first0, sum0, a_row0, a_next0, b_width0, F0, G0, gates0},
+                        {a1, b1, first1, sum1, a_row1, a_next1, b_width1, F1, G1, gates1},
+                        {a2, b2, first2, sum2, a_row2, a_next2, b_width2, F2, G2, gates2}};
   int cluster = blockIdx.x / BLOCKS;
 #pragma unroll
   for (int p = 0; p < 3; ++p) {

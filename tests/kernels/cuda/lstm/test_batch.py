@@ -15,6 +15,7 @@ import cayley
 from cayley.kernels.calls import LstmCall, LstmGradients, Site
 from cayley.kernels.cuda.lstm import batch, recurrence
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
+from cayley.kernels.cuda.runtime.projection import project_by_features
 from cayley.recurrences import NormSite, lstm, lstm_loop
 from cayley.recurrences.lstm_call import LstmArguments, lstm_call
 
@@ -45,18 +46,19 @@ class Case(NamedTuple):
 
 # units, threads, parts and items, and lanes and rows of both products: one warp a unit or several,
 # of which some have no rows; one row a lane or several; rows of a product in one turn or several;
-# blocks with a unit less than the others; weights in registers and in shared memory; products with
-# threads of their own, and with teams of blocks
+# blocks with a unit less than the others; weights in registers and in shared memory; teams of
+# blocks
 LAYOUTS = {
     "one": (1, 64, 1, 1, Share(8, 1), Share(8, 1)),
     "two": (2, 128, 2, 1, Share(8, 2), Share(32, 4)),
     "four": (4, 128, 1, 2, Share(8, 1), Share(16, 1)),
     "many": (2, 256, 4, 1, Share(32, 4), Share(32, 2)),
-    "apart": (1, 64, 1, 1, Share(8, 1, 96), Share(8, 1, 96)),
     "pair": (1, 96, 2, 1, Share(8, 4), Share(32, 2, 96, 2)),
-    "team": (2, 256, 4, 1, Share(8, 1, 64), Share(32, 1, 64, 4)),
-    "eight": (1, 128, 4, 1, Share(16, 2, 128), Share(32, 4, 64, 8)),
-    "rows": (1, 64, 1, 3, Share(8, 2, 64), Share(16, 2, 32, 2)),
+    "team": (2, 256, 4, 1, Share(8, 1), Share(32, 1, 64, 4)),
+    "eight": (1, 128, 4, 1, Share(16, 2), Share(32, 4, 64, 8)),
+    "rows": (1, 64, 1, 3, Share(8, 2), Share(16, 2, 32, 2)),
+    "half": (1, 128, 2, 1, Share(16, 1), Share(16, 1, 64, 4)),
+    "twos": (2, 128, 2, 1, Share(8, 2), Share(32, 1, 64, 2)),
 }
 CASES = [
     Case(4, 5, 8, "one"),
@@ -75,7 +77,7 @@ CASES = [
     Case(4, 5, 6, "two", given="step"),
     Case(4, 5, 6, "two", "xh", given="row", packed=True),
     Case(4, 3, 6, "one", "c", given="step"),
-    Case(5, 5, 7, "apart"),
+    Case(5, 5, 7, "half"),
     Case(5, 40, 6, "pair"),
     Case(4, 70, 11, "team", packed=True),
     Case(4, 101, 9, "eight"),
@@ -83,6 +85,9 @@ CASES = [
     Case(1, 1, 1, "team"),
     Case(4, 75, 5, "rows", packed=True),
     Case(2, 3, 2, "eight", "hc"),
+    Case(5, 40, 9, "twos", packed=True),
+    Case(4, 40, 5, "half", window=3, packed=True),
+    Case(4, 5, 6, "twos", given="step"),
     *(Case(4, 3, 6, "pair", norms, bias=False) for norms in ("x", "h", "c", "xh")),
     Case(6, 5, 6, "pair", window=3),
     Case(6, 5, 5, "team", window=99, packed=True),
@@ -136,7 +141,7 @@ def arguments_of(case: Case, tensors: dict[str, Tensor]) -> dict[str, Any]:
                 table = table.float().to(gamma)
                 given = table, table.square()
             sites[argument] = NormSite(gamma, beta, given=given)
-    plain = {name: tensors.get(name) for name in ("x", "h0", "c0", "W", "b")}
+    plain = {name: tensors.get(name) for name in ("x", "h0", "c0", "W", "b", "U", "c")}
     options = {"window": case.window, "over": "batch", "eps": 0.1, "batch_sizes": case.batch_sizes}
     return {**plain, **sites, **options}
 
@@ -329,6 +334,69 @@ def test_few_rows_leave_little_of_a_gradient(
         assert error <= 4 * accepted + 1e-6 * most, f"{name}: off by {error:.1g}"
 
 
+def one_row(layout: str) -> tuple[Case, dict[str, Tensor], Tensor]:
+    """A sequence that is alone, with an input of three numbers, and gradients of h and c."""
+    case = Case(10, 1, 7, layout)
+    sizes = {"x": (case.T, 1, 3), "U": (28, 3), "c": (28,)}
+    tensors = tensors_of(case) | {name: torch.randn(*size) for name, size in sizes.items()}
+    tensors = {name: v.float().double() for name, v in tensors.items()}
+    return case, tensors, torch.randn(2, case.T, 1, case.H).float()
+
+
+def gradients_of_one_row(
+    case: Case, run: Callable, tensors: dict[str, Tensor], gradients: Tensor
+) -> dict[str, Tensor]:
+    leaves = {name: v.clone().requires_grad_() for name, v in tensors.items()}
+    states = run(**arguments_of(case, leaves) | {"eps": 1e-5})
+    of_states = [*gradients.to(states.h)]
+    found = torch.autograd.grad([states.h, states.c], [*leaves.values()], of_states)
+    return dict(zip(leaves, found, strict=True))
+
+
+def compare_one_row(ours: dict[str, Tensor], exact: dict[str, Tensor]) -> None:
+    """Of what is normalised nothing is left: no rounding either, which 1/√ε would make large."""
+    assert {name for name, v in exact.items() if v.any()} == {"c0", "beta x", "beta h", "beta c"}
+    for name, expected in exact.items():
+        own = ours[name].double()
+        if expected.any():
+            assert (own - expected).norm() <= 4e-6 * expected.norm(), name
+        else:
+            assert not own.any(), f"∂{name} is {own.norm():.1g} instead of 0"
+
+
+@on_cpu
+@pytest.mark.parametrize("layout", ["one", "two", "team"])
+def test_one_row_emulated(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, tensors, gradients = one_row(layout)
+    use_layout(case, monkeypatch)
+    single = {name: v.float() for name, v in tensors.items()}
+    x, U, c = (single[name] for name in ("x", "U", "c"))
+    contribution = project_by_features(x, U, c)
+    call = call_of(arguments_of(case, single) | {"eps": 1e-5})._replace(x=x, U=U)
+    states, references = batch.batch_lstm(call, contribution, derive=True)
+    pairs = zip(NAMES, references, strict=True)
+    sites: Any = {name: getattr(call, name)._replace(reference=own) for name, own in pairs}
+    needed = {name: gradient_name(name) for name in tensors}
+    found: dict[str, Any] = batch.batch_lstm_backward(
+        *(LstmGradients(*gradients), states, call._replace(**sites), needed.values(), contribution)
+    )
+    ours = {name: found[own] for name, own in needed.items()}
+    compare_one_row(ours, gradients_of_one_row(case, lstm_loop, tensors, gradients))
+
+
+@gpu
+@pytest.mark.parametrize("layout", ["", "one", "two", "team"])
+def test_one_row(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a compiler fuses is rounded once: only here it can be seen that nothing is left."""
+    case, tensors, gradients = one_row(layout)
+    use_layout(case, monkeypatch)
+    exact = gradients_of_one_row(case, lstm_loop, tensors, gradients)
+    single = {name: v.float().cuda() for name, v in tensors.items()}
+    with cayley.backend("cuda"):
+        ours = gradients_of_one_row(case, lstm, single, gradients)
+    compare_one_row({name: v.cpu() for name, v in ours.items()}, exact)
+
+
 @on_cpu
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("window", [1, 3])
@@ -374,6 +442,32 @@ def test_rows_that_lie_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         tensors[name] = room[1:].view(tensor.shape).copy_(tensor)
     ours = by_kernels(case, tensors)
     assert all(torch.equal(ours[name], value) for name, value in expected.items())
+
+
+@on_cpu
+@pytest.mark.parametrize("layout", ["two", "pair", "eight", "rows"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_features_whose_rows_lie_side_by_side(
+    packed: bool, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read and written in another order is the same to the last digit."""
+    case = Case(4, 35, 6, layout, packed=packed)
+    use_layout(case, monkeypatch)
+    tensors = {name: v.float() for name, v in tensors_of(case).items()}
+    call = call_of(arguments_of(case, tensors))
+    grad_h, needed = torch.randn(tensors["x"][..., : case.H].shape).float(), ("x", "W")
+    across = torch.empty_like(call.x.flatten(0, -2).mT.contiguous()).mT.view(call.x.shape)
+    found = []
+    for x in (call.x, across.copy_(call.x)):
+        states, _ = batch.batch_lstm(call, x, derive=True)
+        assert states.kept.stride() == x.stride()
+        of_states = LstmGradients(grad_h)
+        gradients = batch.batch_lstm_backward(of_states, states, call, needed, x)
+        found.append([*states, *gradients.values()])
+    for one, other in zip(*found, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
 
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:

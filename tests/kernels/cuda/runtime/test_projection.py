@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cayley.kernels.cuda.runtime.projection import FEW_INPUTS, project_on_cuda
+from cayley.kernels.cuda.runtime.projection import FEW_INPUTS, project_by_features, project_on_cuda
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -15,8 +15,9 @@ def test_equals_the_product(inputs: int, shape: tuple[int, ...], bias: bool) -> 
     x, U, c = torch.randn(*shape, inputs), torch.randn(300, inputs), torch.randn(300)
     x, U, c = (v.float().cuda() for v in (x, U, c))
     expected = x.double() @ U.double().mT + (c.double() if bias else 0)
-    found = project_on_cuda(x, U, c if bias else None)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    for project in (project_on_cuda, project_by_features):
+        found = project(x, U, c if bias else None)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_tensors_that_are_not_contiguous() -> None:

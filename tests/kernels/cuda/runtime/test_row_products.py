@@ -1,5 +1,7 @@
 """The kernel against products in double precision."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from emulator import COMPILER, emulated
@@ -58,17 +60,32 @@ def check_gates() -> None:
     torch.testing.assert_close(sum.double(), apart.mT @ b.double(), rtol=1e-5, atol=1e-4)
 
 
+def check_columns() -> None:
+    """Rows of a that lie across, beside one that lies along."""
+    a, b = torch.randn(70, 37).float(), torch.randn(70, 5).float()
+    if torch.cuda.is_available():
+        a, b = a.cuda(), b.cuda()
+    along, across = (torch.zeros_like(a[:37, :5]).contiguous() for _ in range(2))
+    products = [RowProduct(a, b, along, (37, 5), (37, 5))]
+    products.append(RowProduct(a.mT.contiguous(), b, across, (1, 5), (37, 5)))
+    row_products(0, 70, products, None, None, (0, 0), 0)
+    torch.testing.assert_close(across.double(), a.double().mT @ b.double(), rtol=1e-5, atol=1e-4)
+    assert torch.equal(along, across)
+
+
 @gpu
-def test_gates() -> None:
-    check_gates()
+@pytest.mark.parametrize("check", [check_gates, check_columns])
+def test_layouts(check: Callable[[], None]) -> None:
+    check()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself runs it")
-def test_gates_emulated() -> None:
+@pytest.mark.parametrize("check", [check_gates, check_columns])
+def test_layouts_emulated(check: Callable[[], None]) -> None:
     with emulated():
-        check_gates()
+        check()
 
 
 @gpu
