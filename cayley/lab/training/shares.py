@@ -168,7 +168,7 @@ class Share:
         mine, all_ = self.task.weight(part), self.task.weight(batch)
         loss = self.task.loss(output, part)
         # the mean over no answers is NaN, and its weight is 0
-        loss = torch.where(mine > 0, loss, 0) * (mine / all_).to(loss)
+        loss = torch.where(mine > 0, loss, 0) * (mine.to(loss) / all_)
         return loss * count, loss.detach()
 
     def _outputs(self, output: Tensor, batch: Batch) -> Tensor:

@@ -74,6 +74,18 @@ def test_weighed_losses_of_parts_are_the_loss_of_the_batch(name: str) -> None:
     torch.testing.assert_close(torch.autograd.grad(total, output)[0], gradient)
 
 
+def test_weights_have_the_precision_of_the_loss() -> None:
+    torch.set_default_dtype(torch.float32)  # as in a run, also in one of float64
+    task = TASKS["adding"]
+    batch = task.batch("train", 3, Position(), seed=1, dtype=torch.float64)
+    output = torch.randn(batch.target.shape, dtype=torch.float64)
+    added = []
+    for rank, own in enumerate(output.tensor_split(3)):
+        share = Share(task, nn.Identity(), None, Processes(rank, 3), 1)
+        added.append(share.loss(own, share.part(batch), batch)[1])
+    torch.testing.assert_close(sum(added), task.loss(output, batch), rtol=1e-14, atol=0)
+
+
 def test_parts_are_all_of_a_batch() -> None:
     task = TASKS["speech, valid"]
     batch = task.batch("train", 5, Position())
