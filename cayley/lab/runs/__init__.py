@@ -10,6 +10,7 @@
 ``connecting``  the connection of several processes
 ``sharing``     the folder of a run that several processes train
 ``machine``     device, precision, threads; facts about them; ``cpu`` its name
+``precision``   its names
 ``engine``      models on a device, in a precision, in several processes
 ``archive``     runs as they are kept for good
 ``weights``     trained weights, and ``weights.safetensors`` of an archive
@@ -34,11 +35,11 @@ from cayley.lab.runs.machine import (
     GitState,
     Machine,
     MachineFacts,
-    Precision,
     describe_machine,
     find_git_state,
     find_versions,
 )
+from cayley.lab.runs.precision import Precision
 from cayley.lab.runs.reading import (
     NOT_FINITE,
     check_format,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,8 @@ from torch.utils._pytree import tree_map
 
 from cayley.lab.errors import MachineError
 from cayley.lab.processes import Processes
+from cayley.lab.runs.precision import Precision
 from cayley.lab.wording import counted
-
-if TYPE_CHECKING:
-    from cayley.lab.runs.machine import Precision
 
 __all__ = ["Engine", "cast", "find_device"]
 
@@ -75,7 +73,7 @@ class Engine:
     """
 
     device: torch.device
-    precision: "Precision"
+    precision: Precision
     processes: Processes
 
     def setup_module(self, model: nn.Module) -> nn.Module:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import cayley
 from cayley.lab.errors import MachineError
 from cayley.lab.processes import Processes, find_processes
 from cayley.lab.runs.connecting import connect
 from cayley.lab.runs.cpu import find_cpu
+from cayley.lab.runs.precision import Precision
 from cayley.lab.wording import counted
 
 if TYPE_CHECKING:
@@ -25,13 +26,11 @@ __all__ = [
     "GitState",
     "Machine",
     "MachineFacts",
-    "Precision",
     "describe_machine",
     "find_git_state",
     "find_versions",
 ]
 
-Precision = Literal["32-true", "64-true", "bf16-mixed"]
 # enough for a run that was started on a larger machine
 MOST_THREADS = 256
 PACKAGES = ("torch", "numpy", "torch-geometric")
