@@ -14,13 +14,14 @@ from cayley.lab.recipes import Recipe, data_set, supply
 from cayley.lab.wording import counted, duration, time_words
 
 if TYPE_CHECKING:
+    from cayley.lab.runs import MachineFacts
     from cayley.lab.training import Estimate, RunSettings
 
 __all__ = ["Row", "announce", "check_cluster", "is_watched", "missing_data", "show_plan"]
 
 # measuring all of a few hundred rows would take a quarter of an hour
 MEASURING_SECONDS = 30.0
-# what machines have in common on which a run takes the same time
+# machines that agree in these facts take the same time for a run
 LIKE = ("device", "cpu", "cores", "precision", "threads", "processes")
 
 
@@ -72,8 +73,8 @@ def missing_data(recipes: Sequence[Recipe], options: Namespace) -> dict[str, str
 def show_plan(rows: Sequence[Row], settings: "RunSettings", options: Namespace) -> int:
     """Print the rows of a table: what is done, their data, and the time that they will take.
 
-    The time of a row is that of a run of it that was done on such a machine or, without one, an
-    estimate from a few steps of this row, or of a similar one, on this machine.
+    The time of a row is that of a finished run of it on a machine like this one or, without one, an
+    estimate from a few steps of this row, or of a similar one.
 
     Arguments:
         rows: The rows to run.
@@ -103,10 +104,12 @@ def _plan(
     rows: Sequence[Row], missing: Mapping[str, str], settings: "RunSettings"
 ) -> list[dict[str, Any]]:
     from cayley.lab.errors import LabError
+    from cayley.lab.runs import describe_machine
     from cayley.lab.training import estimate_runs
 
+    here = describe_machine(settings.machine, settings.machine.engine().device)
     done = [_done(row) for row in rows]
-    timed = [_timed(folders, settings) for folders in done]
+    timed = [_timed(folders, here) for folders in done]
     absent = [data_set(row.recipe.task) in missing for row in rows]
     wanted = [k for k in range(len(rows)) if not absent[k]]
     found = estimate_runs(
@@ -146,13 +149,10 @@ def _done(row: Row) -> list[Path]:
     return [one.folder for one in states if one.state == "done"]
 
 
-def _timed(folders: Sequence[Path], settings: "RunSettings") -> tuple[float, float] | None:
+def _timed(folders: Sequence[Path], here: "MachineFacts") -> tuple[float, float] | None:
     """The seconds of training and of evaluation of the first run on a machine like this one."""
-    from cayley.lab.runs import describe_machine, read_result, read_run
+    from cayley.lab.runs import read_result, read_run
 
-    if not folders:
-        return None
-    here = describe_machine(settings.machine, settings.machine.engine().device)
     for folder in folders:
         there = read_run(folder)[0].machine
         if all(getattr(here, name) == getattr(there, name) for name in LIKE):

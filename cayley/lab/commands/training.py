@@ -44,9 +44,9 @@ def train(options: Namespace) -> int:
     With --seeds, finished runs are skipped and unfinished ones continued; without it, a folder that
     already contains a run is refused. With --extend, finished runs are made longer.
 
-    With --together, all runs are trained in one process, and their networks share one forward and
-    one backward pass. Each run has its own folder as if it were alone, and unfinished runs are
-    continued. Settings may then have several values, --set optim.lr=1e-3,3e-4, and there is a run
+    With --together, all runs are trained in one process, and their networks take their steps side
+    by side. Each run has its own folder as if it were alone, and unfinished runs are continued.
+    Settings may then have several values, --set optim.lr=1e-3,3e-4, and there is a run
     for every combination of them and every seed.
 
     With --devices, every batch is shared among that many processes, each with its own device, and

@@ -1,4 +1,4 @@
-"""Networks that learn side by side: one forward and one backward pass for all of them."""
+"""Networks that learn side by side: one step of all of them."""
 
 import copy
 from collections.abc import Sequence
@@ -65,8 +65,8 @@ class Ensemble:
     all networks are updated together.
 
     Steps that are CUDA graphs have no joint passes: there each network has a stream of its own.
-    Without kernels, in double precision, that would be a graph of all operations of all steps of
-    all networks, so that these pass together there too.
+    Only networks in double precision, which have no kernels, keep the joint passes: apart, the
+    graph would hold every operation of every step of every network.
 
     Arguments:
         model: One of the networks.

@@ -53,10 +53,11 @@ def train_together(
 ) -> list[RunResult | LabError]:
     """Train several runs at once, each as if it were alone, up to rounding.
 
-    Every run has its own data, folder, metrics and checkpoints, and can be resumed alone. In a
-    step, networks of the same architecture whose batches have the same shape share one forward and
-    one backward pass. When a run ends, or fails because a number is not finite, the others
-    continue. The training time of a run is the time of its steps, which it shares with the others.
+    Every run has its own data, folder, metrics and checkpoints, and can be resumed alone. Networks
+    of the same architecture whose batches have the same shape take a step side by side, as an
+    :class:`~cayley.lab.training.ensemble.Ensemble`. When a run ends, or fails because a number is
+    not finite, the others continue. The training time of a run is the time of its steps, which it
+    shares with the others.
 
     Arguments:
         members: The runs.

@@ -25,9 +25,9 @@ def uncompiled(kind: type[Optimizer]) -> type[Any]:
     """A class of optimizers that does the same, but cannot be part of a compiled function.
 
     Note:
-        To make an optimizer of torch imports ``torch._dynamo``, and with it sympy and much of
-        ``torch.distributed``, so that a compiler leaves its methods alone. That takes as long as to
-        import torch, and no optimizer of the laboratory is compiled.
+        The first optimizer that is made imports ``torch._dynamo``, and with it sympy and much of
+        ``torch.distributed``, only to tell a compiler to leave its methods alone. That takes as
+        long as importing torch, and no optimizer of the laboratory is compiled.
 
     Arguments:
         kind: A class whose steps need no gradients.

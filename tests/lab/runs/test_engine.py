@@ -166,3 +166,19 @@ def test_several_processes_average_gradients(precision: Precision) -> None:
     assert output.dtype == TYPES[precision][1]
     output.square().sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+def test_before_torch_2_13_an_option_has_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parallel(
+        module: nn.Module,
+        device_ids: None = None,
+        broadcast_buffers: bool = True,
+        find_unused_parameters: bool = False,
+    ) -> nn.Module:
+        found.append((broadcast_buffers, find_unused_parameters))
+        return module
+
+    found: list[tuple[bool, bool]] = []
+    monkeypatch.setattr("cayley.lab.runs.engine.DistributedDataParallel", parallel)
+    Engine(CPU, "32-true", Processes(0, 2)).setup_module(nn.Linear(1, 1))
+    assert found == [(False, True)]
