@@ -59,11 +59,11 @@ def with_units(units: int, run: Callable[[], object]) -> None:
 
 
 def relative_error(found: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> float:
-    """The largest of a tensor; what is 0 but for rounding, as gradients of b are, to the others."""
+    """The largest of a tensor; of one that is 0 but for rounding, as ∂c is, to the largest one."""
     norms = [float(q.norm()) for q in exact]
-    least = 1e-6 * max(norms)
+    largest = max(norms)
     return max(
-        float((p - q).norm()) / max(norm, least)
+        float((p - q).norm()) / (norm if norm > 1e-6 * largest else largest)
         for p, q, norm in zip(found, exact, norms, strict=True)
     )
 

@@ -13,9 +13,10 @@ had to wait for the one before it.
 Shapes H to R are those of the gated recurrences: NC-GRU with modReLU, W given and b = 0, and LSTMs
 without normalisation, with that of the layer, and with windows of 10 steps. They run as operators
 under autograd, and give the gradients of all their parameters, of which that of b is not compared:
-a candidate that rounding takes to the other side of a kink changes it. cuDNN's GRU and LSTM have
-the same hidden size and the same two inputs. For how much of the time the GPU computes is written
-beside it.
+a candidate that rounding takes to the other side of a kink changes it. Sequences with a candidate
+that rounding takes to the kink itself, 0, count in no gradient that is compared. cuDNN's GRU and
+LSTM have the same hidden size and the same two inputs. For how much of the time the GPU computes is
+written beside it.
 
 Shapes B1n128 to B512n1024 are a grid of the same, measured only if asked for. There cuDNN computes
 in float32, as ours does.
@@ -35,8 +36,9 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import cayley
-from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
+from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates, GruCall
 from cayley.kernels.cuda.elman import elman, elman_backward
+from cayley.kernels.cuda.gru import gru as gru_kernel
 from cayley.kernels.cuda.runtime.chip import chip
 from cayley.kernels.cuda.runtime.clusters import best_plan
 from cayley.recurrences import NormSite, elman_loop, gru, lstm
@@ -125,6 +127,17 @@ def nc_gru(x: Tensor, U: Tensor, c: Tensor, W: Tensor, b: Tensor) -> Tensor:
     return gru(x, x.new_zeros(x.shape[1], W.shape[1]), W, b, U=U, c=c)
 
 
+def away_from_kinks(x: Tensor, U: Tensor, c: Tensor, W: Tensor, b: Tensor) -> Tensor:
+    """1 for each of B sequences none of whose candidates is exactly 0, else 0.
+
+    There the derivative of modReLU is 0, and beside it 1: at B = 512 and n = 1024, where one of
+    5·10⁷ candidates in float32 may well be 0, that takes gradients off by 3e-5 to 2e-4.
+    """
+    call = GruCall(x, x.new_zeros(x.shape[1], W.shape[1]), W, b, U, c)
+    candidates = gru_kernel(call).gates[..., -W.shape[1] :]
+    return (candidates != 0).all(-1).all(0).to(x.dtype)
+
+
 def normalised_lstm(
     window: int, x: Tensor, U: Tensor, c: Tensor, W: Tensor, *norms: Tensor
 ) -> Tensor:
@@ -190,11 +203,14 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
     error = 0.0
     for name, (function, tensors) in gated(n).items():
         double = [v.double() for v in tensors]
-        exact = gradients(function, x.double(), double, g.double(), "reference")
+        compared_g = g * away_from_kinks(x, *tensors)[:, None] if name == "NC-GRU" else g
+        exact = gradients(function, x.double(), double, compared_g.double(), "reference")
         # that of a threshold adds up signs, which rounding can turn where a candidate is nearly 0
         compared = len(exact) - (name == "NC-GRU")
         ours, loop = (
-            distance(gradients(function, x, tensors, g, backend)[:compared], exact[:compared])
+            distance(
+                gradients(function, x, tensors, compared_g, backend)[:compared], exact[:compared]
+            )
             for backend in ("cuda", "reference")
         )
         # rounding grows with the steps

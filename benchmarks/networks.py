@@ -78,20 +78,33 @@ def fused(layer: nn.Module, x: Tensor) -> Tensor:
 def check(name: str, layer: Recurrent, x: Tensor) -> None:
     """Raise unless the layer and its naive loop agree in output and all gradients.
 
-    In double precision: after some hundred steps a normalised LSTM in float32 is off by 1e-3,
-    whichever way it is computed. The kernels of a GPU know float32 only: there the layer may be
-    four times as far from the loop in double precision as the loop in float32 is, or by 1e-4, by
-    1e-3 if it is a normalised LSTM.
+    In double precision. The kernels of a GPU know float32 only: there the layer may be four times
+    as far from the loop in double precision as the loop in float32 is, or by 1e-4.
     """
+    layer = calm(layer)
     double = copy.deepcopy(layer).double()
     exact = results(naive, double, x.double())
     if x.is_cuda:
         ours, loop = (distance(results(run, layer, x), exact) for run in (fused, naive))
-        allowed = max(1e-4 if getattr(layer, "norm", None) is None else 1e-3, 4 * loop)
+        allowed = max(1e-4, 4 * loop)
     else:
         ours, allowed = distance(results(fused, double, x.double()), exact), 1e-6
     if not ours <= allowed:
         raise SystemExit(f"{name} is {ours:.1e} off its loop: no speed is reported")
+
+
+def calm(layer: Recurrent) -> Recurrent:
+    """A copy with a small γ after W h: with 1 a normalised LSTM is chaotic.
+
+    Then no gradient in float32 is right: with 1024 units and 200 steps that of the loop is off by
+    2e-4 to 4e-3, as the seed will have it, and with 0.1 by 1e-6.
+    """
+    layer = copy.deepcopy(layer)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if name.startswith("gamma_hh"):
+                parameter.fill_(0.1)
+    return layer
 
 
 def results(run: Callable[..., Tensor], layer: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
