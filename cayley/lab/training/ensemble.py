@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from cayley.kernels.crowds import crowded
 from cayley.lab.errors import RecipeError
@@ -129,7 +129,9 @@ class Ensemble:
                 for learner in learners:
                     stack.enter_context(learner.prepared())
                 losses, state = graphs.take(batch, state, [group["lr"] for group in groups])
-        for (learner, own), after in zip(pairs, _unstacked(state), strict=True):
+            # the next step overwrites it, and some of these learners may not be part of that
+            state = tree_map_only(Tensor, torch.clone, state)
+        for (learner, own), after in zip(pairs, _parts(state, len(pairs)), strict=True):
             learner.state = after
             learner.end_step(own)
         return [*losses.unbind()]
@@ -342,25 +344,12 @@ def _stacked(states: Sequence[Any]) -> Any:
 
 
 def _parts(state: Any, count: int) -> list[Any]:
-    """The same as :func:`_unstacked` for ``count`` networks, without copies.
+    """The state of each of ``count`` networks, views of their stacked one.
 
     Example:
-        >>> _parts(None, 2)
-        [None, None]
+        >>> _parts((torch.tensor([[1], [2]]),), 2)
+        [(tensor([1]),), (tensor([2]),)]
     """
     leaves, structure = tree_flatten(state)
     own = [leaf.unbind() if isinstance(leaf, Tensor) else (leaf,) * count for leaf in leaves]
     return [tree_unflatten([part[k] for part in own], structure) for k in range(count)]
-
-
-def _unstacked(state: Any) -> list[Any]:
-    """The state of each network.
-
-    Example:
-        >>> _unstacked((torch.tensor([[1], [2]]),))
-        [(tensor([1]),), (tensor([2]),)]
-    """
-    leaves, structure = tree_flatten(state)
-    # copies, since a checkpoint of a view would contain the whole tensor
-    own = zip(*([part.clone() for part in leaf.unbind()] for leaf in leaves), strict=True)
-    return [tree_unflatten([*values], structure) for values in own]

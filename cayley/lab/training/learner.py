@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 import cayley
 from cayley.lab.errors import RecipeError
@@ -220,12 +221,14 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on, with random states, of all processes."""
         device = self.engine.device
+        state = self.state if self.share is None else self.share.whole_state(self.state)
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "bnp": None if self.bnp is None else self.bnp.state_dict(),
-            "state": self.state if self.share is None else self.share.whole_state(self.state),
+            # copies: a view into the states of several networks would be saved with all of them
+            "state": tree_map_only(Tensor, torch.clone, state),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
