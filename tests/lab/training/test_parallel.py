@@ -40,7 +40,7 @@ TEXT = {"name": "characters", "K": 6, "jitter": True}
 HIDDEN = {"ENRNN": [6, 3]}
 # the numbers of a network that a step does not forget grow apart slowly: what is compared after
 # these is compared to more digits than training needs
-STEPS = 20
+STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def others() -> list[Recipe]:
     """Preconditioners, statistics over the batch, masks, streams, rows, losses of one's own."""
     sgd = {"name": "SGD", "lr": 1e-2, "options": {"momentum": 0.9}}
     tiny_steps = {"batch": 12, "steps": STEPS, "clip_value": 0.5, "log": 1}
-    by_test = {"every": 10, "select": "test"}
+    by_test = {"every": 5, "select": "test"}
     mlp = {"name": "MLP", "hidden": [8, 6], "norm": "batch"}
     return [
         recipe("bnp", ADDING, network("RNN"), optim=sgd, bnp={"momentum": 0.9, "q": True}),
