@@ -28,7 +28,7 @@ from cayley.lab.runs import Interrupts, find_runs, load_tensors, read_metrics
 from cayley.lab.runs.machine import Machine
 from cayley.lab.tasks import Batch
 from cayley.lab.tasks.synthetic import Copying
-from cayley.lab.training import Quiet, RunSettings, resume, train
+from cayley.lab.training import Quiet, RunSettings, agreement, resume, train
 from cayley.lab.training.loop import Loop
 from cayley.layers import NETWORKS
 
@@ -260,12 +260,18 @@ STOPPED = {
 }
 
 
+# between evaluations, and when one is due
+STOPS = {"text": STEPS - 2, "tail": STEPS}
+
+
 def stop_and_go_on(rank: int, count: int, port: str, folder: str) -> None:
     """Go on with what one process has begun; stop by a signal that only the last process gets."""
     together(rank, count, port)
-    for name in STOPPED:
+    # the others are told after every step
+    pytest.MonkeyPatch().setattr(agreement, "SECONDS", 0.0)
+    for name, step in STOPS.items():
         run = Path(folder, name)
-        reporter = Stop(8, signal.SIGTERM if rank == count - 1 else 0)
+        reporter = Stop(step, signal.SIGTERM if rank == count - 1 else 0)
         with Interrupts() as interrupts, pytest.raises(Interrupted, match="stopped after") as e:
             resume(run, reporter=reporter if reporter.number else None, interrupts=interrupts)
         assert e.value.code == 128 + signal.SIGTERM
