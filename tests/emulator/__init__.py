@@ -15,12 +15,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from compiled import compiled_from
 
 from cayley.kernels.cuda.runtime.chip import Chip
 from cayley.kernels.cuda.runtime.nvrtc import SOURCES
@@ -30,6 +32,7 @@ __all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
 MODULES = ("cayley.kernels.cuda.",)
+HEADERS = [Path(__file__).with_name("cuda.h"), *sorted(SOURCES.glob("*.cuh"))]
 SHARED = "extern __shared__ float4 shared[];"
 OPTIONS = (
     *("-std=c++17", "-O0", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"),
@@ -40,13 +43,19 @@ OPTIONS = (
 )
 # without the library of C++, which takes as long to link as a kernel to compile
 LIBRARIES = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
+# a linker that takes half the time
+if shutil.which("ld.gold"):
+    LIBRARIES += ("-fuse-ld=gold",)
 
 
 @functools.cache
 def machine() -> tempfile.TemporaryDirectory[str]:
-    """A folder with ``cuda.h`` and what the compiler has read of it, once for all kernels."""
+    """A folder with all headers, and what the compiler has read of ``cuda.h``, for all kernels."""
     folder = tempfile.TemporaryDirectory()
-    header = shutil.copy(Path(__file__).with_name("cuda.h"), folder.name)
+    for path in HEADERS:
+        shutil.copy(path, folder.name)
+    Path(folder.name, "machine.cuh").write_text("#pragma once\n")
+    header = f"{folder.name}/cuda.h"
     command = [COMPILER, *OPTIONS, "-x", "c++-header", header, "-o", f"{header}.gch"]
     subprocess.run([*map(str, command)], check=True)
     return folder
@@ -62,19 +71,23 @@ def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
     parameters = signature.group(1).replace("__restrict__", "").split(",")
     types = tuple(re.sub(r"\w+\s*$", "", parameter).strip() for parameter in parameters)
     call = ", ".join(f"*static_cast<{kind}*>(arguments[{k}])" for k, kind in enumerate(types))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for header in SOURCES.glob("*.cuh"):
-            shutil.copy(header, folder)
-        (folder / "machine.cuh").write_text("#pragma once\n")
-        (folder / "sizes.cuh").write_text(sizes)
-        (folder / "kernel.cpp").write_text(
-            f'#include "{machine().name}/cuda.h"\n{text}\n'
-            f"void run_kernel(void** arguments) {{ {source}({call}); }}\n"
-        )
-        command = [COMPILER, *OPTIONS, "-shared", "-o", folder / "kernel.so", folder / "kernel.cpp"]
-        subprocess.run([*map(str, command), *LIBRARIES], check=True)
-        return ctypes.CDLL(str(folder / "kernel.so")), types
+    text = f"{text}\nvoid run_kernel(void** arguments) {{ {source}({call}); }}\n"
+    headers = (path.read_text() for path in HEADERS)
+    contents = (text, sizes, *headers, *OPTIONS, *LIBRARIES)
+    assert COMPILER is not None
+    library = compiled_from(COMPILER, contents, partial(compile, text, sizes))
+    return ctypes.CDLL(str(library)), types
+
+
+def compile(text: str, sizes: str, library: Path) -> None:
+    """Compile a kernel for sizes."""
+    headers = machine().name
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sizes.cuh").write_text(sizes)
+        Path(folder, "kernel.cpp").write_text(f'#include "{headers}/cuda.h"\n{text}')
+        options = [*OPTIONS, "-I", headers, "-I", folder, "-shared", "-o", library]
+        command = [COMPILER, *options, f"{folder}/kernel.cpp", *LIBRARIES]
+        subprocess.run([*map(str, command)], check=True)
 
 
 class Kernel:

@@ -236,14 +236,15 @@ class Loop:
         progress.watch.start()
 
     def score(self, split: Split, metrics: tuple[Metric, ...] | None = None) -> dict[str, float]:
-        """The metrics of a split; a long evaluation can be interrupted."""
+        """The metrics of a split; a long evaluation by one process can be interrupted."""
         processes, B = self.agreement.processes, evaluation_batch(self.recipe)
         batches = len(batches_to_score(self.task, split, B, processes.rank, processes.count))
         done = itertools.count()
 
         def between() -> None:
             self.reporter.evaluate(split, next(done), batches)
-            if self.long and self.signal:
+            # others would wait for the scores of this process: several stop after the evaluation
+            if self.long and self.signal and not processes.several:
                 self.event("interrupted", STOPPED)
                 self.stop_if_asked(self.signal)
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from compiled import compiled_from
 
 import cayley
 
@@ -26,16 +27,19 @@ gcc = pytest.mark.skipif(
 
 
 def run_sanitized(
-    folder: Path,
     sanitizers: tuple[str, ...],
     runtime: str,
     *options: str,
     launcher: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Compile the library with sanitizers, and run every function."""
-    library = folder / "native.so"
-    flags = [*FLAGS, *sanitizers, "-fPIC", "-shared"]
-    subprocess.run(["gcc", *flags, SOURCE, "-o", library, "-lm", "-lpthread"], check=True)
+    flags = [*FLAGS, *sanitizers, "-fPIC", "-shared", SOURCE, "-lm", "-lpthread"]
+    sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
+
+    def compile(library: Path) -> None:
+        subprocess.run(["gcc", *flags, "-o", library], check=True)
+
+    library = compiled_from("gcc", (*sources, *map(str, flags)), compile)
     found = subprocess.run(
         ["gcc", f"-print-file-name={runtime}"], check=True, capture_output=True, text=True
     )
@@ -58,8 +62,8 @@ def run_sanitized(
 
 @pytest.mark.slow
 @gcc
-def test_no_bad_access_and_nothing_undefined(tmp_path: Path) -> None:
-    done = run_sanitized(tmp_path, BAD_ACCESS, "libasan.so")
+def test_no_bad_access_and_nothing_undefined() -> None:
+    done = run_sanitized(BAD_ACCESS, "libasan.so")
     assert "runs" in done.stdout, done.stderr[-4000:]
     # the last access was a bad one
     assert "heap-buffer-overflow" in done.stderr, done.stderr[-4000:]
@@ -68,10 +72,10 @@ def test_no_bad_access_and_nothing_undefined(tmp_path: Path) -> None:
 @pytest.mark.slow
 @gcc
 @pytest.mark.skipif(not shutil.which("setarch"), reason="no setarch, which thread sanitizers need")
-def test_no_data_race(tmp_path: Path) -> None:
+def test_no_data_race() -> None:
     # at addresses that are not drawn at random, or the sanitizer may not start
     done = run_sanitized(
-        tmp_path, DATA_RACE, "libtsan.so", "threads", launcher=("setarch", "--addr-no-randomize")
+        DATA_RACE, "libtsan.so", "threads", launcher=("setarch", "--addr-no-randomize")
     )
     if "unexpected memory mapping" in done.stderr or done.stderr.startswith("setarch:"):
         pytest.skip(f"the thread sanitizer cannot run here: {done.stderr[:200]}")

@@ -232,11 +232,11 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     before = signal.getsignal(signal.SIGTERM)
-    found = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
-    )
+    # what it does without: each is a process that takes as long to start as a run
+    bare = {"num_cpus": 1, "no_monitor": True, "include_log_monitor": False}
+    found = Cluster(initialize_head=True, head_node_args={**bare, "include_dashboard": False})
     for _ in range(2):
-        found.add_node(num_cpus=1)
+        found.add_node(**bare)
     yield found
     found.shutdown()
     signal.signal(signal.SIGTERM, before)

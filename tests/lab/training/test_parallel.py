@@ -28,7 +28,7 @@ from cayley.lab.runs import Interrupts, find_runs, load_tensors, read_metrics
 from cayley.lab.runs.machine import Machine
 from cayley.lab.tasks import Batch
 from cayley.lab.tasks.synthetic import Copying
-from cayley.lab.training import Quiet, RunSettings, resume, train
+from cayley.lab.training import Quiet, RunSettings, agreement, resume, train
 from cayley.lab.training.loop import Loop
 from cayley.layers import NETWORKS
 
@@ -40,7 +40,7 @@ TEXT = {"name": "characters", "K": 6, "jitter": True}
 HIDDEN = {"ENRNN": [6, 3]}
 # the numbers of a network that a step does not forget grow apart slowly: what is compared after
 # these is compared to more digits than training needs
-STEPS = 20
+STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def others() -> list[Recipe]:
     """Preconditioners, statistics over the batch, masks, streams, rows, losses of one's own."""
     sgd = {"name": "SGD", "lr": 1e-2, "options": {"momentum": 0.9}}
     tiny_steps = {"batch": 12, "steps": STEPS, "clip_value": 0.5, "log": 1}
-    by_test = {"every": 10, "select": "test"}
+    by_test = {"every": 5, "select": "test"}
     mlp = {"name": "MLP", "hidden": [8, 6], "norm": "batch"}
     return [
         recipe("bnp", ADDING, network("RNN"), optim=sgd, bnp={"momentum": 0.9, "q": True}),
@@ -260,12 +260,18 @@ STOPPED = {
 }
 
 
+# between evaluations, and when one is due
+STOPS = {"text": STEPS - 2, "tail": STEPS}
+
+
 def stop_and_go_on(rank: int, count: int, port: str, folder: str) -> None:
     """Go on with what one process has begun; stop by a signal that only the last process gets."""
     together(rank, count, port)
-    for name in STOPPED:
+    # the others are told after every step
+    pytest.MonkeyPatch().setattr(agreement, "SECONDS", 0.0)
+    for name, step in STOPS.items():
         run = Path(folder, name)
-        reporter = Stop(8, signal.SIGTERM if rank == count - 1 else 0)
+        reporter = Stop(step, signal.SIGTERM if rank == count - 1 else 0)
         with Interrupts() as interrupts, pytest.raises(Interrupted, match="stopped after") as e:
             resume(run, reporter=reporter if reporter.number else None, interrupts=interrupts)
         assert e.value.code == 128 + signal.SIGTERM
