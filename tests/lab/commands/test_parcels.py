@@ -1,4 +1,6 @@
+import io
 from pathlib import Path
+from zipfile import ZipFile
 
 from cayley.lab.commands.parcels import pack, unpack
 
@@ -25,3 +27,14 @@ def test_no_folder_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "run").exists()
     unpack(pack(tmp_path / "none"), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with ZipFile(buffer, "w") as archive:
+        for name in ("../above", f"{tmp_path}/absolute", "inside"):
+            archive.writestr(name, "x")
+    unpack(buffer.getvalue(), tmp_path / "deep" / "run")
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 3
+    assert all(path.is_relative_to(tmp_path / "deep" / "run") for path in written)
