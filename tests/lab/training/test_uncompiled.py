@@ -64,9 +64,12 @@ def test_hooks_and_copies() -> None:
     assert type(copy.deepcopy(optimizer)) is type(optimizer) is uncompiled(torch.optim.SGD)
 
 
-def test_a_run_imports_little(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_run_imports_little(device: str, tmp_path: Path) -> None:
     """Of seconds that its start takes, most are imports."""
-    words = ["train", "quickstart", "-q", "-o", str(tmp_path), "--device", "cpu"]
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    words = ["train", "quickstart", "-q", "-o", str(tmp_path), "--device", device]
     words += ["--tiny", "--set", "training.steps=2"]
     run_after_torch(
         "import sys\n"
