@@ -59,7 +59,11 @@ def with_units(units: int, run: Callable[[], object]) -> None:
 
 
 def relative_error(found: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> float:
-    """The largest of a tensor; of one that is 0 but for rounding, as ∂c is, to the largest one."""
+    """The largest relative error of a tensor.
+
+    Some gradients, such as that of c, are 0 except for rounding: their error is relative to the
+    largest tensor.
+    """
     norms = [float(q.norm()) for q in exact]
     largest = max(norms)
     return max(

@@ -13,8 +13,8 @@ had to wait for the one before it.
 Shapes H to R are those of the gated recurrences: NC-GRU with modReLU, W given and b = 0, and LSTMs
 without normalisation, with that of the layer, and with windows of 10 steps. They run as operators
 under autograd, and give the gradients of all their parameters, of which that of b is not compared:
-a candidate that rounding takes to the other side of a kink changes it. Sequences with a candidate
-that rounding takes to the kink itself, 0, count in no gradient that is compared. cuDNN's GRU and
+a candidate that rounding takes to the other side of a kink changes it. A sequence in which a
+candidate is exactly 0, at the kink, is left out of the gradients that are compared. cuDNN's GRU and
 LSTM have the same hidden size and the same two inputs. For how much of the time the GPU computes is
 written beside it.
 
@@ -130,8 +130,9 @@ def nc_gru(x: Tensor, U: Tensor, c: Tensor, W: Tensor, b: Tensor) -> Tensor:
 def away_from_kinks(x: Tensor, U: Tensor, c: Tensor, W: Tensor, b: Tensor) -> Tensor:
     """1 for each of B sequences none of whose candidates is exactly 0, else 0.
 
-    There the derivative of modReLU is 0, and beside it 1: at B = 512 and n = 1024, where one of
-    5·10⁷ candidates in float32 may well be 0, that takes gradients off by 3e-5 to 2e-4.
+    At 0 we take the derivative of modReLU to be 0, but next to it, where the candidate is in double
+    precision, it is 1. At B = 512 and n = 1024 there are 5·10⁷ candidates, and one that is rounded
+    to 0 changes the gradients by about 1e-4.
     """
     call = GruCall(x, x.new_zeros(x.shape[1], W.shape[1]), W, b, U, c)
     candidates = gru_kernel(call).gates[..., -W.shape[1] :]

@@ -15,17 +15,17 @@ from pathlib import Path
 __all__ = ["compiled_from"]
 
 FOLDER = Path(__file__).parents[1] / ".pytest_cache" / "d" / "compiled"
-# what no test has asked for in this time is of sources that have changed since
+# a library that no test has used for so long was made from sources that have changed since
 SECONDS = 14 * 24 * 3600.0
 
 
-def compiled_from(compiler: str, contents: Iterable[str], compile: Callable[[Path], None]) -> Path:
+def compiled_from(compiler: str, contents: Iterable[str], build: Callable[[Path], None]) -> Path:
     """The library of these contents: compiled now, or before.
 
     Arguments:
         compiler: The program that compiles it.
         contents: All else that it depends on: sources, headers, options.
-        compile: Writes it to a path.
+        build: Writes it to a path.
     """
     digest = hashlib.sha256(repr([version(compiler), *contents]).encode()).hexdigest()
     library = folder() / f"{digest}.so"
@@ -34,7 +34,7 @@ def compiled_from(compiler: str, contents: Iterable[str], compile: Callable[[Pat
     else:
         # another worker sees all of it or nothing
         begun = library.with_suffix(f".{os.getpid()}.so")
-        compile(begun)
+        build(begun)
         begun.replace(library)
     return library
 

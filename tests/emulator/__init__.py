@@ -75,11 +75,11 @@ def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
     headers = (path.read_text() for path in HEADERS)
     contents = (text, sizes, *headers, *OPTIONS, *LIBRARIES)
     assert COMPILER is not None
-    library = compiled_from(COMPILER, contents, partial(compile, text, sizes))
+    library = compiled_from(COMPILER, contents, partial(build, text, sizes))
     return ctypes.CDLL(str(library)), types
 
 
-def compile(text: str, sizes: str, library: Path) -> None:
+def build(text: str, sizes: str, library: Path) -> None:
     """Compile a kernel for sizes."""
     headers = machine().name
     with tempfile.TemporaryDirectory() as folder:

@@ -88,7 +88,7 @@ class Machine:
         if on_gpu:
             # cuBLAS reads it when it starts
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            # as torch.use_deterministic_algorithms, but that imports the compiler, for seconds
+            # torch.use_deterministic_algorithms does the same, but imports torch's compiler for it
             torch.set_deterministic_debug_mode("warn")
             # pyrefly: ignore[missing-attribute]
             torch.utils.deterministic.fill_uninitialized_memory = False

@@ -9,7 +9,7 @@ from cayley.lab.processes import Processes
 
 __all__ = ["Agreement"]
 
-# the time between two exchanges, and so the longest delay of Ctrl-C
+# the time between two exchanges, and so the longest delay of Ctrl-C, except during an evaluation
 SECONDS = 0.1
 MOST_STEPS = 1000
 

@@ -129,7 +129,7 @@ class Ensemble:
                 for learner in learners:
                     stack.enter_context(learner.prepared())
                 losses, state = graphs.take(batch, state, [group["lr"] for group in groups])
-            # the next step overwrites it, and some of these learners may not be part of that
+            # a copy: the next step overwrites the state, also that of a run that has left by then
             state = tree_map_only(Tensor, torch.clone, state)
         for (learner, own), after in zip(pairs, _parts(state, len(pairs)), strict=True):
             learner.state = after

@@ -36,10 +36,10 @@ def run_sanitized(
     flags = [*FLAGS, *sanitizers, "-fPIC", "-shared", SOURCE, "-lm", "-lpthread"]
     sources = (path.read_text() for path in sorted(SOURCE.parent.iterdir()))
 
-    def compile(library: Path) -> None:
+    def build(library: Path) -> None:
         subprocess.run(["gcc", *flags, "-o", library], check=True)
 
-    library = compiled_from("gcc", (*sources, *map(str, flags)), compile)
+    library = compiled_from("gcc", (*sources, *map(str, flags)), build)
     found = subprocess.run(
         ["gcc", f"-print-file-name={runtime}"], check=True, capture_output=True, text=True
     )

@@ -232,7 +232,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     before = signal.getsignal(signal.SIGTERM)
-    # what it does without: each is a process that takes as long to start as a run
+    # without monitors: the test does not need them, and each is a process that has to start
     bare = {"num_cpus": 1, "no_monitor": True, "include_log_monitor": False}
     found = Cluster(initialize_head=True, head_node_args={**bare, "include_dashboard": False})
     for _ in range(2):

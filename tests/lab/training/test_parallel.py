@@ -260,7 +260,7 @@ STOPPED = {
 }
 
 
-# between evaluations, and when one is due
+# the steps after which they are stopped: between evaluations, and when one is due
 STOPS = {"text": STEPS - 2, "tail": STEPS}
 
 
