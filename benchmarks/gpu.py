@@ -4,11 +4,11 @@
 
 Shapes A to G are those of the Elman recurrence. Ours is modReLU, with W given and b = 0 as at the
 start of training, in float32: the kernel forward, the kernel backward and the product over all
-steps that is the gradient of W. cuDNN's RNN (tanh) and LSTM have the same hidden size and read two
-inputs; they compute in TF32, which is their default. No speed is printed for a shape before outputs
-and gradients have been compared with the loop in double precision. The product is that of all steps
-at once, (T·B, n) × (n, n) in float32 by torch's library: what one direction would take if no step
-had to wait for the one before it.
+steps that is the gradient of W. ScoRNN is the layer, which forms W too. cuDNN's RNN (tanh) and LSTM
+have the same hidden size and, as the layer, read two inputs; they compute in TF32, which is their
+default. No speed is printed for a shape before outputs and gradients have been compared with the
+loop in double precision. The product is that of all steps at once, (T·B, n) × (n, n) in float32 by
+torch's library: what one direction would take if no step had to wait for the one before it.
 
 Shapes H to R are those of the gated recurrences: NC-GRU with modReLU, W given and b = 0, and LSTMs
 without normalisation, with that of the layer, and with windows of 10 steps. They run as operators
@@ -18,8 +18,7 @@ candidate is exactly 0, at the kink, is left out of the gradients that are compa
 LSTM have the same hidden size and the same two inputs. For how much of the time the GPU computes is
 written beside it.
 
-Shapes B1n128 to B512n1024 are a grid of the same, measured only if asked for. There cuDNN computes
-in float32, as ours does.
+Shapes B1n128 to B512n1024 are a grid of the same. There cuDNN computes in float32, as ours does.
 """
 
 import argparse
@@ -59,7 +58,8 @@ GATED_SHAPES = {
 GRID_SHAPES = {f"B{B}n{n}": (B, n, 100) for B in (1, 32, 128, 512) for n in (128, 512, 1024)}
 PROFILED = 10  # runs
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
-COLUMNS = ("forward, ms", "product, ms", "both, ms", *PEERS, "over RNN", "over LSTM")
+TIMES = ("forward, ms", "product, ms", "both, ms", "ScoRNN, ms", *PEERS)
+COLUMNS = (*TIMES, "over RNN", "over LSTM", "ScoRNN over RNN")
 KINDS = ("NC-GRU", "LSTM", "LN-LSTM", "ATN-LSTM", "cuDNN GRU", "cuDNN LSTM")
 COMPARED = KINDS[:4]
 GATED_COLUMNS = (*(f"{kind}, ms" for kind in KINDS), *(f"{kind} over cuDNN" for kind in COMPARED))
@@ -108,10 +108,11 @@ def measure(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
         "product": lambda: x.flatten(0, 1) @ W,
     }
     inputs = torch.randn(T, B, 2, device="cuda")
+    runs["ScoRNN"] = partial(train_step, cayley.ScoRNN(2, n).cuda(), inputs, g)
     for name, make in (("RNN", nn.RNN), ("LSTM", nn.LSTM)):
         layer = make(2, n).cuda()
-        runs[f"cuDNN {name} forward"] = lambda layer=layer: layer(inputs)
-        runs[f"cuDNN {name}"] = lambda layer=layer: train_step(layer, inputs, g)
+        runs[f"cuDNN {name} forward"] = partial(layer, inputs)
+        runs[f"cuDNN {name}"] = partial(train_step, layer, inputs, g)
     times = {name: 1e3 * median(seconds) for name, seconds in rounds(runs, repeat, "cuda").items()}
     plan = best_plan(n, B, chip(0))
     return {
@@ -120,6 +121,7 @@ def measure(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
         "microseconds a step forward": 1e3 * times["forward"] / T,
         "over RNN": times["cuDNN RNN"] / times["both"],
         "over LSTM": times["cuDNN LSTM"] / times["both"],
+        "ScoRNN over RNN": times["cuDNN RNN"] / times["ScoRNN"],
     }
 
 
@@ -237,8 +239,7 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     shapes = SHAPES | GATED_SHAPES | GRID_SHAPES
-    default = [name for name in shapes if name not in GRID_SHAPES]
-    parser.add_argument("--shapes", nargs="+", choices=shapes, default=default)
+    parser.add_argument("--shapes", nargs="+", choices=shapes, default=[*shapes])
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("-o", "--output", type=Path, help="write the numbers as JSON too")
     options = parser.parse_args()

@@ -267,6 +267,7 @@ def _by_network(rows: list[dict[str, Any]]) -> str:
 def _by_shape(rows: list[dict[str, Any]]) -> str:
     shown = {
         "both, ms": "ours",
+        "ScoRNN, ms": "ScoRNN, W formed",
         "NC-GRU, ms": "NC-GRU, W given",
         "LSTM, ms": "LSTM",
         "LN-LSTM, ms": "LN-LSTM",
