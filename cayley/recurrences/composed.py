@@ -167,6 +167,7 @@ def _gradient(
         ended.append(carry[B:])
         g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))
         delta, db = _PHI.pullback(g, hs[t], zs[t], call.b)
+        assert db is not None  # modReLU has a threshold
         deltas[t] = delta if gzs is None else delta + gzs[t]
         carry, dw, dv = factors.pullback(befores[t], deltas[t])
         grad_w, grad_v, grad_b = grad_w + dw, grad_v + dv, grad_b + db.sum(0)

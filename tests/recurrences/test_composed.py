@@ -1,5 +1,7 @@
 """The recurrence whose matrix is a composition, against its loop and against the matrix."""
 
+from typing import Any
+
 import pytest
 import torch
 from gradients import check_gradients, check_second_gradients
@@ -15,7 +17,7 @@ directions = pytest.mark.parametrize("reverse", [False, True])
 layouts = pytest.mark.parametrize("batch_sizes", [None, LENGTHS])
 
 
-def inputs(n: int, batch_sizes: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
+def inputs(n: int, batch_sizes: Tensor | None = None) -> tuple[list[Any], Tensor]:
     """x, h0, w, v and b in float64, and a permutation."""
     map = UnitaryComposition(n)
     steps = (4, 3) if batch_sizes is None else (int(batch_sizes.sum()),)
@@ -69,7 +71,7 @@ def test_operator_is_the_loop() -> None:
 def test_first_and_second_derivatives(batch_sizes: Tensor | None, reverse: bool) -> None:
     tensors, permutation = inputs(2, batch_sizes)
 
-    def run(*tensors: Tensor) -> Tensor:
+    def run(*tensors: Any) -> Tensor:
         return composed(*tensors, permutation, batch_sizes=batch_sizes, reverse=reverse)
 
     check_gradients(run, tensors)
