@@ -37,7 +37,7 @@ def test_is_the_recurrence_with_the_matrix(
     x, h0, w, v, b = tensors
     map = UnitaryComposition(n)
     map.odd_permutation.copy_(2 * permutation + 1)
-    h = composed(*tensors, permutation, batch_sizes=batch_sizes, reverse=reverse)
+    h = composed(*tensors, permutation=permutation, batch_sizes=batch_sizes, reverse=reverse)
     expected = elman_loop(
         x,
         h0,
@@ -72,7 +72,7 @@ def test_first_and_second_derivatives(batch_sizes: Tensor | None, reverse: bool)
     tensors, permutation = inputs(2, batch_sizes)
 
     def run(*tensors: Any) -> Tensor:
-        return composed(*tensors, permutation, batch_sizes=batch_sizes, reverse=reverse)
+        return composed(*tensors, permutation=permutation, batch_sizes=batch_sizes, reverse=reverse)
 
     check_gradients(run, tensors)
     check_second_gradients(run, tensors)
@@ -81,10 +81,10 @@ def test_first_and_second_derivatives(batch_sizes: Tensor | None, reverse: bool)
 def test_some_inputs_need_no_gradient() -> None:
     tensors, permutation = inputs(3)
     g = torch.randn(4, 3, 6, dtype=torch.float64)
-    expected = torch.autograd.grad(composed(*tensors, permutation), tensors, g)
+    expected = torch.autograd.grad(composed(*tensors, permutation=permutation), tensors, g)
     for wanted, tensor in zip(expected, tensors, strict=True):
         others = [t if t is tensor else t.detach() for t in tensors]
-        (grad,) = torch.autograd.grad(composed(*others, permutation), tensor, g)
+        (grad,) = torch.autograd.grad(composed(*others, permutation=permutation), tensor, g)
         torch.testing.assert_close(grad, wanted)
 
 
