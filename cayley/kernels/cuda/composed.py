@@ -29,7 +29,8 @@ LARGEST_PRIME = 61  # of the code: the sums of a prime p are p² instructions
 SPLIT = 11  # primes from here on are for several threads, as src/fourier.cuh explains
 LARGEST_RADIX = 16  # of several factors: more need too many registers
 FEWEST_THREADS = 256
-UNITS = 4  # of a thread: more need too many registers, fewer leave threads without a butterfly
+UNITS = 4  # of a thread: more need too many registers
+SHARE = 128  # threads for which registers are given out: a warp in each quarter of the processor
 BANKS = 16  # that of src/fourier.cuh
 
 
@@ -207,13 +208,13 @@ def best_plan(n: int, vectors: int) -> Plan:
 
     Example:
         >>> best_plan(2170, 2)
-        Plan(n=2170, vectors=2, radices=(31, 10, 7), threads=576)
+        Plan(n=2170, vectors=2, radices=(31, 10, 7), threads=640)
     """
     factors = radices(n)
     # a warp for the cosines, and one for the sines, of 32 columns of real numbers
     columns = 2 * vectors * n // factors[0] if _is_split(factors[0]) else 0
     threads = max(FEWEST_THREADS, -(-n // UNITS), 2 * 32 * -(-columns // 32))
-    return Plan(n, vectors, factors, min(1024, -(-threads // 32) * 32))
+    return Plan(n, vectors, factors, min(1024, -(-threads // SHARE) * SHARE))
 
 
 @functools.cache
@@ -239,11 +240,12 @@ def _shortest(n: int) -> tuple[int, ...]:
 
 def _products(n: int, largest: int) -> Iterator[tuple[int, ...]]:
     """All products of n, in descending order, of primes and of numbers that are not too large."""
-    if n <= min(largest, LARGEST_RADIX) or prime_factors(n) == (n,):
-        yield (n,)
-    for first in range(2, min(largest, n // 2) + 1):
+    for first in range(1, min(largest, n) + 1):
         if n % first == 0 and (first <= LARGEST_RADIX or prime_factors(first) == (first,)):
-            yield from ((first, *rest) for rest in _products(n // first, first))
+            if first == n:
+                yield (n,)
+            elif first > 1:
+                yield from ((first, *rest) for rest in _products(n // first, first))
 
 
 @functools.cache

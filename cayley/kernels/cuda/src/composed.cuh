@@ -75,9 +75,11 @@ __device__ inline Number phase(float angle, double scale) {
 __device__ inline void init(const Memory& memory, const float* w, const float* v, const float* b,
                             const long long* permutation) {
   const double scale = 1 / sqrt((double)N);
-  each_unit([&](int, int i) { memory.units[permutation[i]].place = i; });
+#pragma unroll 1
+  for (int i = threadIdx.x; i < N; i += THREADS) memory.units[permutation[i]].place = i;
   __syncthreads();
-  each_unit([&](int, int i) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < N; i += THREADS) {
     Unit& unit = memory.units[i];
     unit.D1 = phase(w[i], scale);
     unit.D2 = phase(w[N + unit.place], scale);
@@ -85,7 +87,7 @@ __device__ inline void init(const Memory& memory, const float* w, const float* v
     unit.v1 = read_unit(v, i);
     unit.v2 = read_unit(v + 2 * N, i);
     unit.b = b[i];
-  });
+  }
   fill_twiddles(memory.twiddles);
   __syncthreads();
 }

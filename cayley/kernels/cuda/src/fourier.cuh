@@ -165,6 +165,7 @@ template <int STAGE = 1, int BEFORE = RADICES[0]>
 __device__ inline void fill_twiddles(Number* twiddles) {
   if constexpr (STAGE < STAGES) {
     constexpr int RADIX = RADICES[STAGE], COUNT = (RADIX - 1) * BEFORE;
+#pragma unroll 1
     for (int i = threadIdx.x; i < COUNT; i += THREADS) {
       double sin, cos;
       sincospi(-2.0 * (i / BEFORE + 1) * (i % BEFORE) / (RADIX * BEFORE), &sin, &cos);
