@@ -52,7 +52,7 @@ def example(
     return ComposedCall(**tensors, permutation=torch.randperm(n), batch_sizes=sizes, **options)
 
 
-def given(call: ComposedCall) -> dict[str, Tensor]:
+def given(call: ComposedCall) -> dict[str, Any]:
     """The arguments that have gradients."""
     names = (*NAMES, "U", "c")
     return {name: getattr(call, name) for name in names if getattr(call, name) is not None}
@@ -60,14 +60,18 @@ def given(call: ComposedCall) -> dict[str, Tensor]:
 
 def rounded(call: ComposedCall, device: str = "cpu") -> ComposedCall:
     """The call for the kernels, on a device."""
-    tensors = {name: tensor.detach().float().to(device) for name, tensor in given(call).items()}
+    tensors: dict[str, Any] = {
+        name: tensor.detach().float().to(device) for name, tensor in given(call).items()
+    }
     return call._replace(**tensors, permutation=call.permutation.to(device))
 
 
 def check(call: ComposedCall, device: str = "cpu") -> None:
     """States and all gradients."""
     call = call._replace(permutation=call.permutation.to(device))
-    leaves = {name: leaf.to(device).requires_grad_() for name, leaf in given(call).items()}
+    leaves: dict[str, Any] = {
+        name: leaf.to(device).requires_grad_() for name, leaf in given(call).items()
+    }
     call, names = call._replace(**leaves), [*leaves]
     h = loop(call)
     g = torch.randn(h.shape).float().to(device)

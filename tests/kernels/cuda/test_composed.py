@@ -1,6 +1,7 @@
 """The kernels against the loop in double precision, and the plans of their transforms."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -104,7 +105,9 @@ def test_rows_do_not_meet() -> None:
 def test_tensors_that_are_not_contiguous() -> None:
     call = rounded(example(70), "cuda")
     g = torch.randn_like(call.x)
-    strided = {name: torch.stack([getattr(call, name)] * 2, -1)[..., 0] for name in NAMES}
+    strided: dict[str, Any] = {
+        name: torch.stack([getattr(call, name)] * 2, -1)[..., 0] for name in NAMES
+    }
     permutation = torch.stack([call.permutation] * 2, -1)[..., 0]
     others = both_ways(call._replace(**strided, permutation=permutation), g)
     for ours, theirs in zip(others, both_ways(call, g), strict=True):

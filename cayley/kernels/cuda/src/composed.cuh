@@ -92,11 +92,13 @@ __device__ inline void init(const Memory& memory, const float* w, const float* v
   __syncthreads();
 }
 
-// The sums of two or four numbers over a block, to all threads. Two sums in a row, with no barrier
+// The sums of one or two numbers over a block, to all threads. Two sums in a row, with no barrier
 // in between, need different slots.
-template <int SLOT, int COUNT>
-__device__ inline void sum_over_block(float* partials, float (&values)[COUNT]) {
+template <int SLOT, class... Numbers>
+__device__ inline void sum_over_block(float* partials, Numbers&... numbers) {
+  constexpr int COUNT = 2 * sizeof...(numbers);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float values[] = {numbers.re..., numbers.im...};
   float sum;
   if constexpr (COUNT == 4)
     sum = sum_four(values);
@@ -110,14 +112,13 @@ __device__ inline void sum_over_block(float* partials, float (&values)[COUNT]) {
   for (int i = 0; i < (WARPS * COUNT + 31) / 32; ++i)
     if (lane + 32 * i < WARPS * COUNT) sum += partials[lane + 32 * i];
   sum = COUNT == 4 ? sum_over<4, 8, 16>(sum) : sum_over<2, 4, 8, 16>(sum);
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) values[i] = __shfl_sync(~0u, sum, i);
+  int real = 0, imaginary = COUNT / 2;
+  ((numbers = {__shfl_sync(~0u, sum, real++), __shfl_sync(~0u, sum, imaginary++)}), ...);
 }
 
-// b - factor a v
-__device__ inline Number reflected(Number b, Number v, Number a, float factor) {
-  const Number by = {factor * a.re, factor * a.im};
-  return b - by * v;
+// a - factor (v* a) v, where `along` is v* a
+__device__ inline Number reflected(Number a, Number v, Number along, float factor) {
+  return plus_product(a, {-factor * along.re, -factor * along.im}, v);
 }
 
 // The steps of this block's row, numbered as the recurrence goes through them.

@@ -7,8 +7,10 @@
 // in the same transforms as the second vector of each.
 #include "composed.cuh"
 
-// Im(a conj(b)), the gradient of an angle that turns b, from that of b
-__device__ inline float turned(Number a, Number b) { return fmaf(a.im, b.re, -(a.re * b.im)); }
+// sum + Im(g conj(a)), where the latter is the gradient of an angle that turns a, from that of a
+__device__ inline float plus_turn(float sum, Number g, Number a) {
+  return fmaf(g.im, a.re, fmaf(-g.re, a.im, sum));
+}
 
 __device__ inline Number activated(Number z, float b) {
   const float scale = Complex(z.re, z.im, b).scale;
@@ -22,12 +24,11 @@ struct Reflection {
   float products = 0;
 
   __device__ void add(int e, Number g, Number u, Number along, Number against) {
-    const Number one = inner(along, g), other = against * u;
-    terms[e] = terms[e] + one + other;
+    terms[e] = plus_product(plus_inner(terms[e], along, g), against, u);
   }
 
   __device__ void add_product(Number along, Number against) {
-    products += against.re * along.re - against.im * along.im;
+    products = fmaf(against.re, along.re, fmaf(-against.im, along.im, products));
   }
 
   __device__ Number gradient(int e, Number v, float factor) const {
@@ -73,24 +74,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void composed_backward(
 #pragma unroll 1
   for (int t = row.T - 1; t >= 0; --t) {
     const long long step = row.at(t);
-    float pair[2] = {};
+    Number against2 = {0, 0};
     each_unit([&](int e, int i) {
       const Unit& unit = memory.units[i];
       const Number at = saved[e], total = g[e] + added[e];
       const Complex phi(at.re, at.im, unit.b);
-      grad_w1[e] += turned(g[e], {phi.scale * at.re, phi.scale * at.im});
+      grad_w1[e] = plus_turn(grad_w1[e], g[e], {phi.scale * at.re, phi.scale * at.im});
       const float radial = phi.inverse * (at.re * total.re + at.im * total.im);
       const float bent = radial * phi.curvature;
       const Number d = {phi.scale * total.re + bent * at.re, phi.scale * total.im + bent * at.im};
       grad_b[e] += radial;
       write_unit(delta + step, i, d);
       epsilon[e] = inner(unit.D3, d);
-      const Number part = inner(epsilon[e], unit.v2);
-      pair[0] += part.re;
-      pair[1] += part.im;
+      against2 = plus_inner(against2, epsilon[e], unit.v2);
     });
-    sum_over_block<0>(memory.partials, pair);
-    const Number against2 = {pair[0], pair[1]};
+    sum_over_block<0>(memory.partials, against2);
     each_unit([&](int e, int i) {
       const Unit& unit = memory.units[i];
       Number* const to = memory.buffer<0>() + place(i);
@@ -100,26 +98,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void composed_backward(
     });
 
     transform<0>(memory.buffers, memory.twiddles);
-    Number s[EACH], rho[EACH];
-    float four[4] = {};
+    Number s[EACH], rho[EACH], along1 = {0, 0}, against1 = {0, 0};
     each_unit([&](int e, int i) {
       const Unit& unit = memory.units[i];
       const Number* const from = memory.buffer<MIDDLE>();
       s[e] = from[place(i)];
       rho[e] = inner(unit.D2, from[VECTOR + place(unit.place)]);
-      const Number along = inner(unit.v1, s[e]), against = inner(rho[e], unit.v1);
-      four[0] += along.re;
-      four[1] += along.im;
-      four[2] += against.re;
-      four[3] += against.im;
+      along1 = plus_inner(along1, unit.v1, s[e]);
+      against1 = plus_inner(against1, rho[e], unit.v1);
     });
-    sum_over_block<0>(memory.partials, four);
-    const Number along1 = {four[0], four[1]}, against1 = {four[2], four[3]};
+    sum_over_block<0>(memory.partials, along1, against1);
     of_v1.add_product(along1, against1);
     each_unit([&](int e, int i) {
       const Unit& unit = memory.units[i];
       const Number kept = reflected(s[e], unit.v1, along1, factor1);
-      grad_w2[e] += turned(rho[e], kept);
+      grad_w2[e] = plus_turn(grad_w2[e], rho[e], kept);
       of_v1.add(e, rho[e], s[e], along1, against1);
       Number* const to = memory.buffer<SECOND>();
       to[place(unit.place)] = exchanged(unit.D2 * kept);
@@ -134,23 +127,20 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void composed_backward(
       read_added(t - 1);
     }
     transform<SECOND>(memory.buffers, memory.twiddles);
-    Number u[EACH];
-    pair[0] = pair[1] = 0;
+    Number u[EACH], along2 = {0, 0};
     each_unit([&](int e, int i) {
       const Unit& unit = memory.units[i];
       const Number* const from = memory.buffer<1>() + place(i);
       u[e] = exchanged(from[0]);
       g[e] = inner(unit.D1, exchanged(from[VECTOR]));
-      const Number part = inner(unit.v2, u[e]);
-      pair[0] += part.re;
-      pair[1] += part.im;
+      along2 = plus_inner(along2, unit.v2, u[e]);
     });
-    sum_over_block<1>(memory.partials, pair);
-    const Number along2 = {pair[0], pair[1]};
+    sum_over_block<1>(memory.partials, along2);
     of_v2.add_product(along2, against2);
     each_unit([&](int e, int i) {
       const Unit& unit = memory.units[i];
-      grad_w3[e] += turned(epsilon[e], reflected(u[e], unit.v2, along2, factor2));
+      const Number kept = reflected(u[e], unit.v2, along2, factor2);
+      grad_w3[e] = plus_turn(grad_w3[e], epsilon[e], kept);
       of_v2.add(e, epsilon[e], u[e], along2, against2);
     });
   }
@@ -160,7 +150,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void composed_backward(
   each_unit([&](int e, int i) {
     const Unit& unit = memory.units[i];
     write_unit(grad_h0 + row.row * 2 * N, i, g[e]);
-    partial_w[i] = grad_w1[e] + turned(g[e], saved[e]);
+    partial_w[i] = plus_turn(grad_w1[e], g[e], saved[e]);
     partial_w[N + unit.place] = grad_w2[e];
     partial_w[2 * N + i] = grad_w3[e];
     write_unit(partial_v, i, of_v1.gradient(e, unit.v1, factor1));

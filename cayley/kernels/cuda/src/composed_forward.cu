@@ -27,33 +27,29 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void composed_forward(
     each_unit([&](int e, int i) { input[e] = read_unit(x + step, i); });
 
     transform<0>(memory.buffers, memory.twiddles);
-    float along[2] = {};
+    Number along = {0, 0};
     each_unit([&](int e, int i) {
       values[e] = memory.buffer<MIDDLE>()[place(i)];
-      const Number part = inner(units[e].v1, values[e]);
-      along[0] += part.re;
-      along[1] += part.im;
+      along = plus_inner(along, units[e].v1, values[e]);
     });
     sum_over_block<0>(memory.partials, along);
     each_unit([&](int e, int) {
       const Unit& unit = units[e];
-      const Number kept = reflected(values[e], unit.v1, {along[0], along[1]}, factor1);
+      const Number kept = reflected(values[e], unit.v1, along, factor1);
       memory.buffer<SECOND>()[place(unit.place)] = exchanged(unit.D2 * kept);
     });
 
     transform<SECOND>(memory.buffers, memory.twiddles);
-    along[0] = along[1] = 0;
+    along = {0, 0};
     each_unit([&](int e, int i) {
       values[e] = exchanged(memory.buffer<1>()[place(i)]);
-      const Number part = inner(units[e].v2, values[e]);
-      along[0] += part.re;
-      along[1] += part.im;
+      along = plus_inner(along, units[e].v2, values[e]);
     });
     sum_over_block<0>(memory.partials, along);
     each_unit([&](int e, int i) {
       const Unit& unit = units[e];
-      const Number kept = reflected(values[e], unit.v2, {along[0], along[1]}, factor2);
-      const Number before = input[e] + unit.D3 * kept;
+      const Number kept = reflected(values[e], unit.v2, along, factor2);
+      const Number before = plus_product(input[e], unit.D3, kept);
       const Complex phi(before.re, before.im, unit.b);
       const Number state = {phi.scale * before.re, phi.scale * before.im};
       write_unit(z + step, i, before);

@@ -23,6 +23,14 @@ __device__ inline Number inner(Number a, Number b) {
   return {fmaf(a.re, b.re, a.im * b.im), fmaf(a.re, b.im, -(a.im * b.re))};
 }
 
+// sum + a b and sum + conjugate(a) b, in four instructions
+__device__ inline Number plus_product(Number sum, Number a, Number b) {
+  return {fmaf(a.re, b.re, fmaf(-a.im, b.im, sum.re)), fmaf(a.re, b.im, fmaf(a.im, b.re, sum.im))};
+}
+__device__ inline Number plus_inner(Number sum, Number a, Number b) {
+  return plus_product(sum, conjugate(a), b);
+}
+
 // The inverse transform is the same one between two exchanges of real and imaginary parts.
 __device__ inline Number exchanged(Number a) { return {a.im, a.re}; }
 
