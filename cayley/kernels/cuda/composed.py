@@ -30,6 +30,7 @@ SPLIT = 11  # primes from here on are for several threads, as src/fourier.cuh ex
 LARGEST_RADIX = 16  # of several factors: more need too many registers
 FEWEST_THREADS = 256
 UNITS = 4  # of a thread: more need too many registers
+LEAST_RESULTS = 3  # of a group: all of its threads read all numbers
 SHARE = 128  # threads for which registers are given out: a warp in each quarter of the processor
 BANKS = 16  # that of src/fourier.cuh
 
@@ -127,12 +128,14 @@ class Plan:
         vectors: How many are transformed at a time.
         radices: Their product is n.
         threads: Those of the block.
+        groups: Into how many groups the results of a large first radix are divided.
     """
 
     n: int
     vectors: int
     radices: tuple[int, ...]
     threads: int
+    groups: int = 1
 
     @property
     def split(self) -> bool:
@@ -143,13 +146,6 @@ class Plan:
     def padded(self) -> bool:
         """Whether vectors have gaps in shared memory."""
         return self.radices[0] % 2 == 0
-
-    @property
-    def groups(self) -> int:
-        """Into how many groups the results of the first radix are divided."""
-        columns = 2 * self.vectors * self.n // self.radices[0]
-        warps = self.threads // 32 // (2 * -(-columns // 32))
-        return max(1, min(warps, (self.radices[0] + 1) // 6))  # of three results at least
 
     @property
     def twiddles(self) -> int:
@@ -208,13 +204,16 @@ def best_plan(n: int, vectors: int) -> Plan:
 
     Example:
         >>> best_plan(2170, 2)
-        Plan(n=2170, vectors=2, radices=(31, 10, 7), threads=640)
+        Plan(n=2170, vectors=2, radices=(31, 10, 7), threads=640, groups=1)
     """
     factors = radices(n)
+    first = factors[0] if _is_split(factors[0]) else 0
     # a warp for the cosines, and one for the sines, of 32 columns of real numbers
-    columns = 2 * vectors * n // factors[0] if _is_split(factors[0]) else 0
-    threads = max(FEWEST_THREADS, -(-n // UNITS), 2 * 32 * -(-columns // 32))
-    return Plan(n, vectors, factors, min(1024, -(-threads // SHARE) * SHARE))
+    warps = 2 * -(-2 * vectors * n // (32 * first)) if first else 1
+    threads = max(FEWEST_THREADS, -(-n // UNITS), 32 * warps)
+    threads = min(1024, -(-threads // SHARE) * SHARE)
+    groups = min(threads // 32 // warps, first // LEAST_RESULTS // 2)
+    return Plan(n, vectors, factors, threads, max(1, groups))
 
 
 @functools.cache

@@ -77,8 +77,10 @@ def test_reflection_vectors_of_any_length(size: float) -> None:
     [
         Plan(70, 1, (10, 7), 32),  # several units and butterflies a thread
         Plan(70, 1, (7, 10), 64),  # not padded
-        Plan(62, 1, (31, 2), 64),  # one group, and fewer warps than roles have
-        Plan(62, 1, (31, 2), 512),  # more groups
+        Plan(62, 1, (31, 2), 96, 1),  # several roles for a warp
+        Plan(62, 1, (31, 2), 128, 2),
+        Plan(62, 1, (31, 2), 64, 5),  # results that the groups do not divide evenly
+        Plan(22, 1, (11, 2), 512, 6),  # one result a group
         Plan(64, 1, (4, 4, 4), 96),
         Plan(48, 1, (2, 2, 2, 2, 3), 128),
     ],
