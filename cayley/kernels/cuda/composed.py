@@ -8,7 +8,7 @@ are read as they are.
 
 import functools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +20,9 @@ from cayley.kernels.cuda.runtime.chip import RESERVED, chip, no_room
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
-from cayley.kernels.memory import readable
+from cayley.kernels.memory import memory_refusal, readable
 from cayley.kernels.projection import projection_gradients
+from cayley.kernels.steps import check_devices
 
 __all__ = ["Plan", "best_plan", "composed", "composed_backward", "radices", "refusal"]
 
@@ -43,6 +44,9 @@ def refusal(call: ComposedCall, gradients: ElmanGradients | None = None) -> str 
     tensors = (call.x, call.w, call.v, call.b, call.U, call.c)
     if reason := tensor_refusal(h0, *tensors, *(gradients or ())):
         return reason
+    check_devices(h0, call.permutation)
+    if reason := memory_refusal(call.permutation):
+        return reason
     if n == 0:
         return "the CUDA kernels need a unit at least"
     if (prime := max(prime_factors(n), default=1)) > LARGEST_PRIME:
@@ -61,7 +65,7 @@ def composed(call: ComposedCall, out: ElmanStates | None = None) -> ElmanStates:
     h, z = ElmanStates(torch.empty_like(x), torch.empty_like(x)) if out is None else out
     if len(h0) > 0:
         v, _, factors = _reflections(call.v)
-        _launch("forward", 1, call, x, h0, readable(call.w), v, factors, h, z)
+        _launch("forward", 1, call, (x, h0, readable(call.w), v, factors), (h, z))
     return ElmanStates(h, z)
 
 
@@ -77,7 +81,7 @@ def composed_backward(
     v, lengths, factors = _reflections(call.v)
     if B > 0:
         given, made = (grad_h, z, h0, w, v, factors), (delta, grad_h0)
-        _launch("backward", 2, call, *given, *made, partial_w, partial_v, partial_b)
+        _launch("backward", 2, call, given, (*made, partial_w, partial_v, partial_b))
     return {
         "h0": grad_h0,
         "w": partial_w.sum(0),
@@ -99,24 +103,28 @@ def _reflections(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return v, lengths, torch.where(square > 0, 2 / square, 0)
 
 
-def _launch(direction: str, vectors: int, call: ComposedCall, *arrays: Tensor) -> None:
+def _launch(
+    direction: str,
+    vectors: int,
+    call: ComposedCall,
+    given: Sequence[Tensor],
+    made: Sequence[Tensor],
+) -> None:
     """Launch the kernel of a direction.
 
     Arguments:
         direction: Which of the kernels.
         vectors: How many it transforms at a time.
         call: The call.
-        arrays: What the kernel reads, up to the factors of the reflections, of all steps first,
-            then what it writes.
+        given: What the kernel reads, of all steps first, beside the thresholds and the permutation.
+        made: What it writes.
     """
-    made = 2 if direction == "forward" else 5
-    given, results = arrays[:-made], arrays[-made:]
     B, n = len(call.h0), call.w.shape[1]
     table, T = step_table(call.batch_sizes, given[0], B)
     plan, packed = best_plan(n, vectors), call.batch_sizes is not None
     launch = _kernel(call.h0.device.index, f"composed_{direction}", plan, packed)
     units = readable(call.b), call.permutation.contiguous()
-    launch(B, *given, *units, *results, table, T, B, int(call.reverse))
+    launch(B, *given, *units, *made, table, T, B, int(call.reverse))
 
 
 @dataclass(frozen=True)
@@ -155,17 +163,17 @@ class Plan:
 
     @property
     def memory(self) -> int:
-        """Bytes of shared memory."""
+        """Bytes of shared memory: units, buffers and factors, and parts of sums."""
         vector = self.n + (self.n - 1) // BANKS if self.padded else self.n
         numbers = 2 * self.vectors * vector + self.twiddles
-        return 48 * self.n + 8 * numbers + 4 * 2 * 4 * (self.threads // 32)
+        return 48 * self.n + 8 * numbers + 32 * (self.threads // 32)
 
     def sizes(self, packed: bool) -> str:
         """The header ``sizes.cuh``."""
         flags = {"PACKED": packed, "SPLIT": self.split, "PADDED": self.padded}
         return (
             constants(N=self.n, BATCH=self.vectors, THREADS=self.threads, GROUPS=self.groups)
-            + constants(STAGES=len(self.radices), TWIDDLES=self.twiddles)
+            + constants(STAGES=len(self.radices), TWIDDLES=self.twiddles, MEMORY=self.memory)
             + f"constexpr int RADICES[] = {{{', '.join(map(str, self.radices))}}};\n"
             + option_lines(tuple((f"bool {name}", str(v).lower()) for name, v in flags.items()))
             + _circles(set(self.radices))

@@ -1,7 +1,8 @@
 // What the two kernels of a recurrence with W = D3 R2 F^-1 D2 P R1 F D1 share. A block computes one
 // row of the batch, and a thread the same units at every step. sizes.cuh defines N, the number of
-// complex units; PACKED, which steps.cuh explains; TWIDDLES, how many of them there are; and what
-// fourier.cuh needs. Rows of x, h and z have the real parts of all units, then the imaginary parts.
+// complex units; PACKED, which steps.cuh explains; TWIDDLES, how many of them there are; MEMORY, the
+// bytes of shared memory; and what fourier.cuh needs. Rows of x, h and z have the real parts of all
+// units, then the imaginary parts.
 #pragma once
 
 #include "activations.cuh"
@@ -22,6 +23,13 @@ struct alignas(16) Unit {
   float b;
   int place;  // where the permutation takes the unit
 };
+
+// The slots of sum_over_block.
+constexpr int SLOTS = 2, SLOT_FLOATS = 4 * WARPS;
+
+static_assert(sizeof(Unit) * N + sizeof(Number) * (2 * BUFFER + TWIDDLES) +
+                  sizeof(float) * SLOTS * SLOT_FLOATS ==
+              MEMORY);
 
 // Shared memory.
 struct Memory {
@@ -104,7 +112,8 @@ __device__ inline void sum_over_block(float* partials, Numbers&... numbers) {
     sum = sum_four(values);
   else
     sum = sum_two(values[0], values[1]);
-  partials += SLOT * 4 * WARPS;
+  static_assert(SLOT < SLOTS);
+  partials += SLOT * SLOT_FLOATS;
   if (lane < COUNT) partials[warp * COUNT + lane] = sum;
   __syncthreads();
   sum = 0;

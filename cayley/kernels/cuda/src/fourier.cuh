@@ -43,8 +43,8 @@ __device__ constexpr int place(int i) { return PADDED ? i + i / BANKS : i; }
 constexpr int VECTOR = PADDED ? N + (N - 1) / BANKS : N;
 constexpr int BUFFER = BATCH * VECTOR;
 
-// X_k = sum over j of x_j e^(-2 pi i j k / RADIX). The terms of j and RADIX - j have the same cosine
-// and the opposite sine, and so have the results k and RADIX - k.
+// X_k = sum over j of x_j e^(-2 pi i j k / RADIX). The terms of j and RADIX - j have the same
+// cosine and the opposite sine, and so have the results k and RADIX - k.
 template <int RADIX>
 __device__ inline void transform_few(Number (&x)[RADIX]) {
   constexpr int PAIRS = (RADIX - 1) / 2;
