@@ -1,8 +1,8 @@
 // What the two kernels of a recurrence with W = D3 R2 F^-1 D2 P R1 F D1 share. A block computes one
 // row of the batch, and a thread the same units at every step. sizes.cuh defines N, the number of
-// complex units; PACKED, which steps.cuh explains; TWIDDLES, how many of them there are; MEMORY, the
-// bytes of shared memory; and what fourier.cuh needs. Rows of x, h and z have the real parts of all
-// units, then the imaginary parts.
+// complex units; PACKED, which steps.cuh explains; TWIDDLES, how many of them there are; MEMORY,
+// the bytes of shared memory; and what fourier.cuh needs. Rows of x, h and z have the real parts of
+// all units, then the imaginary parts.
 #pragma once
 
 #include "activations.cuh"
