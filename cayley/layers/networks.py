@@ -175,7 +175,7 @@ class URNN(RNN):
 
     Note:
         The paper applies the factors one by one, in O(n log n). This layer does so from 800 units
-        on. With fewer it takes less time to form W once per forward pass, as for every network.
+        on if it is on a CPU. Otherwise it forms W once per forward pass, as for every network.
 
     References:
         Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, section 4.
