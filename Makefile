@@ -51,6 +51,7 @@ bench-gpu: $(READY)  ## the same on an NVIDIA GPU
 	$(BIN)/python benchmarks/throughput.py --device cuda -o out/throughput-gpu.json
 	$(BIN)/python benchmarks/streams.py --device cuda -o out/streams-gpu.json
 	$(BIN)/python benchmarks/batch_norm.py -o out/batch-norm-gpu.json
+	$(BIN)/python benchmarks/complex_networks.py --device cuda -o out/complex-gpu.json
 
 wheel: $(READY)  ## source distribution and wheel in dist/
 	$(BIN)/python setup.py -q sdist bdist_wheel

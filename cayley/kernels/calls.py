@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 __all__ = [
+    "ComposedCall",
     "ElmanCall",
     "ElmanGradients",
     "ElmanStates",
@@ -39,6 +40,21 @@ class ElmanCall(NamedTuple):
     reverse: bool = False
     nonlinearity: str = "tanh"
     is_complex: bool = False
+
+
+class ComposedCall(NamedTuple):
+    """The arguments of a call of :func:`cayley.recurrences.composed`."""
+
+    x: Tensor
+    h0: Tensor
+    w: Tensor
+    v: Tensor
+    b: Tensor
+    permutation: Tensor
+    U: Tensor | None = None
+    c: Tensor | None = None
+    batch_sizes: Tensor | None = None
+    reverse: bool = False
 
 
 class ElmanStates(NamedTuple):

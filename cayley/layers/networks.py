@@ -174,8 +174,8 @@ class URNN(RNN):
     only up to n = 7.
 
     Note:
-        The paper applies the factors one by one, in O(n log n). This layer forms W once per forward
-        pass, as it does for every network, and applies it as a matrix.
+        The paper applies the factors one by one, in O(n log n). This layer does so from 800 units
+        on if it is on a CPU. Otherwise it forms W once per forward pass, as for every network.
 
     References:
         Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, section 4.

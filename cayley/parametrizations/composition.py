@@ -55,9 +55,10 @@ def compose(h: Tensor, w: Tensor, v: Tensor, permutation: Tensor) -> Tensor:
 
 def _reflect(h: Tensor, v: Tensor) -> Tensor:
     """Vectors h − 2 v (v* h) / (v* v), for a v of length one or zero."""
-    # the length is one only up to rounding, which matters for small n
+    # The length is one only up to rounding, which matters for small n. A conjugate that is a view
+    # would be lost in an operator under torch.compile.
     square = (v.real.square() + v.imag.square()).sum()
-    along = (h * v.conj()).sum(-1, keepdim=True) / torch.where(square > 0, square, 1)
+    along = (h * v.conj_physical()).sum(-1, keepdim=True) / torch.where(square > 0, square, 1)
     return h - 2 * along * v
 
 

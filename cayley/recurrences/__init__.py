@@ -1,6 +1,7 @@
 """The recurrences that the layers run, each as the loop that defines it and as an operator."""
 
 from cayley.kernels.dispatch import backend
+from cayley.recurrences.composed import composed, composed_loop
 from cayley.recurrences.elman import elman, elman_loop
 from cayley.recurrences.elman_norm import (
     NormalizedStates,
@@ -17,6 +18,8 @@ __all__ = [
     "NormalizedStates",
     "States",
     "backend",
+    "composed",
+    "composed_loop",
     "decomposed",
     "elman",
     "elman_loop",

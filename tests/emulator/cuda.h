@@ -176,6 +176,7 @@ inline unsigned __float_as_uint(float value) {
 }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline long long min(long long a, long long b) { return a < b ? a : b; }
+inline void sincospi(double x, double* sin, double* cos) { sincos(M_PI * x, sin, cos); }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

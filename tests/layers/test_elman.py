@@ -159,6 +159,63 @@ def test_kernels_know_of_complex_weights(
     assert known == [is_complex]
 
 
+def many_units(monkeypatch: pytest.MonkeyPatch, many: int) -> list[str]:
+    """Let so many units be many; the names of the recurrences that run are added to a list."""
+    ran: list[str] = []
+    monkeypatch.setitem(layers.MANY, "cpu", many)
+    for name in ("composed", "elman"):
+        run = getattr(layers, name)
+
+        def noted(*args: Any, run: Any = run, name: str = name, **options: Any) -> Tensor:
+            ran.append(name)
+            return run(*args, **options)
+
+        monkeypatch.setattr(layers, name, noted)
+    return ran
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("nonpositive_bias", [False, True])
+def test_many_units_of_a_urnn_apply_its_factors(
+    packed: bool, nonpositive_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = cayley.URNN(
+        2, 7, 2, bidirectional=True, nonpositive_bias=nonpositive_bias, dtype=torch.float64
+    )
+    x: Any = torch.randn(5, 3, 2, dtype=torch.float64)
+    if packed:
+        x = pack_padded_sequence(x, torch.tensor([5, 2, 1]))
+    hx = torch.randn(4, 3, 14, dtype=torch.float64)
+    leaves = [p for name, p in layer.named_parameters() if not name.startswith("h0")]
+    results = []
+    for many, name in ((8, "elman"), (7, "composed")):
+        with monkeypatch.context() as patch:
+            ran = many_units(patch, many)
+            output, h_n = layer(x, hx)
+            assert ran == [name] * 4
+        y = output.data if packed else output
+        loss = y.square().sum() + h_n.sum()
+        results.append((y, h_n, *torch.autograd.grad(loss, leaves)))
+    torch.testing.assert_close(*results)
+
+
+def test_others_than_a_urnn_that_is_trained_form_the_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = many_units(monkeypatch, 1)
+    x = torch.randn(3, 2, 2)
+    layer = cayley.URNN(2, 4)
+    with cayley.kernels.observation.observed(lambda _: None):
+        layer(x)
+    with cayley.backend("cpu"):
+        layer(x)
+    torch.func.functional_call(layer.freeze(), dict(layer.named_parameters()), (x,))
+    cayley.ScuRNN(2, 4)(x)
+    cayley.RNN(2, 4, recurrent="composition", nonlinearity="identity")(x)
+    cayley.RNN(2, 4)(x)
+    assert ran == ["elman"] * 6
+
+
 def test_each_layer_and_direction_has_its_own_matrix() -> None:
     layer = cayley.RNN(I, H, 2, recurrent=ScaledCayley(H), bidirectional=True)
     matrices = [getattr(layer, name) for name in layer.structured]

@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products")
-KERNELS += ("pencil", "quotient", "cayley", "neumann")
+KERNELS += ("pencil", "quotient", "cayley", "neumann", "composed")
 
 # small sizes of every kind: one block, clusters, teams, tiles, weights in registers and in shared
 # memory, dense and packed, windows that are full and that are not
@@ -21,7 +21,8 @@ EVERY_KERNEL = """
 import torch, cayley
 from torch.nn.utils.rnn import pack_sequence
 from cayley.kernels.crowds import crowded
-from cayley.kernels.cuda import elman, gru
+from cayley.kernels.calls import ComposedCall, ElmanGradients
+from cayley.kernels.cuda import composed, elman, gru
 from cayley.kernels.cuda.lstm import batch, kernels as lstm_kernels
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
 from cayley.kernels.cuda.runtime import team_kernels
@@ -97,6 +98,17 @@ with torch.no_grad():
         layer = network(2, 45).cuda().freeze()
         _, state = layer.step(x[0])
         layer.step(x[1], state)
+# a prime that is split, powers of two, and several units a thread
+for n in (62, 64, 620):
+    shapes = (3, n), (2, 2, n), (n,)
+    units = *(torch.randn(*shape, device="cuda") for shape in shapes), torch.randperm(n).cuda()
+    h0 = torch.randn(4, 2 * n, device="cuda")
+    for steps, sizes in (((5, 4), None), ((14,), torch.tensor([4, 3, 3, 3, 1]))):
+        x = torch.randn(*steps, 2 * n, device="cuda")
+        call = ComposedCall(x, h0, *units, batch_sizes=sizes)
+        states = composed.composed(call)
+        composed.composed_backward(ElmanGradients(states.h), states, call, ("x",))
+x = torch.randn(5, 3, 2, device="cuda")
 layer = cayley.ENRNN(2, 4, 100).cuda()
 optimizer = torch.optim.SGD(layer.parameters(), lr=1e-5)
 for _ in range(12):

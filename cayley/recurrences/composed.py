@@ -1,0 +1,259 @@
+"""The Elman recurrence of complex units whose matrix is a composition of simple factors."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cayley.activations import ACTIVATIONS
+from cayley.kernels.calls import ComposedCall, ElmanGradients, ElmanStates
+from cayley.kernels.cuda import composed as cuda
+from cayley.kernels.operator import Found, Kernels, Operator
+from cayley.kernels.projection import check_projection, project, projection_gradients
+from cayley.kernels.steps import (
+    check_devices,
+    check_sequence,
+    previous_states,
+    rows,
+    step_order,
+    step_sizes,
+)
+from cayley.parametrizations.cayley_complex import phases_to_diagonal
+from cayley.parametrizations.composition import compose
+
+__all__ = ["composed", "composed_loop"]
+
+_PHI = ACTIVATIONS["modrelu_stacked"]
+
+
+def composed_loop(
+    x: Tensor,
+    h0: Tensor,
+    w: Tensor,
+    v: Tensor,
+    b: Tensor,
+    permutation: Tensor,
+    *,
+    U: Tensor | None = None,
+    c: Tensor | None = None,
+    batch_sizes: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    r"""The recurrence as the loop that defines it; :func:`composed` computes the same.
+
+    .. math::
+        h_t = \mathrm{modReLU}_b(U x_t + c + W h_{t-1}), \qquad
+        W = D_3 R_2 F^{-1} D_2 \Pi R_1 F D_1
+
+    W is never formed: a step takes O(n log n) operations. The n complex units are 2n real features,
+    [Re h, Im h].
+
+    References:
+        Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016.
+
+    Arguments:
+        x: The input, (T, B, I), or without U its contribution to each step, (T, B, 2n); with
+            ``batch_sizes``, packed steps, (N, ·).
+        h0: The state before the first step, (B, 2n).
+        w: The angles of D, (3, n).
+        v: The vectors of R as real and imaginary parts, (2, 2, n).
+        b: The threshold of modReLU, (n).
+        permutation: π(0), …, π(n−1), (n); see
+            :func:`~cayley.parametrizations.composition.compose`.
+        U: The input matrix, (2n, I); None if x is already its product with the input.
+        c: A bias that is added to U x, (2n).
+        batch_sizes: As in :func:`~cayley.recurrences.elman_loop`.
+        reverse: Whether time runs from the last step to the first.
+
+    Returns:
+        The states of all steps, (T, B, 2n) or (N, 2n).
+
+    Example:
+        Without angles, reflections and a permutation W is the identity.
+
+        >>> w, v, b = torch.zeros(3, 1), torch.zeros(2, 2, 1), torch.zeros(1)
+        >>> composed_loop(torch.ones(3, 1, 2), torch.zeros(1, 2), w, v, b, torch.arange(1))[-1]
+        tensor([[3.0000, 3.0000]])
+    """
+    call = ComposedCall(x, h0, w, v, b, permutation, U, c, batch_sizes, reverse)
+    _check(call)
+    return _loop(call).h
+
+
+def composed(
+    x: Tensor,
+    h0: Tensor,
+    w: Tensor,
+    v: Tensor,
+    b: Tensor,
+    permutation: Tensor,
+    *,
+    U: Tensor | None = None,
+    c: Tensor | None = None,
+    batch_sizes: Tensor | None = None,
+    reverse: bool = False,
+) -> Tensor:
+    """The recurrence of :func:`composed_loop` as one operator, which on a GPU is one kernel.
+
+    Arguments and the result are those of :func:`composed_loop`.
+
+    Example:
+        >>> x, h0, b = torch.randn(5, 2, 6), torch.randn(2, 6), torch.zeros(3)
+        >>> factors = torch.randn(3, 3), torch.randn(2, 2, 3), b, torch.randperm(3)
+        >>> torch.testing.assert_close(composed(x, h0, *factors), composed_loop(x, h0, *factors))
+    """
+    call = ComposedCall(x, h0, w, v, b, permutation, U, c, batch_sizes, reverse)
+    _check(call)
+    return _composed(call).h
+
+
+def _check(call: ComposedCall) -> None:
+    """Raise unless the arguments of :func:`composed` fit together."""
+    x, h0, w, v, b, permutation, U, c, batch_sizes, _ = call
+    n = w.shape[-1]
+    shapes = [(*tensor.shape,) for tensor in (w, v, b, permutation)]
+    if shapes != [(3, n), (2, 2, n), (n,), (n,)]:
+        raise ValueError(f"expected w (3, n), v (2, 2, n), b (n) and permutation (n), got {shapes}")
+    if h0.shape[-1] != 2 * n or (U is None and x.shape[-1] != 2 * n):
+        raise ValueError(
+            f"expected x (..., 2n) and h0 (B, 2n) with n = {n}, got {tuple(x.shape)} and "
+            f"{tuple(h0.shape)}"
+        )
+    check_projection(x, U, c, 2 * n)
+    check_sequence(x, h0, batch_sizes)
+    check_devices(x, h0, w, v, b, permutation, U, c)
+
+
+def _product(h: Tensor, w: Tensor, v: Tensor, permutation: Tensor) -> Tensor:
+    """W h of real features."""
+    after = compose(torch.complex(*h.chunk(2, -1)), w, v, permutation)
+    return torch.cat((after.real, after.imag), -1)
+
+
+def _loop(call: ComposedCall) -> ElmanStates:
+    x, h0 = project(call.x, call.U, call.c), call.h0
+    sizes = step_sizes(x, call.batch_sizes)
+    xs = x.reshape(-1, x.shape[-1]).split(sizes)
+    hs, zs = list(xs), list(xs)
+    h = h0[:0]
+    for t in step_order(len(sizes), call.reverse):
+        zs[t] = xs[t] + _product(rows(h, h0, sizes[t]), call.w, call.v, call.permutation)
+        h = hs[t] = _PHI.apply(zs[t], call.b)
+    return ElmanStates(torch.cat(hs).view_as(x), torch.cat(zs).view_as(x))
+
+
+def _gradient(
+    gradients: ElmanGradients, states: ElmanStates, call: ComposedCall, needed: Collection[str]
+) -> Found:
+    """Gradients by differentiable operations; the factors are applied once more to every state."""
+    h, z = states
+    sizes = step_sizes(h, call.batch_sizes)
+    before = previous_states(h, call.h0, call.batch_sizes, call.reverse)
+
+    def steps(tensor: Tensor) -> tuple[Tensor, ...]:
+        return tensor.reshape(-1, h.shape[-1]).split(sizes)
+
+    gs, hs, zs, befores = map(steps, (gradients.h, h, z, before))
+    gzs = None if gradients.z is None else steps(gradients.z)
+    factors = _Factors.of(call)
+    deltas, ended = list(hs), []
+    grad_w, grad_v, grad_b = map(torch.zeros_like, (call.w, call.v, call.b))
+    carry = h.new_zeros(0, h.shape[-1])  # the gradient of the states after this step
+    for t in step_order(len(sizes), not call.reverse):
+        # Time runs backwards here. Sequences whose first step (in the order of the recurrence) was
+        # the one before pass their gradient to h0; those whose last step it is receive none.
+        B = min(sizes[t], len(carry))
+        ended.append(carry[B:])
+        g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))
+        delta, db = _PHI.pullback(g, hs[t], zs[t], call.b)
+        assert db is not None  # modReLU has a threshold
+        deltas[t] = delta if gzs is None else delta + gzs[t]
+        carry, dw, dv = factors.pullback(befores[t], deltas[t])
+        grad_w, grad_v, grad_b = grad_w + dw, grad_v + dv, grad_b + db.sum(0)
+    return {
+        "h0": torch.cat((carry, *reversed(ended))),
+        "w": grad_w,
+        "v": grad_v,
+        "b": grad_b,
+        **projection_gradients(torch.cat(deltas).view_as(h), call.x, call.U, needed),
+    }
+
+
+class _Factors(NamedTuple):
+    """The factors of W, for its gradient.
+
+    Attributes:
+        D: The diagonals of D, complex, (3, n).
+        v: The vectors of R, complex, (2, n).
+        squares: The squares of their lengths, 1 for those of length 0, (2).
+        permutation, inverse: π and its inverse, (n).
+    """
+
+    D: Tensor
+    v: Tensor
+    squares: Tensor
+    permutation: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def of(cls, call: ComposedCall) -> "_Factors":
+        v = torch.complex(*call.v.unbind(1))
+        squares = call.v.square().sum((-2, -1))
+        squares = torch.where(squares > 0, squares, 1)
+        permutation = call.permutation
+        return cls(phases_to_diagonal(call.w), v, squares, permutation, permutation.argsort())
+
+    def along(self, k: int, h: Tensor) -> Tensor:
+        """The part of vectors along the vector of a reflection, in units of its length, (B, 1)."""
+        return (h * self.v[k].conj_physical()).sum(-1, keepdim=True) / self.squares[k]
+
+    def pullback(self, h: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of real features h, and those of w and v, from the gradient g of W h."""
+        # conjugates are no views, which would be lost in an operator under torch.compile
+        D, v = self.D, self.v
+        y = D[0] * torch.complex(*h.chunk(2, -1))
+        s = torch.fft.fft(y, norm="ortho")
+        of_s = self.along(0, s)
+        q = D[1] * (s - 2 * of_s * v[0]).index_select(-1, self.permutation)
+        u = torch.fft.ifft(q, norm="ortho")
+        of_u = self.along(1, u)
+        g = D[2].conj_physical() * torch.complex(*g.chunk(2, -1))
+        w3 = g * (u - 2 * of_u * v[1]).conj_physical()
+        v2, g = self._reflection(1, u, of_u, g)
+        g = torch.fft.fft(g, norm="ortho")
+        w2 = g * q.conj_physical()
+        g = (D[1].conj_physical() * g).index_select(-1, self.inverse)
+        v1, g = self._reflection(0, s, of_s, g)
+        g = torch.fft.ifft(g, norm="ortho")
+        w1 = g * y.conj_physical()
+        g = D[0].conj_physical() * g
+        # of e^{iw} h with the gradient g, that of w is Im(g (e^{iw} h)*)
+        grad_w = torch.stack([product.imag.sum(0) for product in (w1, w2, w3)])
+        grad_v = torch.stack([torch.stack((part.real, part.imag)) for part in (v1, v2)])
+        return torch.cat((g.real, g.imag), -1), grad_w, grad_v
+
+    def _reflection(self, k: int, h: Tensor, of_h: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of v and h, from the gradient g of h − 2 v (v* h) / (v* v)."""
+        v, of_g = self.v[k], self.along(k, g)
+        both = (of_g.conj_physical() * of_h).real
+        grad_v = 4 * both * v - 2 * (of_h.conj_physical() * g + of_g.conj_physical() * h)
+        return grad_v.sum(0), g - 2 * of_g * v
+
+
+def _shapes(call: ComposedCall) -> ElmanStates:
+    shape = (*call.x.shape[:-1], call.h0.shape[-1])
+    return ElmanStates(call.x.new_empty(shape), call.x.new_empty(shape))
+
+
+_composed = Operator(
+    "composed",
+    call=ComposedCall,
+    states=ElmanStates,
+    gradients=ElmanGradients,
+    loop=_loop,
+    gradient=_gradient,
+    shapes=_shapes,
+    kernels={"cuda": Kernels(cuda.refusal, cuda.composed, cuda.composed_backward)},
+    constants=("permutation", "batch_sizes"),
+)

@@ -1,0 +1,87 @@
+"""The recurrence of a composed matrix by its kernels, against a loop in double precision."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cayley.activations import modrelu_stacked
+from cayley.kernels.calls import ComposedCall, ElmanGradients
+from cayley.kernels.cuda.composed import composed, composed_backward
+from cayley.kernels.steps import step_order, step_sizes
+from cayley.parametrizations.composition import compose
+from cayley.parametrizations.householder import unit
+
+__all__ = ["NAMES", "check", "example", "rounded"]
+
+NAMES = ("x", "h0", "w", "v", "b")
+
+
+def loop(call: ComposedCall) -> Tensor:
+    """The states by torch, with a gradient."""
+    x = call.x if call.U is None else torch.nn.functional.linear(call.x, call.U, call.c)
+    sizes = step_sizes(x, call.batch_sizes)
+    steps = list(x.flatten(0, 1).split(sizes) if call.batch_sizes is None else x.split(sizes))
+    h, n = call.h0, call.w.shape[1]
+    for t in step_order(len(steps), call.reverse):
+        rows = len(steps[t])
+        Wh = compose(torch.complex(h[:rows, :n], h[:rows, n:]), call.w, call.v, call.permutation)
+        state = modrelu_stacked(steps[t] + torch.cat((Wh.real, Wh.imag), -1), call.b)
+        steps[t] = state
+        h = torch.cat((state, h[rows:]))
+    return torch.cat(steps).view(*x.shape[:-1], 2 * n)
+
+
+def example(
+    n: int, T: int = 4, B: int = 3, sizes: Tensor | None = None, inputs: int = 0, **options: Any
+) -> ComposedCall:
+    """A random call, as float32 holds it."""
+    steps = (T, B) if sizes is None else (int(sizes.sum()),)
+    tensors: dict[str, Any] = {
+        "x": torch.randn(*steps, inputs or 2 * n),
+        "h0": torch.randn(B, 2 * n),
+        "w": math.pi * (2 * torch.rand(3, n) - 1),
+        # not short by chance: their gradients grow as the inverse of their lengths
+        "v": (2 * n) ** 0.5 * unit(torch.randn(2, 2, n), (-2, -1)),
+        "b": -0.3 * torch.rand(n),
+    }
+    if inputs:
+        tensors |= {"U": torch.randn(2 * n, inputs), "c": torch.randn(2 * n)}
+    tensors = {name: tensor.float().double() for name, tensor in tensors.items()}
+    return ComposedCall(**tensors, permutation=torch.randperm(n), batch_sizes=sizes, **options)
+
+
+def given(call: ComposedCall) -> dict[str, Any]:
+    """The arguments that have gradients."""
+    names = (*NAMES, "U", "c")
+    return {name: getattr(call, name) for name in names if getattr(call, name) is not None}
+
+
+def rounded(call: ComposedCall, device: str = "cpu") -> ComposedCall:
+    """The call for the kernels, on a device."""
+    tensors: dict[str, Any] = {
+        name: tensor.detach().float().to(device) for name, tensor in given(call).items()
+    }
+    return call._replace(**tensors, permutation=call.permutation.to(device))
+
+
+def check(call: ComposedCall, device: str = "cpu") -> None:
+    """States and all gradients."""
+    call = call._replace(permutation=call.permutation.to(device))
+    leaves: dict[str, Any] = {
+        name: leaf.to(device).requires_grad_() for name, leaf in given(call).items()
+    }
+    call, names = call._replace(**leaves), [*leaves]
+    h = loop(call)
+    g = torch.randn(h.shape).float().to(device)
+    theirs = [h.detach(), *torch.autograd.grad(h, [*leaves.values()], g.double())]
+    call = rounded(call, device)
+    states = composed(call)
+    found = composed_backward(ElmanGradients(g), states, call, names)
+    for name, one, other in zip(
+        ("h", *names), (states.h, *(found[name] for name in names)), theirs, strict=True
+    ):
+        assert one is not None
+        error = (one.double() - other).norm() / other.norm().clamp(min=1)
+        assert error <= 2e-6, f"{name} is off by {error:.1g}"

@@ -1,0 +1,120 @@
+"""The recurrence whose matrix is a composition, against its loop and against the matrix."""
+
+from typing import Any
+
+import pytest
+import torch
+from gradients import check_gradients, check_second_gradients
+from torch import Tensor
+
+from cayley.parametrizations import UnitaryComposition
+from cayley.parametrizations.structured import acting_on_reals
+from cayley.recurrences import composed, composed_loop, elman_loop
+
+LENGTHS = torch.tensor([3, 3, 2, 1])  # of a packed sequence: the number of sequences at each step
+
+directions = pytest.mark.parametrize("reverse", [False, True])
+layouts = pytest.mark.parametrize("batch_sizes", [None, LENGTHS])
+
+
+def inputs(n: int, batch_sizes: Tensor | None = None) -> tuple[list[Any], Tensor]:
+    """x, h0, w, v and b in float64, and a permutation."""
+    map = UnitaryComposition(n)
+    steps = (4, 3) if batch_sizes is None else (int(batch_sizes.sum()),)
+    w, v = map.sample(dtype=torch.float64)
+    b = -0.3 * torch.rand(n)
+    tensors = [torch.randn(*steps, 2 * n), torch.randn(3, 2 * n), w, v, b]
+    return [tensor.double().requires_grad_() for tensor in tensors], map.permutation
+
+
+@directions
+@layouts
+@pytest.mark.parametrize("n", [1, 2, 7, 12])
+def test_is_the_recurrence_with_the_matrix(
+    n: int, batch_sizes: Tensor | None, reverse: bool
+) -> None:
+    tensors, permutation = inputs(n, batch_sizes)
+    x, h0, w, v, b = tensors
+    map = UnitaryComposition(n)
+    map.odd_permutation.copy_(2 * permutation + 1)
+    h = composed(*tensors, permutation=permutation, batch_sizes=batch_sizes, reverse=reverse)
+    expected = elman_loop(
+        x,
+        h0,
+        acting_on_reals(map(w, v)),
+        b,
+        nonlinearity="modrelu_stacked",
+        batch_sizes=batch_sizes,
+        reverse=reverse,
+    )
+    torch.testing.assert_close(h, expected)
+    g = torch.randn_like(h)
+    found, wanted = (torch.autograd.grad(y, tensors, g) for y in (h, expected))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_operator_is_the_loop() -> None:
+    (_, h0, w, v, b), permutation = inputs(5)
+    x, U, c = (
+        torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((4, 3, 2), (10, 2), (10,))
+    )
+    leaves = (x, h0, w, v, b, U, c)
+    results = [run(x, h0, w, v, b, permutation, U=U, c=c) for run in (composed, composed_loop)]
+    torch.testing.assert_close(*results)
+    g = torch.randn_like(results[0])
+    torch.testing.assert_close(*(torch.autograd.grad(h, leaves, g) for h in results))
+
+
+@directions
+@layouts
+def test_first_and_second_derivatives(batch_sizes: Tensor | None, reverse: bool) -> None:
+    tensors, permutation = inputs(2, batch_sizes)
+
+    def run(*tensors: Any) -> Tensor:
+        return composed(*tensors, permutation=permutation, batch_sizes=batch_sizes, reverse=reverse)
+
+    check_gradients(run, tensors)
+    check_second_gradients(run, tensors)
+
+
+def test_some_inputs_need_no_gradient() -> None:
+    tensors, permutation = inputs(3)
+    g = torch.randn(4, 3, 6, dtype=torch.float64)
+    expected = torch.autograd.grad(composed(*tensors, permutation=permutation), tensors, g)
+    for wanted, tensor in zip(expected, tensors, strict=True):
+        others = [t if t is tensor else t.detach() for t in tensors]
+        (grad,) = torch.autograd.grad(composed(*others, permutation=permutation), tensor, g)
+        torch.testing.assert_close(grad, wanted)
+
+
+def test_a_reflection_along_zero_drops_out() -> None:
+    (x, h0, w, v, b), _ = inputs(3)
+    w, v = (torch.zeros_like(tensor).requires_grad_() for tensor in (w, v))
+    h = composed(x, h0, w, v, b, torch.arange(3))
+    eye = torch.eye(6, dtype=torch.float64)
+    torch.testing.assert_close(h, elman_loop(x, h0, eye, b, nonlinearity="modrelu_stacked"))
+    assert not torch.autograd.grad(h.sum(), v)[0].any()
+
+
+@layouts
+def test_operator_is_registered_soundly(batch_sizes: Tensor | None) -> None:
+    tensors, permutation = inputs(2, batch_sizes)
+    # a packed sequence's sizes are data, which no tracer can read
+    checks = ["test_schema", "test_autograd_registration"]
+    if batch_sizes is None:
+        checks += ["test_faketensor", "test_aot_dispatch_dynamic"]
+    arguments = (*tensors, permutation, None, None, batch_sizes, False, "auto")
+    torch.library.opcheck(torch.ops.cayley.composed.default, arguments, test_utils=checks)
+
+
+def test_arguments_that_do_not_fit_are_refused() -> None:
+    (x, h0, w, v, b), permutation = inputs(3)
+    with pytest.raises(ValueError, match=r"v \(2, 2, n\), .*got .*\(2, 2, 2\)"):
+        composed(x, h0, w, v[..., :2], b, permutation)
+    with pytest.raises(ValueError, match=r"h0 \(B, 2n\) with n = 3, got .*\(3, 4\)"):
+        composed(x, h0[:, :4], w, v, b, permutation)
+    with pytest.raises(ValueError, match=r"x \(..., 2n\) .*got \(4, 3, 5\)"):
+        composed(x[..., :5], h0, w, v, b, permutation)
+    with pytest.raises(ValueError, match="expected h0 of 3 rows"):
+        composed(x, h0[:2], w, v, b, permutation)
