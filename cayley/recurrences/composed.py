@@ -20,7 +20,7 @@ from cayley.kernels.steps import (
     step_sizes,
 )
 from cayley.parametrizations.cayley_complex import phases_to_diagonal
-from cayley.parametrizations.composition import compose
+from cayley.parametrizations.composition import compose, conjugate
 
 __all__ = ["composed", "composed_loop"]
 
@@ -206,11 +206,10 @@ class _Factors(NamedTuple):
 
     def along(self, k: int, h: Tensor) -> Tensor:
         """The part of vectors along the vector of a reflection, in units of its length, (B, 1)."""
-        return (h * self.v[k].conj_physical()).sum(-1, keepdim=True) / self.squares[k]
+        return (h * conjugate(self.v[k])).sum(-1, keepdim=True) / self.squares[k]
 
     def pullback(self, h: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of real features h, and those of w and v, from the gradient g of W h."""
-        # conjugates are no views, which would be lost in an operator under torch.compile
         D, v = self.D, self.v
         y = D[0] * torch.complex(*h.chunk(2, -1))
         s = torch.fft.fft(y, norm="ortho")
@@ -218,16 +217,16 @@ class _Factors(NamedTuple):
         q = D[1] * (s - 2 * of_s * v[0]).index_select(-1, self.permutation)
         u = torch.fft.ifft(q, norm="ortho")
         of_u = self.along(1, u)
-        g = D[2].conj_physical() * torch.complex(*g.chunk(2, -1))
-        w3 = g * (u - 2 * of_u * v[1]).conj_physical()
+        g = conjugate(D[2]) * torch.complex(*g.chunk(2, -1))
+        w3 = g * conjugate(u - 2 * of_u * v[1])
         v2, g = self._reflection(1, u, of_u, g)
         g = torch.fft.fft(g, norm="ortho")
-        w2 = g * q.conj_physical()
-        g = (D[1].conj_physical() * g).index_select(-1, self.inverse)
+        w2 = g * conjugate(q)
+        g = (conjugate(D[1]) * g).index_select(-1, self.inverse)
         v1, g = self._reflection(0, s, of_s, g)
         g = torch.fft.ifft(g, norm="ortho")
-        w1 = g * y.conj_physical()
-        g = D[0].conj_physical() * g
+        w1 = g * conjugate(y)
+        g = conjugate(D[0]) * g
         # of e^{iw} h with the gradient g, that of w is Im(g (e^{iw} h)*)
         grad_w = torch.stack([product.imag.sum(0) for product in (w1, w2, w3)])
         grad_v = torch.stack([torch.stack((part.real, part.imag)) for part in (v1, v2)])
@@ -236,8 +235,8 @@ class _Factors(NamedTuple):
     def _reflection(self, k: int, h: Tensor, of_h: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of v and h, from the gradient g of h − 2 v (v* h) / (v* v)."""
         v, of_g = self.v[k], self.along(k, g)
-        both = (of_g.conj_physical() * of_h).real
-        grad_v = 4 * both * v - 2 * (of_h.conj_physical() * g + of_g.conj_physical() * h)
+        both = (conjugate(of_g) * of_h).real
+        grad_v = 4 * both * v - 2 * (conjugate(of_h) * g + conjugate(of_g) * h)
         return grad_v.sum(0), g - 2 * of_g * v
 
 
