@@ -6,31 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.activations import modrelu_stacked
 from cayley.kernels.calls import ComposedCall, ElmanGradients
 from cayley.kernels.cuda.composed import composed, composed_backward
-from cayley.kernels.steps import step_order, step_sizes
-from cayley.parametrizations.composition import compose
 from cayley.parametrizations.householder import unit
+from cayley.recurrences import composed_loop
 
 __all__ = ["NAMES", "check", "example", "rounded"]
 
 NAMES = ("x", "h0", "w", "v", "b")
-
-
-def loop(call: ComposedCall) -> Tensor:
-    """The states by torch, with a gradient."""
-    x = call.x if call.U is None else torch.nn.functional.linear(call.x, call.U, call.c)
-    sizes = step_sizes(x, call.batch_sizes)
-    steps = list(x.flatten(0, 1).split(sizes) if call.batch_sizes is None else x.split(sizes))
-    h, n = call.h0, call.w.shape[1]
-    for t in step_order(len(steps), call.reverse):
-        rows = len(steps[t])
-        Wh = compose(torch.complex(h[:rows, :n], h[:rows, n:]), call.w, call.v, call.permutation)
-        state = modrelu_stacked(steps[t] + torch.cat((Wh.real, Wh.imag), -1), call.b)
-        steps[t] = state
-        h = torch.cat((state, h[rows:]))
-    return torch.cat(steps).view(*x.shape[:-1], 2 * n)
 
 
 def example(
@@ -73,7 +56,8 @@ def check(call: ComposedCall, device: str = "cpu") -> None:
         name: leaf.to(device).requires_grad_() for name, leaf in given(call).items()
     }
     call, names = call._replace(**leaves), [*leaves]
-    h = loop(call)
+    *tensors, U, c, batch_sizes, reverse = call
+    h = composed_loop(*tensors, U=U, c=c, batch_sizes=batch_sizes, reverse=reverse)
     g = torch.randn(h.shape).float().to(device)
     theirs = [h.detach(), *torch.autograd.grad(h, [*leaves.values()], g.double())]
     call = rounded(call, device)

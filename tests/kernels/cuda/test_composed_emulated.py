@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cayley.kernels.calls import ElmanGradients
 from cayley.kernels.cuda import composed as cuda
-from cayley.kernels.cuda.composed import Plan, best_plan, composed, composed_backward
+from cayley.kernels.cuda.composed import Plan, composed, composed_backward
 
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
@@ -101,10 +101,3 @@ def test_every_run_is_the_same_bit_for_bit() -> None:
         runs.append([*states, *(found[name] for name in names)])
     for one, other in zip(*runs, strict=True):
         assert torch.equal(one, other)
-
-
-def test_plan_of_the_paper() -> None:
-    """2170 complex units, and shared memory that an H200 has."""
-    plan = best_plan(2170, 2)
-    assert plan.radices == (31, 10, 7)
-    assert plan.memory < 232448 - 1024
