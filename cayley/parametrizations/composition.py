@@ -10,7 +10,7 @@ from cayley.parametrizations.cayley_complex import phases_to_diagonal
 from cayley.parametrizations.householder import unit
 from cayley.parametrizations.parametrization import Parametrization, full_precision
 
-__all__ = ["UnitaryComposition", "compose", "conjugate"]
+__all__ = ["UnitaryComposition", "compose"]
 
 
 def compose(h: Tensor, w: Tensor, v: Tensor, permutation: Tensor) -> Tensor:
@@ -53,21 +53,11 @@ def compose(h: Tensor, w: Tensor, v: Tensor, permutation: Tensor) -> Tensor:
         return D[2] * _reflect(torch.fft.ifft(h, norm="ortho"), R[1])
 
 
-def conjugate(z: Tensor) -> Tensor:
-    """Complex conjugates, not as a view, whose sign is lost in an operator under torch.compile.
-
-    Example:
-        >>> conjugate(torch.tensor([1 + 2j]))
-        tensor([1.-2.j])
-    """
-    return torch.complex(z.real, -z.imag)
-
-
 def _reflect(h: Tensor, v: Tensor) -> Tensor:
     """Vectors h − 2 v (v* h) / (v* v), for a v of length one or zero."""
     # the length is one only up to rounding, which matters for small n
     square = (v.real.square() + v.imag.square()).sum()
-    along = (h * conjugate(v)).sum(-1, keepdim=True) / torch.where(square > 0, square, 1)
+    along = (h * v.conj()).sum(-1, keepdim=True) / torch.where(square > 0, square, 1)
     return h - 2 * along * v
 
 

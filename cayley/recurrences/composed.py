@@ -19,8 +19,6 @@ from cayley.kernels.steps import (
     step_order,
     step_sizes,
 )
-from cayley.parametrizations.cayley_complex import phases_to_diagonal
-from cayley.parametrizations.composition import compose, conjugate
 
 __all__ = ["composed", "composed_loop"]
 
@@ -59,8 +57,7 @@ def composed_loop(
         w: The angles of D, (3, n).
         v: The vectors of R as real and imaginary parts, (2, 2, n).
         b: The threshold of modReLU, (n).
-        permutation: π(0), …, π(n−1), (n); see
-            :func:`~cayley.parametrizations.composition.compose`.
+        permutation: π(0), …, π(n−1), (n), of :math:`(\Pi h)_j = h_{\pi(j)}`.
         U: The input matrix, (2n, I); None if x is already its product with the input.
         c: A bias that is added to U x, (2n).
         batch_sizes: As in :func:`~cayley.recurrences.elman_loop`.
@@ -125,20 +122,15 @@ def _check(call: ComposedCall) -> None:
     check_devices(x, h0, w, v, b, permutation, U, c)
 
 
-def _product(h: Tensor, w: Tensor, v: Tensor, permutation: Tensor) -> Tensor:
-    """W h of real features."""
-    after = compose(torch.complex(*h.chunk(2, -1)), w, v, permutation)
-    return torch.cat((after.real, after.imag), -1)
-
-
 def _loop(call: ComposedCall) -> ElmanStates:
     x, h0 = project(call.x, call.U, call.c), call.h0
     sizes = step_sizes(x, call.batch_sizes)
     xs = x.reshape(-1, x.shape[-1]).split(sizes)
     hs, zs = list(xs), list(xs)
+    factors = _Factors.of(call)
     h = h0[:0]
     for t in step_order(len(sizes), call.reverse):
-        zs[t] = xs[t] + _product(rows(h, h0, sizes[t]), call.w, call.v, call.permutation)
+        zs[t] = xs[t] + factors.apply(rows(h, h0, sizes[t])).features
         h = hs[t] = _PHI.apply(zs[t], call.b)
     return ElmanStates(torch.cat(hs).view_as(x), torch.cat(zs).view_as(x))
 
@@ -180,64 +172,110 @@ def _gradient(
     }
 
 
+class _Product(NamedTuple):
+    """W h, and what the gradient needs of the way to it, complex, (B, n).
+
+    Attributes:
+        y: D₁ h.
+        s: F y.
+        q: D₂ Π R₁ s.
+        u: F⁻¹ q.
+        e: R₂ u, so that W h is D₃ e.
+        of_s, of_u: The parts of s and u along the vectors of the reflections, (B, 1).
+        features: W h, real, (B, 2n).
+    """
+
+    y: Tensor
+    s: Tensor
+    q: Tensor
+    u: Tensor
+    e: Tensor
+    of_s: Tensor
+    of_u: Tensor
+    features: Tensor
+
+
 class _Factors(NamedTuple):
-    """The factors of W, for its gradient.
+    """The factors of W.
 
     Attributes:
         D: The diagonals of D, complex, (3, n).
-        v: The vectors of R, complex, (2, n).
-        squares: The squares of their lengths, 1 for those of length 0, (2).
-        permutation, inverse: π and its inverse, (n).
+        v: The vectors of R, divided by their largest entry, complex, (2, n).
+        sizes: What they are divided by, 1 for those that are 0, (2, 1).
+        squares: The squares of their lengths then, 1 for those that are 0, (2).
+        permutation: π, (n).
     """
 
     D: Tensor
     v: Tensor
+    sizes: Tensor
     squares: Tensor
     permutation: Tensor
-    inverse: Tensor
 
     @classmethod
     def of(cls, call: ComposedCall) -> "_Factors":
-        v = torch.complex(*call.v.unbind(1))
-        squares = call.v.square().sum((-2, -1))
+        """Those of a call. Reflections do not depend on lengths, so these are constants here."""
+        largest = call.v.detach().abs().amax((-2, -1))
+        sizes = torch.where(largest > 0, largest, 1)
+        v = call.v / sizes[:, None, None]
+        squares = v.square().sum((-2, -1))
         squares = torch.where(squares > 0, squares, 1)
-        permutation = call.permutation
-        return cls(phases_to_diagonal(call.w), v, squares, permutation, permutation.argsort())
+        D = torch.complex(call.w.cos(), call.w.sin())
+        return cls(D, torch.complex(*v.unbind(1)), sizes[:, None], squares, call.permutation)
 
-    def along(self, k: int, h: Tensor) -> Tensor:
-        """The part of vectors along the vector of a reflection, in units of its length, (B, 1)."""
-        return (h * conjugate(self.v[k])).sum(-1, keepdim=True) / self.squares[k]
-
-    def pullback(self, h: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of real features h, and those of w and v, from the gradient g of W h."""
+    def apply(self, h: Tensor) -> _Product:
+        """W h of real features h."""
         D, v = self.D, self.v
         y = D[0] * torch.complex(*h.chunk(2, -1))
         s = torch.fft.fft(y, norm="ortho")
-        of_s = self.along(0, s)
+        of_s = self._along(0, s)
         q = D[1] * (s - 2 * of_s * v[0]).index_select(-1, self.permutation)
         u = torch.fft.ifft(q, norm="ortho")
-        of_u = self.along(1, u)
-        g = conjugate(D[2]) * torch.complex(*g.chunk(2, -1))
-        w3 = g * conjugate(u - 2 * of_u * v[1])
-        v2, g = self._reflection(1, u, of_u, g)
+        of_u = self._along(1, u)
+        e = u - 2 * of_u * v[1]
+        return _Product(y, s, q, u, e, of_s, of_u, _features(D[2] * e))
+
+    def pullback(self, h: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of real features h, and those of w and v, from the gradient g of W h."""
+        D, product = self.D, self.apply(h)
+        g = _conjugate(D[2]) * torch.complex(*g.chunk(2, -1))
+        w3 = g * _conjugate(product.e)
+        v2, g = self._reflection(1, product.u, product.of_u, g)
         g = torch.fft.fft(g, norm="ortho")
-        w2 = g * conjugate(q)
-        g = (conjugate(D[1]) * g).index_select(-1, self.inverse)
-        v1, g = self._reflection(0, s, of_s, g)
+        w2 = g * _conjugate(product.q)
+        g = (_conjugate(D[1]) * g).index_select(-1, self.permutation.argsort())
+        v1, g = self._reflection(0, product.s, product.of_s, g)
         g = torch.fft.ifft(g, norm="ortho")
-        w1 = g * conjugate(y)
-        g = conjugate(D[0]) * g
+        w1 = g * _conjugate(product.y)
         # of e^{iw} h with the gradient g, that of w is Im(g (e^{iw} h)*)
-        grad_w = torch.stack([product.imag.sum(0) for product in (w1, w2, w3)])
-        grad_v = torch.stack([torch.stack((part.real, part.imag)) for part in (v1, v2)])
-        return torch.cat((g.real, g.imag), -1), grad_w, grad_v
+        grad_w = torch.stack([turned.imag.sum(0) for turned in (w1, w2, w3)])
+        grad_v = torch.stack((v1, v2)) / self.sizes
+        return (
+            _features(_conjugate(D[0]) * g),
+            grad_w,
+            torch.stack((grad_v.real, grad_v.imag), 1),
+        )
+
+    def _along(self, k: int, h: Tensor) -> Tensor:
+        """The part of vectors along the vector of a reflection, in units of its length, (B, 1)."""
+        return (h * _conjugate(self.v[k])).sum(-1, keepdim=True) / self.squares[k]
 
     def _reflection(self, k: int, h: Tensor, of_h: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of v and h, from the gradient g of h − 2 v (v* h) / (v* v)."""
-        v, of_g = self.v[k], self.along(k, g)
-        both = (conjugate(of_g) * of_h).real
-        grad_v = 4 * both * v - 2 * (conjugate(of_h) * g + conjugate(of_g) * h)
+        v, of_g = self.v[k], self._along(k, g)
+        both = (_conjugate(of_g) * of_h).real
+        grad_v = 4 * both * v - 2 * (_conjugate(of_h) * g + _conjugate(of_g) * h)
         return grad_v.sum(0), g - 2 * of_g * v
+
+
+def _features(h: Tensor) -> Tensor:
+    """Complex numbers as real features."""
+    return torch.cat((h.real, h.imag), -1)
+
+
+def _conjugate(z: Tensor) -> Tensor:
+    """Conjugates, not as a view, whose sign is lost in an operator under torch.compile."""
+    return torch.complex(z.real, -z.imag)
 
 
 def _shapes(call: ComposedCall) -> ElmanStates:

@@ -97,6 +97,20 @@ def test_a_reflection_along_zero_drops_out() -> None:
     assert not torch.autograd.grad(h.sum(), v)[0].any()
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_lengths_of_reflection_vectors_do_not_count(size: float) -> None:
+    (x, h0, w, v, b), permutation = inputs(3)
+    long = (size * v).detach().requires_grad_()
+    h, other = (composed(x, h0, w, vectors, b, permutation) for vectors in (v, long))
+    torch.testing.assert_close(other, h)
+    g = torch.randn_like(h)
+    (expected,), (found,) = (
+        torch.autograd.grad(h, v, g),
+        torch.autograd.grad(other, long, g),
+    )
+    torch.testing.assert_close(size * found, expected)
+
+
 @layouts
 def test_operator_is_registered_soundly(batch_sizes: Tensor | None) -> None:
     tensors, permutation = inputs(2, batch_sizes)
