@@ -1,6 +1,5 @@
 """The layer of the Elman recurrence, with a free or a structured recurrent matrix."""
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Literal, cast
@@ -26,16 +25,13 @@ from cayley.parametrizations.orthogonal import MapFactory, make_map
 from cayley.parametrizations.parametrization import PRECISIONS, full_precision
 from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import NormSite, composed, elman, normalized_elman
+from cayley.recurrences.composed import prefers_factors
 from cayley.tracing import is_eager, no_autocast
 
 __all__ = ["RNN"]
 
 # what is normalised: the products with the input, and those with the state
 SITES = ("ih", "hh")
-
-# From so many complex units on, by kind of device, to apply the factors of a uRNN's matrix takes
-# less time than the matrix: on two cores four sevenths with 50 sequences, and as long with one.
-MANY = {"cpu": 800}
 
 
 class RNN(Recurrent):
@@ -316,16 +312,17 @@ class RNN(Recurrent):
     def _composition(self, suffix: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
         """w, v and π of a composition whose factors are applied one by one; None if W is formed.
 
-        With many units that takes less time. Observers and transforms get the recurrence with W.
+        Where that takes less time. Observers and transforms get the recurrence with W.
         """
         matrix = self.structured._modules.get(f"weight_hh_{suffix}")
         map = getattr(matrix, "map", None)
-        if not isinstance(map, UnitaryComposition) or map.n < MANY.get(x.device.type, math.inf):
+        if not isinstance(map, UnitaryComposition):
             return None
         matrix = cast(StructuredMatrix, matrix)
         w, v = matrix.free
         if (
-            self._activation != "modrelu_stacked"
+            not prefers_factors(w)
+            or self._activation != "modrelu_stacked"
             or matrix.is_frozen
             or is_observed()
             or backend_in_force() == "cpu"

@@ -175,7 +175,8 @@ class URNN(RNN):
 
     Note:
         The paper applies the factors one by one, in O(n log n). This layer does so from 800 units
-        on if it is on a CPU. Otherwise it forms W once per forward pass, as for every network.
+        on if it is on a CPU, and from 256 on on a GPU, if these have no prime factor above 61.
+        Otherwise it forms W once per forward pass, as for every network.
 
     References:
         Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, section 4.

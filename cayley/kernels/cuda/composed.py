@@ -24,13 +24,22 @@ from cayley.kernels.memory import memory_refusal, readable
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import check_devices
 
-__all__ = ["Plan", "best_plan", "composed", "composed_backward", "radices", "refusal"]
+__all__ = [
+    "Plan",
+    "best_plan",
+    "composed",
+    "composed_backward",
+    "radices",
+    "refusal",
+    "size_refusal",
+]
 
 LARGEST_PRIME = 61  # of the code: the sums of a prime p are p² instructions
 SPLIT = 11  # primes from here on are for several threads, as src/fourier.cuh explains
 LARGEST_RADIX = 16  # of several factors: more need too many registers
 FEWEST_THREADS = 256
-UNITS = 4  # of a thread: more need too many registers
+UNITS = 5  # of a thread: more need too many registers
+MOST_THREADS = 512  # for the first stage: more leave each too few registers
 LEAST_RESULTS = 3  # of a group: all of its threads read all numbers
 SHARE = 128  # threads for which registers are given out: a warp in each quarter of the processor
 BANKS = 16  # that of src/fourier.cuh
@@ -47,6 +56,12 @@ def refusal(call: ComposedCall, gradients: ElmanGradients | None = None) -> str 
     check_devices(h0, call.permutation)
     if reason := memory_refusal(call.permutation):
         return reason
+    return size_refusal(n, h0.device)
+
+
+@functools.cache
+def size_refusal(n: int, device: torch.device) -> str | None:
+    """Why the kernels cannot compute n units; None if they can."""
     if n == 0:
         return "the CUDA kernels need a unit at least"
     if (prime := max(prime_factors(n), default=1)) > LARGEST_PRIME:
@@ -54,8 +69,8 @@ def refusal(call: ComposedCall, gradients: ElmanGradients | None = None) -> str 
             f"the CUDA kernels transform n numbers if no prime factor of n is above "
             f"{LARGEST_PRIME}, and {n} has {prime}"
         )
-    if best_plan(n, 2).memory > chip(h0.device.index).memory - RESERVED:
-        return no_room(f"{n} complex units", h0.device)
+    if best_plan(n, 2).memory > chip(device.index).memory - RESERVED:
+        return no_room(f"{n} complex units", device)
     return None
 
 
@@ -212,13 +227,13 @@ def best_plan(n: int, vectors: int) -> Plan:
 
     Example:
         >>> best_plan(2170, 2)
-        Plan(n=2170, vectors=2, radices=(31, 10, 7), threads=640, groups=1)
+        Plan(n=2170, vectors=2, radices=(31, 10, 7), threads=512, groups=1)
     """
     factors = radices(n)
     first = factors[0] if _is_split(factors[0]) else 0
     # a warp for the cosines, and one for the sines, of 32 columns of real numbers
     warps = 2 * -(-2 * vectors * n // (32 * first)) if first else 1
-    threads = max(FEWEST_THREADS, -(-n // UNITS), 32 * warps)
+    threads = max(FEWEST_THREADS, -(-n // UNITS), min(MOST_THREADS, 32 * warps))
     threads = min(1024, -(-threads // SHARE) * SHARE)
     groups = min(threads // 32 // warps, first // LEAST_RESULTS // 2)
     return Plan(n, vectors, factors, threads, max(1, groups))

@@ -20,6 +20,7 @@ from cayley.kernels.cuda.composed import (
     radices,
     refusal,
 )
+from cayley.recurrences.composed import prefers_factors
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -35,7 +36,7 @@ def test_radices(n: int) -> None:
     assert all(r <= LARGEST_RADIX or prime_factors(r) == (r,) for r in found)
     plan = best_plan(n, 2)
     assert not plan.split or (len(found) > 1 and not plan.padded)
-    assert plan.threads * 4 >= n
+    assert plan.threads * 5 >= n
     assert plan.threads % 128 == 0
 
 
@@ -148,3 +149,15 @@ def test_refusals() -> None:
     prime = LARGEST_PRIME + 6
     assert f"{prime} has {prime}" in (refusal(rounded(example(prime), "cuda")) or "")
     assert "do not fit" in (refusal(rounded(example(8192, 1, 1), "cuda")) or "")
+
+
+@gpu
+def test_factors_are_preferred_where_kernels_take_them() -> None:
+    def prefers(n: int, dtype: torch.dtype = torch.float32) -> bool:
+        return prefers_factors(torch.zeros(3, n, device="cuda", dtype=dtype))
+
+    assert prefers(512)
+    assert prefers(2170)
+    assert not prefers(170)
+    assert not prefers(2 * 257)
+    assert not prefers(512, torch.float64)
