@@ -134,6 +134,8 @@ def outer_products(
 ) -> Tensor:
     r"""The sum over all steps :math:`\sum_t \delta_t h_{t-1}^\top`, a gradient of W.
 
+    Dense steps may be those of several networks, (G, T, B, ·), with their initial states.
+
     Example:
         >>> delta, h, h0 = torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]), torch.ones(1, 1)
         >>> outer_products(delta, h, h0, None, reverse=False)  # 1 · 1 + 1 · 3
@@ -142,12 +144,15 @@ def outer_products(
     if batch_sizes is not None:
         return product_of_rows(delta, previous_states(h, h0, batch_sizes, reverse))
     # without copying h, which may be most of the memory in use
-    first, others = (delta[-1], delta[:-1]) if reverse else (delta[0], delta[1:])
-    before = h[1:] if reverse else h[:-1]
-    total = product_of_rows(first, h0)
+    T = h.shape[-3]
+    first, others = (T - 1, 0) if reverse else (0, 1)
+    total = product_of_rows(delta.select(-3, first), h0)
+    rows = delta.narrow(-3, others, T - 1).flatten(-3, -2)
+    before = h.narrow(-3, 1 - others, T - 1).flatten(-3, -2)
     if torch.is_grad_enabled():
-        return total + product_of_rows(others.flatten(0, 1), before.flatten(0, 1))
-    return total.addmm_(others.flatten(0, 1).mT, before.flatten(0, 1))
+        return total + product_of_rows(rows, before)
+    add = total.addmm_ if total.dim() == 2 else total.baddbmm_
+    return add(rows.mT, before)
 
 
 def product_of_rows(a: Tensor, b: Tensor) -> Tensor:

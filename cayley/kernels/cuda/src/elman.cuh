@@ -7,6 +7,7 @@
 #include "activations.cuh"
 #include "sizes.cuh"
 
+#include "networks.cuh"
 #include "places.cuh"
 #include "product.cuh"
 #include "states.cuh"
@@ -27,6 +28,7 @@ constexpr int VALUES = Weights::VALUES;
 
 static_assert(INPUTS == 0 || (INPUTS == 1 && PASSES == 1 && !PACKED));
 constexpr int WIDTH = INPUTS == 1 ? 1 : H;  // of a row of x
+constexpr int THRESHOLDS = PHI == MODRELU_STACKED ? H / 2 : H;
 
 __device__ inline int block_in_cluster() {
   if constexpr (BLOCKS > 1) return machine::rank_in_cluster();
