@@ -2,7 +2,8 @@
 
 Each transform works at a level of its own, and asks a node there for its rule: the batching rule
 for ``vmap``, and the gradient, which is a node too, so that ``vmap(grad(f))`` can ask it for its
-batching rule. Below the last level kernels run, one call per network.
+batching rule. Below the last level kernels run: one call for all networks where a rule takes them
+together, and otherwise one call per network.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,16 @@ class Rule(Protocol):
 
     def kept(self, results: Sequence[Tensor], flat: Sequence[Any]) -> Sequence[Any]:
         """The arguments as they are saved for the gradient."""
+
+    def takes_together(self, networks: int, flat: Sequence[Any]) -> bool:
+        """Whether ``forward`` and ``backward`` take such networks together, as for ``batched``.
+
+        It is asked below all levels, if :meth:`serves` holds: only there kernels run.
+
+        Arguments:
+            networks: How many there are.
+            flat: The arguments of the first.
+        """
 
     def room(self, networks: int, flat: Sequence[Any]) -> "Room | None":
         """Where calls of several networks can leave their results; None if they cannot.
@@ -122,16 +133,18 @@ class Transformed(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         """The batching rule."""
         (rule, *flat), (_, *dims) = args, in_dims
-        networks = _networks(info.batch_size, dims, flat)
-        if not rule.serves(dims, networks[0]):
+        G, first = info.batch_size, _first(dims, flat)
+        if not rule.serves(dims, first):
             return _by_torch(info, rule.loop, dims, flat)
         if rule.batched:
-            return _all_at_once(lambda *all: Transformed.apply(rule, *all), info, dims, flat)
+            return _all_at_once(lambda *all: Transformed.apply(rule, *all), G, dims, flat)
         if transforms_active():
+            networks = _networks(G, dims, flat)
             return _one_by_one(lambda *own: Transformed.apply(rule, *own), networks)
-        room = rule.room(info.batch_size, networks[0])
-        if room is None:
-            return _one_by_one(rule.node, networks)
+        together = rule.takes_together(G, first)
+        room = None if together else rule.room(G, first)
+        if room is None and not together:
+            return _one_by_one(rule.node, _networks(G, dims, flat))
         results = _SideBySide.apply(rule, room, info, dims, *flat)
         return results, (0,) * len(results)
 
@@ -203,19 +216,20 @@ class _Pullback(torch.autograd.Function):
 class _SideBySide(torch.autograd.Function):
     """The results of several networks, where nothing is transformed any more.
 
-    Each network writes its own part of the results, so that nothing has to be copied together. One
-    node for all of them has the same gradient as one for each.
+    Each network writes its own part of the results, so that nothing has to be copied together;
+    without room, one call computes all of them. One node for all networks has the same gradient as
+    one for each.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, rule: Rule, room: Room, info: Any, dims: Sequence[int | None], *flat: Any
+        ctx: Any, rule: Rule, room: Room | None, info: Any, dims: Sequence[int | None], *flat: Any
     ) -> tuple[Tensor, ...]:
-        results, networks = (*room.results,), _networks(info.batch_size, dims, flat)
-        with _side_by_side(results[0].device, info.batch_size) as of_network:
-            for g, (network, *parts) in enumerate(zip(networks, *results, strict=True)):
-                with of_network(g, network):
-                    room.fill(parts, *network)
+        G = info.batch_size
+        if room is None:
+            results = (*rule.forward(*_stacked(G, dims, flat)),)
+        else:
+            results = _filled(room, _networks(G, dims, flat))
         kept = rule.kept(results, flat)
         # what is kept in the place of an argument is a result
         pairs = zip(kept, flat, dims, strict=True)
@@ -238,6 +252,16 @@ class _SideBySide(torch.autograd.Function):
         return None, None, None, None, *of_flat
 
 
+def _filled(room: Room, networks: Sequence[Sequence[Any]]) -> tuple[Tensor, ...]:
+    """The results of all networks, each by a call of its own."""
+    results = (*room.results,)
+    with _side_by_side(results[0].device, len(networks)) as of_network:
+        for g, (network, *parts) in enumerate(zip(networks, *results, strict=True)):
+            with of_network(g, network):
+                room.fill(parts, *network)
+    return results
+
+
 def _of_argument(gradients: Tensor, dim: int | None) -> Tensor | None:
     """The gradient of an argument from those of all networks; None if they are empty, for 0.
 
@@ -254,17 +278,17 @@ def _pulled(
     job: _Job, info: Any, dims: Sequence[int | None], flat: Sequence[Any]
 ) -> tuple[Any, Any]:
     """The gradients of all networks, and their dimension."""
-    networks = _networks(info.batch_size, dims, flat)
+    G, own = info.batch_size, _first(dims, flat)
     tensors = [value for value in flat if isinstance(value, Tensor)]
     recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     again = recorded or transforms_active()
-    gradients, _, first = job.parts(networks[0])
+    gradients, _, first = job.parts(own)
     if not job.rule.serves(job.parts(dims)[2], first, gradients):
         return _by_torch(info, lambda *own: job.loop(again, *own), dims, flat)
     run = (lambda *own: _Pullback.apply(job, *own)) if again else job.run
-    if job.rule.batched:
-        return _all_at_once(run, info, dims, flat)
-    return _one_by_one(run, networks)
+    if job.rule.batched or (not again and job.rule.takes_together(G, first)):
+        return _all_at_once(run, G, dims, flat)
+    return _one_by_one(run, _networks(G, dims, flat))
 
 
 def _there(gradient: Tensor | None) -> Tensor | None:
@@ -281,6 +305,17 @@ def _save(ctx: Any, values: Sequence[Any]) -> None:
 def _saved(ctx: Any) -> list[Any]:
     tensors = iter(ctx.saved_tensors)
     return [next(tensors) if other is None else other[0] for other in ctx.others]
+
+
+def _first(dims: Sequence[int | None], flat: Sequence[Any]) -> list[Any]:
+    """The arguments of the first network.
+
+    Example:
+        >>> _first([0, None], [torch.tensor([3, 5]), "auto"])
+        [tensor(3), 'auto']
+    """
+    pairs = zip(flat, dims, strict=True)
+    return [value if dim is None else value.select(dim, 0) for value, dim in pairs]
 
 
 def _networks(G: int, dims: Sequence[int | None], flat: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -306,19 +341,28 @@ def _by_torch(
 
 
 def _all_at_once(
-    run: Callable[..., Sequence[Tensor]], info: Any, dims: Sequence[Any], flat: Sequence[Any]
+    run: Callable[..., Sequence[Tensor]], G: int, dims: Sequence[Any], flat: Sequence[Any]
 ) -> tuple[Any, Any]:
     """The results of all networks by one call, and their dimension."""
-    stacked = [
+    results = run(*_stacked(G, dims, flat))
+    return (*results,), (0,) * len(results)
+
+
+def _stacked(G: int, dims: Sequence[int | None], flat: Sequence[Any]) -> list[Any]:
+    """The arguments with the networks along the first dimension; what is shared is not copied.
+
+    Example:
+        >>> _stacked(2, [0, None, None], [torch.ones(2, 3), torch.ones(3), "auto"])[1].stride()
+        (0, 1)
+    """
+    return [
         value
         if not isinstance(value, Tensor)
-        else value.expand(info.batch_size, *value.shape)
+        else value.expand(G, *value.shape)
         if dim is None
         else value.movedim(dim, 0)
         for value, dim in zip(flat, dims, strict=True)
     ]
-    results = run(*stacked)
-    return (*results,), (0,) * len(results)
 
 
 def _one_by_one(

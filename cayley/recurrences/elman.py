@@ -205,7 +205,9 @@ _elman = Operator(
     shapes=_shapes,
     kernels={
         "cpu": Kernels(cpu.refusal, cpu.elman, cpu.elman_backward),
-        "cuda": Kernels(cuda.refusal, cuda.elman, cuda.elman_backward),
+        "cuda": Kernels(
+            cuda.refusal, cuda.elman, cuda.elman_backward, takes_networks=cuda.takes_networks
+        ),
     },
     scan=elman_scan,
     # without U nothing has to be multiplied by x

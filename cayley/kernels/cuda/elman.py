@@ -47,7 +47,7 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
     tensors = (call.x, call.W, call.b, call.U, call.c)
     if reason := tensor_refusal(h0, *tensors, *(gradients or ())):
         return reason
-    B, H = h0.shape
+    B, H = h0.shape[-2:]
     if B * H >= 2**31:
         return f"the CUDA kernels take less than 2^31 numbers a step, not {B} × {H}"
     if _plan(call, max(B, 1)) is not None:
@@ -168,9 +168,9 @@ def _launch(
         run_teams(f"elman_team_{direction}", kind, options, call.h0, arrays, *steps)
     else:
         device = given[0].device.index
-        launch = _kernel(device, direction, plan, nonlinearity, packed, inputs)
-        arrays += (*made, *of_input_made)
-        launch(plan.clusters(B), *arrays, *steps, shared, networks=networks[0] if networks else 1)
+        G = networks[0] if networks else 1
+        launch = _kernel(device, direction, plan, nonlinearity, packed, inputs, G > 1)
+        launch(plan.clusters(B), *arrays, *made, *of_input_made, *steps, shared, networks=G)
 
 
 def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
@@ -200,9 +200,15 @@ def _clusters(device: int, plan: Plan, nonlinearity: str, packed: bool) -> int:
 
 @functools.cache
 def _kernel(
-    device: int, direction: str, plan: Plan, nonlinearity: str, packed: bool, inputs: int
+    device: int,
+    direction: str,
+    plan: Plan,
+    nonlinearity: str,
+    packed: bool,
+    inputs: int,
+    several: bool = False,
 ) -> Kernel:
     streams = 1 if direction == "forward" else 2 + inputs  # arrays that it reads beside its states
-    sizes, memory = plan.sizes(nonlinearity, packed, inputs), plan.memory(streams)
+    sizes, memory = plan.sizes(nonlinearity, packed, inputs, several), plan.memory(streams)
     with on(device):
         return Kernel(f"elman_{direction}", sizes, plan.threads, plan.blocks, memory)

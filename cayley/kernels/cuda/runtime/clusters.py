@@ -88,13 +88,15 @@ class Plan:
         """How many clusters compute B rows."""
         return -(-B // (self.rows * self.passes))
 
-    def sizes(self, nonlinearity: str, packed: bool = False, inputs: int = 0) -> str:
-        """The header ``sizes.cuh``, for dense or for packed sequences, and the input as it is."""
+    def sizes(
+        self, nonlinearity: str, packed: bool = False, inputs: int = 0, several: bool = False
+    ) -> str:
+        """The header ``sizes.cuh``, for dense or packed sequences, one network or several."""
         names = ("H", "blocks", "rows", "passes", "outputs", "splits", "vector", "shared")
         numbers = {name.upper(): getattr(self, name) for name in (*names, "threads", "depth")}
         cluster = f" __cluster_dims__({self.blocks}, 1, 1)" if self.blocks > 1 else ""
         return (
-            constants(**numbers, INPUTS=inputs)
+            constants(**numbers, INPUTS=inputs, SEVERAL=int(several))
             + f"constexpr Activation PHI = {nonlinearity.upper()};\n"
             + f"constexpr bool PACKED = {str(packed).lower()};\n"
             + f"constexpr bool COMPLEX = {str(self.is_complex).lower()};\n"

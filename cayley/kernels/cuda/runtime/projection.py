@@ -73,6 +73,6 @@ def project_by_features(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor
 
 @functools.cache
 def _kernel(source: str, device: int, inputs: int) -> Kernel:
-    sizes = constants(INPUTS=inputs, THREADS=THREADS, ROWS=ROWS)
+    sizes = constants(INPUTS=inputs, THREADS=THREADS, ROWS=ROWS, SEVERAL=1)
     with on(device):
         return Kernel(source, sizes, THREADS, 1, 0)

@@ -16,7 +16,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
   const long long rows = T * (long long)B;
   grad_h = of_network(grad_h, shared_arrays, 0, rows * H);
   saved = of_network(saved, shared_arrays, 1, rows * H);
-  W = weights_of_network(W, shared_arrays, 2, H * H);
+  W = weights_of_network(W, shared_arrays);
   b = of_network(b, shared_arrays, 3, THRESHOLDS);
   x = of_network(x, shared_arrays, 4, rows);
   delta = of_network(delta, shared_arrays, 5, rows * H);
@@ -30,7 +30,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
   Weights weights;
   weights.load(memory + Memory::FLOATS, [&](int output, int k) {
     const int place = block_in_cluster() * UNITS + output;
-    return output < UNITS && place < H && k < H ? __ldg(W + unit_at(k) * H + unit_at(place)) : 0.0f;
+    return output < UNITS && place < H && k < H ? weight(W, unit_at(k) * H + unit_at(place)) : 0.0f;
   });
   if constexpr (BLOCKS > 1) weights.stay();
   const Owned owned(weights);

@@ -15,7 +15,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
   const long long rows = T * (long long)B;
   x = of_network(x, shared_arrays, 0, rows * WIDTH);
   h0 = of_network(h0, shared_arrays, 1, B * H);
-  W = weights_of_network(W, shared_arrays, 2, H * H);
+  W = weights_of_network(W, shared_arrays);
   b = of_network(b, shared_arrays, 3, THRESHOLDS);
   U = of_network(U, shared_arrays, 4, H);
   c = of_network(c, shared_arrays, 5, H);
@@ -30,7 +30,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
   Weights weights;
   weights.load(memory + Memory::FLOATS, [&](int output, int k) {
     const int place = block_in_cluster() * UNITS + output;
-    return output < UNITS && place < H && k < H ? __ldg(W + unit_at(place) * H + unit_at(k)) : 0.0f;
+    return output < UNITS && place < H && k < H ? weight(W, unit_at(place) * H + unit_at(k)) : 0.0f;
   });
   if constexpr (BLOCKS > 1) weights.stay();
   const Owned owned(weights);

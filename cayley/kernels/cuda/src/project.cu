@@ -1,8 +1,9 @@
 // y_k = U x_k + c for all rows k: x (N, INPUTS), U (F, INPUTS), c (F) or null, y (N, F). sizes.cuh
 // defines INPUTS, which is small, so that a thread keeps a row of U; THREADS; and ROWS, those of a
 // block. Arrays have a part for every network, unless their bits in `shared_arrays` are set.
-#include "networks.cuh"
 #include "sizes.cuh"
+
+#include "networks.cuh"
 
 extern "C" __global__ __launch_bounds__(THREADS) void project(
     const float* __restrict__ x, const float* __restrict__ U, const float* __restrict__ c,

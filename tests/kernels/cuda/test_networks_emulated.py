@@ -1,0 +1,204 @@
+"""Several networks in one launch, emulated on the CPU, against the loop of each in double precision."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from emulator import COMPILER, Kernel, emulated
+from torch import Tensor
+from torch.func import grad, vmap
+
+from cayley.activations import ACTIVATIONS
+from cayley.kernels import memory
+from cayley.kernels.calls import ElmanCall, ElmanGradients
+from cayley.kernels.cuda import elman
+from cayley.kernels.cuda.runtime import projection
+from cayley.kernels.cuda.runtime.clusters import Plan
+from cayley.kernels.operator import Kernels
+from cayley.recurrences import elman as recurrence
+from cayley.recurrences import elman_loop
+from cayley.recurrences.elman import _elman
+
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
+    pytest.mark.slow,
+]
+
+H = 22
+PLANS = {
+    "a block": Plan(H, 1, 2, 1, 4, 8, 2, 1),
+    "a cluster": Plan(H, 2, 1, 3, 8, 32, 2, 0),
+    "a cluster of one pass": Plan(H, 4, 4, 1, 4, 8, 2, 1),
+}
+WEIGHTS = ("W", "b", "U", "c")
+
+
+@pytest.fixture(autouse=True)
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How often kernels of each source were launched."""
+    seen: Counter[str] = Counter()
+
+    class Counted(Kernel):
+        def __init__(self, source: str, *arguments: Any, **options: Any) -> None:
+            super().__init__(source, *arguments, **options)
+            self.source = source
+
+        def __call__(self, *arguments: Any, **options: Any) -> None:
+            seen[self.source] += 1
+            super().__call__(*arguments, **options)
+
+    monkeypatch.setattr("emulator.Kernel", Counted)
+    with emulated():
+        yield seen
+
+
+def random(*shape: int) -> Tensor:
+    """As float32 holds it."""
+    return torch.randn(shape).float().double()
+
+
+def tensors_of(
+    G: int, T: int, B: int, inputs: int, nonlinearity: str, own: str
+) -> dict[str, Tensor]:
+    """Those of G networks, of x and h0 shared ones where they are not named in ``own``."""
+    shapes = {"x": (T, B, inputs or H), "h0": (B, H)}
+    named = {k: random(*(G,) * (k in own.split()), *shape) for k, shape in shapes.items()}
+    named["W"] = torch.linalg.qr(random(G, H, H))[0].float().double()
+    if thresholds := ACTIVATIONS[nonlinearity].thresholds(H):
+        named["b"] = -0.3 * torch.rand(G, thresholds).float().double()
+    if inputs:
+        named["U"] = random(G, H, inputs)
+    if inputs and nonlinearity == "tanh":
+        named["c"] = random(G, H)
+    return named
+
+
+def stacked(G: int, named: dict[str, Tensor], own: str) -> dict[str, Any]:
+    """The same as kernels take them."""
+    single = {name: value.float() for name, value in named.items()}
+    return {
+        name: value if name in WEIGHTS or name in own.split() else value.expand(G, *value.shape)
+        for name, value in single.items()
+    }
+
+
+def assert_near(ours: Any, theirs: Tensor, what: str) -> None:
+    assert ours.shape == theirs.shape
+    error = (ours.double() - theirs).norm() / theirs.norm().clamp(min=1)
+    assert error <= 2e-6, f"{what} is off by {error:.1g}"
+
+
+def check(
+    G: int, T: int, B: int, inputs: int, nonlinearity: str, own: str, reverse: bool = False
+) -> None:
+    """All results and gradients of each network."""
+    named, g = tensors_of(G, T, B, inputs, nonlinearity, own), random(G, T, B, H)
+    options: dict[str, Any] = {"nonlinearity": nonlinearity, "reverse": reverse}
+    call = ElmanCall(**stacked(G, named, own), **options)
+    states = elman.elman(call)
+    found = elman.elman_backward(ElmanGradients(g.float()), states, call, [*named])
+    for k in range(G):
+        leaves: dict[str, Any] = {
+            name: (value[k] if name in WEIGHTS or name in own.split() else value)
+            .clone()
+            .requires_grad_()
+            for name, value in named.items()
+        }
+        h = elman_loop(**leaves, **options)
+        assert_near(states.h[k], h.detach(), "h")
+        gradients = torch.autograd.grad(h, [*leaves.values()], g[k])
+        for name, gradient in zip(leaves, gradients, strict=True):
+            value: Any = found[name]
+            assert_near(value[k], gradient, f"the gradient of {name}")
+
+
+@pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
+@pytest.mark.parametrize("inputs", [0, 1, 3, 17])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_networks_equal_single_ones(
+    plan: Plan,
+    inputs: int,
+    own: str,
+    launches: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    check(3, 4, 5, inputs, "tanh" if inputs == 1 else "modrelu", own)
+    # those of many inputs are multiplied by torch
+    multiplied = 0 < inputs <= projection.FEW_INPUTS and not (inputs == 1 and plan.passes == 1)
+    expected = {"elman_forward": 1, "elman_backward": 1, **({"project": 1} if multiplied else {})}
+    assert launches == expected
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "modrelu_stacked"])
+@pytest.mark.parametrize(("G", "T", "B"), [(1, 4, 3), (3, 1, 1), (2, 1, 3), (2, 3, 1)])
+def test_odd_sizes(
+    G: int, T: int, B: int, nonlinearity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
+    check(G, T, B, 1, nonlinearity, "h0", reverse=nonlinearity == "tanh")
+
+
+def test_the_plan_is_that_of_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def best_plan(H: int, B: int, chip: Any, is_complex: bool, networks: int) -> Plan:
+        seen.append(networks)
+        return PLANS["a block"]
+
+    monkeypatch.setattr(elman, "best_plan", best_plan)
+    check(3, 2, 2, 0, "tanh", "x")
+    assert set(seen) == {3}
+
+
+def test_who_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, h0, W = torch.zeros(4, 5, H), torch.zeros(5, H), torch.zeros(H, H)
+    call = ElmanCall(x, h0, W)
+    assert elman.takes_networks(call, 3)
+    assert not elman.takes_networks(call, 65536)
+    packed = call._replace(x=torch.zeros(9, H), batch_sizes=torch.tensor([5, 4]))
+    assert not elman.takes_networks(packed, 3)
+    monkeypatch.setattr(elman, "best_plan", lambda *_: None)
+    assert not elman.takes_networks(call, 3)
+
+
+@pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
+def test_transforms_launch_once(
+    own: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By vmap of grad, and by autograd of vmap."""
+    monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
+    monkeypatch.setattr(elman, "tensor_refusal", lambda *tensors: memory.memory_refusal(*tensors))
+    kernels = Kernels(elman.refusal, elman.elman, elman.elman_backward, elman.takes_networks)
+    # pyrefly: ignore[bad-argument-type]
+    monkeypatch.setitem(_elman.kernels, "cpu", kernels)
+    G, T, B, nonlinearity = 3, 4, 5, "modrelu"
+    named = tensors_of(G, T, B, 1, nonlinearity, own)
+    dims = {name: 0 if name in WEIGHTS or name in own.split() else None for name in named}
+    single = {name: value.float().requires_grad_() for name, value in named.items()}
+
+    def loss(tensors: dict[str, Tensor]) -> Tensor:
+        return recurrence(**tensors, nonlinearity=nonlinearity).square().sum()
+
+    detached = {name: value.detach() for name, value in single.items()}
+    found = vmap(grad(loss), (dims,))(detached)
+    assert launches == {"elman_forward": 1, "elman_backward": 1}
+    launches.clear()
+    vmap(loss, (dims,))(single).sum().backward()
+    assert launches == {"elman_forward": 1, "elman_backward": 1}
+    totals: dict[str, Any] = {
+        name: value.sum(0) if dims[name] is None else value for name, value in found.items()
+    }
+    for k in range(G):
+        leaves: dict[str, Any] = {
+            name: (value if dims[name] is None else value[k]).clone().requires_grad_()
+            for name, value in named.items()
+        }
+        h = elman_loop(**leaves, nonlinearity=nonlinearity)
+        gradients = torch.autograd.grad(h.square().sum(), [*leaves.values()])
+        for name, gradient in zip(leaves, gradients, strict=True):
+            assert_near(found[name][k], gradient, f"the gradient of {name}")
+    for name, value in single.items():
+        torch.testing.assert_close(value.grad, totals[name], rtol=1e-5, atol=1e-5)
