@@ -53,8 +53,9 @@ class Operator(Generic[Call, States]):
     call, which with thirty arguments takes longer than a hundred steps of a recurrence on a GPU.
 
     Under ``grad`` and ``vmap`` of :mod:`torch.func` kernels run too: one call for all of G networks
-    that have their own W, if the kernels take them, and otherwise one call for each. Other transforms use the loop, which they can differentiate and
-    batch, and so do ``vmap`` over examples, second derivatives, and calls that a kernel cannot run.
+    that have their own W, if the kernels take them, and otherwise one call for each. Other
+    transforms use the loop, which they can differentiate and batch, and so do ``vmap`` over
+    examples, second derivatives, and calls that a kernel cannot run.
 
     Arguments:
         name: The name of the operator.

@@ -13,7 +13,6 @@ dimension in front of all others: then one launch runs all networks.
 import functools
 from collections.abc import Collection, Sequence
 
-import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS as KNOWN

@@ -1,4 +1,4 @@
-"""Several networks in one launch, emulated on the CPU, against the loop of each in double precision."""
+"""Several networks in one launch, emulated on the CPU, against the loop in double precision."""
 
 from collections import Counter
 from collections.abc import Iterator
