@@ -20,13 +20,12 @@ from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
 from cayley.kernels.crowds import crowd, crowded
 from cayley.kernels.cuda.runtime.chip import RESERVED, chip, no_room
 from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
-from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, stacked_arrays
+from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
-from cayley.kernels.memory import readable
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import outer_products
 
@@ -148,12 +147,8 @@ def _launch(
     """
     *networks, B, _ = call.h0.shape
     nonlinearity, packed = call.nonlinearity, call.batch_sizes is not None
-    if networks:
-        arrays, shared = stacked_arrays((*given, *of_input))
-        table, T = None, given[0].shape[1]
-    else:
-        arrays, shared = [*map(readable, (*given, *of_input))], 0
-        table, T = step_table(call.batch_sizes, given[0], B)
+    arrays, shared = arrays_of((*given, *of_input), bool(networks))
+    table, T = step_table(call.batch_sizes, given[0][0] if networks else given[0], B)
     steps = (table, T, B, int(call.reverse))
     plan = _plan(call, B)
     if plan is None:

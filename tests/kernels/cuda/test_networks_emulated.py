@@ -10,6 +10,7 @@ from emulator import COMPILER, Kernel, emulated
 from torch import Tensor
 from torch.func import grad, vmap
 
+import cayley
 from cayley.activations import ACTIVATIONS
 from cayley.kernels import memory
 from cayley.kernels.calls import ElmanCall, ElmanGradients
@@ -164,22 +165,26 @@ def test_who_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not elman.takes_networks(call, 3)
 
 
-@pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
-def test_transforms_launch_once(
-    own: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By vmap of grad, and by autograd of vmap."""
+@pytest.fixture
+def on_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator runs on the emulated kernels."""
     monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
     monkeypatch.setattr(elman, "tensor_refusal", lambda *tensors: memory.memory_refusal(*tensors))
     kernels = Kernels(elman.refusal, elman.elman, elman.elman_backward, elman.takes_networks)
     # pyrefly: ignore[bad-argument-type]
     monkeypatch.setitem(_elman.kernels, "cpu", kernels)
+
+
+@pytest.mark.usefixtures("on_kernels")
+@pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
+def test_transforms_launch_once(own: str, launches: Counter[str]) -> None:
+    """By vmap of grad, and by autograd of vmap."""
     G, T, B, nonlinearity = 3, 4, 5, "modrelu"
     named = tensors_of(G, T, B, 1, nonlinearity, own)
     dims = {name: 0 if name in WEIGHTS or name in own.split() else None for name in named}
-    single = {name: value.float().requires_grad_() for name, value in named.items()}
+    single: dict[str, Any] = {name: value.float().requires_grad_() for name, value in named.items()}
 
-    def loss(tensors: dict[str, Tensor]) -> Tensor:
+    def loss(tensors: dict[str, Any]) -> Tensor:
         return recurrence(**tensors, nonlinearity=nonlinearity).square().sum()
 
     detached = {name: value.detach() for name, value in single.items()}
@@ -202,3 +207,35 @@ def test_transforms_launch_once(
             assert_near(found[name][k], gradient, f"the gradient of {name}")
     for name, value in single.items():
         torch.testing.assert_close(value.grad, totals[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("on_kernels")
+def test_levels_and_second_derivatives(launches: Counter[str]) -> None:
+    """Two levels of vmap launch once for each network of the inner one; other orders use loops."""
+    G, inner, T, B = 3, 2, 4, 5
+    named = tensors_of(G * inner, T, B, 1, "modrelu", "")
+    own: dict[str, Any] = {
+        name: value.float().unflatten(0, (G, inner)) if name in WEIGHTS else value.float()
+        for name, value in named.items()
+    }
+    dims = {name: 0 if name in WEIGHTS else None for name in named}
+    first = {name: value[:, 0] if name in WEIGHTS else value for name, value in own.items()}
+
+    def loss(tensors: dict[str, Any]) -> Tensor:
+        return recurrence(**tensors, nonlinearity="modrelu").square().sum()
+
+    def twice(tensors: dict[str, Any]) -> Tensor:
+        leaves = {name: value.clone().requires_grad_() for name, value in tensors.items()}
+        total = vmap(loss, (dims,))(leaves).sum()
+        (slope,) = torch.autograd.grad(total, leaves["W"], create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), leaves["W"])[0]
+
+    nested, second = vmap(vmap(grad(loss), (dims,)), (dims,))(own), twice(first)
+    assert launches["elman_forward"] >= inner
+    again = vmap(grad(lambda t: grad(loss)(t)["W"].square().sum()), (dims,))(first)["W"]
+    with cayley.backend("reference"):
+        exact = vmap(vmap(grad(loss), (dims,)), (dims,))(own)
+        for found in (second, again):
+            torch.testing.assert_close(found, twice(first), rtol=1e-3, atol=1e-2)
+    for name, value in exact.items():
+        assert_near(nested[name], value.double(), name)

@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from cayley.kernels.cuda.runtime.networks import stacked_arrays
+from cayley.kernels.cuda.runtime.networks import arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 from cayley.kernels.memory import readable
 
@@ -34,8 +34,7 @@ def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     result = x.new_empty(*x.shape[:-1], F)
     N = x[0].numel() // inputs if networks else x.numel() // inputs
     if N > 0:
-        given = (x, U, c)
-        arrays, shared = stacked_arrays(given) if networks else ([*map(readable, given)], 0)
+        arrays, shared = arrays_of((x, U, c), bool(networks))
         launch, G = _kernel("project", x.device.index, inputs), networks[0] if networks else 1
         launch(-(-N // ROWS), *arrays, result, N, F, shared, networks=G)
     return result
