@@ -243,7 +243,8 @@ class _SideBySide(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         _, _, _, _, *needs = ctx.needs_input_grad
         job, (dims, own_dims) = _Job(ctx.rule, (*needs,), len(gradients)), ctx.dims
-        given = [*map(_there, gradients)]
+        # those of empty results are empty, for every network
+        given = [None if g is None or g.shape[-1] == 0 else g for g in gradients]
         of_given = [None if gradient is None else 0 for gradient in given]
         all_dims = (*of_given, *(0,) * len(given), *own_dims)
         found = iter(_pulled(job, ctx.info, all_dims, [*given, *_saved(ctx)])[0])
