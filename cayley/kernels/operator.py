@@ -52,8 +52,8 @@ class Operator(Generic[Call, States]):
     dispatcher: for a kernel written in Python it looks up the schema of every argument in each
     call, which with thirty arguments takes longer than a hundred steps of a recurrence on a GPU.
 
-    Under ``grad`` and ``vmap`` of :mod:`torch.func` kernels run too: one call for all of G networks
-    that have their own W, if the kernels take them, and otherwise one call for each. Other
+    Under ``grad`` and ``vmap`` of :mod:`torch.func` kernels run too: a few calls for G networks
+    that have their own W, if the kernels take several, and otherwise one call for each. Other
     transforms use the loop, which they can differentiate and batch, and so do ``vmap`` over
     examples, second derivatives, and calls that a kernel cannot run.
 
@@ -349,10 +349,16 @@ class _OperatorRule:
         operator = self.operator
         return operator.kept(operator.fields.unflatten(flat), flat, operator.states(*results))
 
-    def takes_together(self, networks: int, flat: Sequence[Any]) -> bool:
+    def takes_together(self, networks: int, flat: Sequence[Any]) -> int:
         call = self.operator.fields.unflatten(flat)
         takes_networks = self.operator.kernels[call[0].device.type].takes_networks
-        return takes_networks is not None and takes_networks(call, networks)
+        if takes_networks is None:
+            return 0
+        while not takes_networks(call, networks):
+            if networks == 1:
+                return 0
+            networks = -(-networks // 2)
+        return networks
 
     def room(self, networks: int, flat: Sequence[Any]) -> Room | None:
         operator = self.operator

@@ -91,7 +91,7 @@ def elman(
     :math:`\sum_t \delta_t` for c. Only h is saved for them, since φ′ is a function of h (the
     complex modReLU saves z too). For ``torch.compile`` and ``torch.export`` it is a single node for
     any T. Under ``vmap`` and ``grad`` of :mod:`torch.func` kernels run G networks with their own W,
-    on a GPU all of them in one launch; other transforms use the loop.
+    on a GPU in a few launches; other transforms use the loop.
 
     Arguments and the result are those of :func:`elman_loop`.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cayley.activations import ACTIVATIONS as KNOWN
 from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
-from cayley.kernels.crowds import crowd, crowded
+from cayley.kernels.crowds import crowd
 from cayley.kernels.cuda.runtime.chip import RESERVED, chip, no_room
 from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
 from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
@@ -60,8 +60,7 @@ def takes_networks(call: ElmanCall, networks: int) -> bool:
     """Whether one launch runs several networks with calls like this one, which is not refused."""
     if call.batch_sizes is not None or networks > MOST_NETWORKS:
         return False
-    with crowded(networks):
-        return _plan(call, max(len(call.h0), 1)) is not None
+    return _plan(call, max(len(call.h0), 1), networks) is not None
 
 
 def elman(call: ElmanCall, out: ElmanStates | None = None) -> ElmanStates:
@@ -174,11 +173,20 @@ def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
     return Kind((product,), totals=0, extra=0, spare=96, together=together, is_complex=is_complex)
 
 
-def _plan(call: ElmanCall, B: int) -> Plan | None:
-    """The plan for B rows, if there is one and the device runs clusters of that size."""
-    *networks, _, H = call.h0.shape
-    device = call.h0.device.index
-    plan = best_plan(H, B, chip(device), call.is_complex, max(crowd(), *networks, 1))
+def _plan(call: ElmanCall, B: int, networks: int = 0) -> Plan | None:
+    """The plan for B rows, if there is one and the device runs clusters of that size.
+
+    Arguments:
+        call: The call, of one network or of several.
+        B: The rows of a network.
+        networks: How many networks a call like it would run; 0 for those that it does.
+    """
+    *own, _, H = call.h0.shape
+    networks = networks or sum(own)
+    device, at_once = call.h0.device.index, max(crowd(), networks)
+    # networks that share a launch wait for one another
+    apart = at_once > 1 and networks == 0
+    plan = best_plan(H, B, chip(device), call.is_complex, at_once, apart)
     if plan is None or plan.blocks == 1:
         return plan
     packed = call.batch_sizes is not None

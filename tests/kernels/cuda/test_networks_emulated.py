@@ -1,7 +1,7 @@
-"""Several networks in one launch, emulated on the CPU, against the loop in double precision."""
+"""Several networks in a launch, emulated on the CPU, against the loop in double precision."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,11 +13,13 @@ from torch.func import grad, vmap
 import cayley
 from cayley.activations import ACTIVATIONS
 from cayley.kernels import memory
-from cayley.kernels.calls import ElmanCall, ElmanGradients
+from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
+from cayley.kernels.crowds import crowded
 from cayley.kernels.cuda import elman
 from cayley.kernels.cuda.runtime import projection
 from cayley.kernels.cuda.runtime.clusters import Plan
-from cayley.kernels.operator import Kernels
+from cayley.kernels.operator import Kernels, _OperatorRule
+from cayley.kernels.transforms import Room
 from cayley.recurrences import elman as recurrence
 from cayley.recurrences import elman_loop
 from cayley.recurrences.elman import _elman
@@ -142,18 +144,6 @@ def test_odd_sizes(
     check(G, T, B, 1, nonlinearity, "h0", reverse=nonlinearity == "tanh")
 
 
-def test_the_plan_is_that_of_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def best_plan(H: int, B: int, chip: Any, is_complex: bool, networks: int) -> Plan:
-        seen.append(networks)
-        return PLANS["a block"]
-
-    monkeypatch.setattr(elman, "best_plan", best_plan)
-    check(3, 2, 2, 0, "tanh", "x")
-    assert set(seen) == {3}
-
-
 def test_who_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     x, h0, W = torch.zeros(4, 5, H), torch.zeros(5, H), torch.zeros(H, H)
     call = ElmanCall(x, h0, W)
@@ -165,21 +155,29 @@ def test_who_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not elman.takes_networks(call, 3)
 
 
-@pytest.fixture
-def on_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator runs on the emulated kernels."""
+@pytest.fixture(params=[False, True], ids=["results joined", "results in one place"])
+def on_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator runs on the emulated kernels, also where a call writes a part of all results."""
     monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
     monkeypatch.setattr(elman, "tensor_refusal", lambda *tensors: memory.memory_refusal(*tensors))
     kernels = Kernels(elman.refusal, elman.elman, elman.elman_backward, elman.takes_networks)
     # pyrefly: ignore[bad-argument-type]
     monkeypatch.setitem(_elman.kernels, "cpu", kernels)
 
+    def room(rule: _OperatorRule, networks: int, flat: Sequence[Any]) -> Room:
+        def fill(parts: Sequence[Tensor], *own: Any) -> None:
+            elman.elman(_elman.fields.unflatten(own), ElmanStates(*parts))
 
-@pytest.mark.usefixtures("on_kernels")
-@pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
-def test_transforms_launch_once(own: str, launches: Counter[str]) -> None:
-    """By vmap of grad, and by autograd of vmap."""
-    G, T, B, nonlinearity = 3, 4, 5, "modrelu"
+        shapes = _elman.shapes(_elman.fields.unflatten(flat))
+        return Room([flat[0].new_full((networks, *v.shape), torch.nan) for v in shapes], fill)
+
+    if request.param:
+        monkeypatch.setattr(_OperatorRule, "room", room)
+
+
+def check_transforms(G: int, own: str, launches: Counter[str], calls: int) -> None:
+    """All gradients, by vmap of grad and by autograd of vmap, and the number of calls."""
+    T, B, nonlinearity = 4, 5, "modrelu"
     named = tensors_of(G, T, B, 1, nonlinearity, own)
     dims = {name: 0 if name in WEIGHTS or name in own.split() else None for name in named}
     single: dict[str, Any] = {name: value.float().requires_grad_() for name, value in named.items()}
@@ -189,10 +187,10 @@ def test_transforms_launch_once(own: str, launches: Counter[str]) -> None:
 
     detached = {name: value.detach() for name, value in single.items()}
     found = vmap(grad(loss), (dims,))(detached)
-    assert launches == {"elman_forward": 1, "elman_backward": 1}
+    assert launches == {"elman_forward": calls, "elman_backward": calls}
     launches.clear()
     vmap(loss, (dims,))(single).sum().backward()
-    assert launches == {"elman_forward": 1, "elman_backward": 1}
+    assert launches == {"elman_forward": calls, "elman_backward": calls}
     totals: dict[str, Any] = {
         name: value.sum(0) if dims[name] is None else value for name, value in found.items()
     }
@@ -206,13 +204,62 @@ def test_transforms_launch_once(own: str, launches: Counter[str]) -> None:
         for name, gradient in zip(leaves, gradients, strict=True):
             assert_near(found[name][k], gradient, f"the gradient of {name}")
     for name, value in single.items():
-        torch.testing.assert_close(value.grad, totals[name], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(value.grad, totals[name], rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.usefixtures("on_kernels")
-def test_levels_and_second_derivatives(launches: Counter[str]) -> None:
-    """Two levels of vmap launch once for each network of the inner one; other orders use loops."""
-    G, inner, T, B = 3, 2, 4, 5
+@pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
+@pytest.mark.parametrize(("G", "calls"), [(1, 1), (2, 2), (7, 4), (16, 4)])
+def test_transforms_make_a_few_calls(G: int, calls: int, own: str, launches: Counter[str]) -> None:
+    check_transforms(G, own, launches, calls)
+
+
+@pytest.mark.usefixtures("on_kernels")
+@pytest.mark.parametrize(("most", "calls"), [(1, 10), (2, 5)])
+def test_no_call_is_larger_than_kernels_take(
+    most: int, calls: int, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elman, "MOST_NETWORKS", most)
+    check_transforms(10, "x", launches, calls)
+
+
+@pytest.mark.usefixtures("on_kernels")
+def test_plans_are_those_for_all_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a call of a few, since all calls run at the same time."""
+    seen = []
+
+    class Seen(Kernel):
+        def __call__(self, *arguments: Any, **options: Any) -> None:
+            super().__call__(*arguments, **options)
+            seen.append(plans[-1])
+
+    plans: list[tuple[int, bool]] = []
+
+    def best_plan(H: int, B: int, chip: Any, is_complex: bool, networks: int, apart: bool) -> Plan:
+        plans.append((networks, apart))
+        return PLANS["a block"]
+
+    monkeypatch.setattr(elman, "best_plan", best_plan)
+    monkeypatch.setattr(elman, "Kernel", Seen)
+    elman._kernel.cache_clear()
+    W, x, h0 = torch.randn(7, H, H), torch.randn(4, 5, H), torch.zeros(5, H)
+    vmap(grad(lambda W: recurrence(x, h0, W, nonlinearity="tanh").sum()))(W)
+    assert seen == [(7, False)] * 8
+    seen.clear()
+    with crowded(3):
+        recurrence(x, h0, W[0], nonlinearity="tanh")
+    recurrence(x, h0, W[0], nonlinearity="tanh")
+    assert seen == [(3, True), (1, False)]
+
+
+@pytest.mark.usefixtures("on_kernels")
+@pytest.mark.parametrize(("G", "calls"), [(1, 1), (3, 3), (6, 4)])
+def test_levels_and_second_derivatives(G: int, calls: int, launches: Counter[str]) -> None:
+    """Two levels of vmap make as many calls for each network of the inner one.
+
+    Other orders use loops.
+    """
+    inner, T, B = 2, 4, 5
     named = tensors_of(G * inner, T, B, 1, "modrelu", "")
     own: dict[str, Any] = {
         name: value.float().unflatten(0, (G, inner)) if name in WEIGHTS else value.float()
@@ -231,7 +278,7 @@ def test_levels_and_second_derivatives(launches: Counter[str]) -> None:
         return torch.autograd.grad(slope.square().sum(), leaves["W"])[0]
 
     nested = vmap(vmap(grad(loss), (dims,)), (dims,))(own)
-    assert launches == {"elman_forward": inner, "elman_backward": inner}
+    assert launches == {"elman_forward": inner * calls, "elman_backward": inner * calls}
     second = twice(first)
     again = vmap(grad(lambda t: grad(loss)(t)["W"].square().sum()), (dims,))(first)["W"]
     with cayley.backend("reference"):
