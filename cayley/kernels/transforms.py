@@ -174,7 +174,7 @@ class _Calls:
 
     @staticmethod
     def together(networks: int, count: int) -> "_Calls":
-        """So many calls, of as many networks each as possible."""
+        """So many calls, of almost as many networks each."""
         return _Calls(networks, count, True)
 
     def arguments(self, dims: Sequence[int | None], flat: Sequence[Any]) -> list[tuple[Any, ...]]:
