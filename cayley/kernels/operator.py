@@ -33,11 +33,15 @@ class Kernels(NamedTuple):
             one, the tensors that the results are to be written to, contiguous ones.
         backward: Takes the gradients of the results, the results, the call, and the names of the
             arguments that need a gradient; returns those gradients, and possibly others.
+        takes_networks: Returns, for the call of a network and the number of networks, whether
+            all functions also take the tensors of all networks, along one more dimension in front
+            of the others; None if they never do.
     """
 
     refusal: Callable[..., str | None]
     forward: Callable[..., Any]
     backward: Callable[[Any, Any, Any, Collection[str]], Found]
+    takes_networks: Callable[[Any, int], bool] | None = None
 
 
 class Operator(Generic[Call, States]):
@@ -48,9 +52,10 @@ class Operator(Generic[Call, States]):
     dispatcher: for a kernel written in Python it looks up the schema of every argument in each
     call, which with thirty arguments takes longer than a hundred steps of a recurrence on a GPU.
 
-    Under ``grad`` and ``vmap`` of :mod:`torch.func` kernels run too: one call for each of G
-    networks that have their own W. Other transforms use the loop, which they can differentiate and
-    batch, and so do ``vmap`` over examples, second derivatives, and calls that a kernel cannot run.
+    Under ``grad`` and ``vmap`` of :mod:`torch.func` kernels run too: a few calls for G networks
+    that have their own W, if the kernels take several, and otherwise one call for each. Other
+    transforms use the loop, which they can differentiate and batch, and so do ``vmap`` over
+    examples, second derivatives, and calls that a kernel cannot run.
 
     Arguments:
         name: The name of the operator.
@@ -343,6 +348,17 @@ class _OperatorRule:
     def kept(self, results: Sequence[Tensor], flat: Sequence[Any]) -> Sequence[Any]:
         operator = self.operator
         return operator.kept(operator.fields.unflatten(flat), flat, operator.states(*results))
+
+    def takes_together(self, networks: int, flat: Sequence[Any]) -> int:
+        call = self.operator.fields.unflatten(flat)
+        takes_networks = self.operator.kernels[call[0].device.type].takes_networks
+        if takes_networks is None:
+            return 0
+        while not takes_networks(call, networks):
+            if networks == 1:
+                return 0
+            networks = -(-networks // 2)
+        return networks
 
     def room(self, networks: int, flat: Sequence[Any]) -> Room | None:
         operator = self.operator

@@ -41,6 +41,8 @@ def projection_gradients(
 ) -> dict[str, Tensor | None]:
     """Gradients with respect to x, U and c of :func:`project`, from that of its result.
 
+    All of them may be those of several networks, with one more dimension in front.
+
     Arguments:
         delta: The gradient of the result, (T, B, F) or (N, F).
         x: The input, (T, B, I) or (N, I); not read without U.
@@ -56,11 +58,12 @@ def projection_gradients(
     """
     if U is None:
         return {"x": delta if "x" in needed else None}
-    rows = delta.flatten(0, -2)
+    networks = U.dim() - 2
+    rows = delta.flatten(networks, -2)
     return {
-        "x": delta @ U if "x" in needed else None,
-        "U": product_of_rows(rows, x.flatten(0, -2)) if "U" in needed else None,
-        "c": rows.sum(0) if "c" in needed else None,
+        "x": (rows @ U).view(*delta.shape[:-1], U.shape[-1]) if "x" in needed else None,
+        "U": product_of_rows(rows, x.flatten(networks, -2)) if "U" in needed else None,
+        "c": rows.sum(-2) if "c" in needed else None,
     }
 
 

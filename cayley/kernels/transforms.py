@@ -2,7 +2,8 @@
 
 Each transform works at a level of its own, and asks a node there for its rule: the batching rule
 for ``vmap``, and the gradient, which is a node too, so that ``vmap(grad(f))`` can ask it for its
-batching rule. Below the last level kernels run, one call per network.
+batching rule. Below the last level kernels run, side by side: a few calls of many networks each
+where a rule takes them together, and otherwise one call per network.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,11 @@ from cayley.tracing import transforms_active
 
 __all__ = ["Room", "Rule", "Transformed"]
 
-# streams that networks run on: a launch for one network may fill a third of a GPU, or less
+# streams that calls run on: a launch for one network may fill a third of a GPU, or less
 STREAMS = 8
+# Calls of several networks. Each takes the host as long as that of one network. In one call alone,
+# nothing would run beside the last rows of the recurrences, or beside the sums over their steps.
+CALLS = 4
 
 Gradients = Sequence[Tensor | None]
 
@@ -62,8 +66,21 @@ class Rule(Protocol):
     def kept(self, results: Sequence[Tensor], flat: Sequence[Any]) -> Sequence[Any]:
         """The arguments as they are saved for the gradient."""
 
+    def takes_together(self, networks: int, flat: Sequence[Any]) -> int:
+        """How many such networks ``forward`` and ``backward`` take together, as for ``batched``.
+
+        It is asked below all levels, if :meth:`serves` holds: only there kernels run.
+
+        Arguments:
+            networks: How many are wanted at most.
+            flat: The arguments of the first.
+
+        Returns:
+            Their number; 0 if tensors cannot have the dimension of the networks.
+        """
+
     def room(self, networks: int, flat: Sequence[Any]) -> "Room | None":
-        """Where calls of several networks can leave their results; None if they cannot.
+        """Where calls of networks can leave their results; None if they cannot.
 
         Arguments:
             networks: How many there are.
@@ -83,11 +100,11 @@ class Rule(Protocol):
 
 
 class Room(NamedTuple):
-    """The results of several networks in one tensor each, and what fills the part of a network.
+    """The results of several networks in one tensor each, and what fills the part of a call.
 
     Attributes:
         results: The tensors, not filled yet, with the networks along the first dimension.
-        fill: Takes the parts of a network and its arguments.
+        fill: Takes the parts of a call and its arguments: those of a network, or of several.
     """
 
     results: Sequence[Tensor]
@@ -122,18 +139,91 @@ class Transformed(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
         """The batching rule."""
         (rule, *flat), (_, *dims) = args, in_dims
-        networks = _networks(info.batch_size, dims, flat)
-        if not rule.serves(dims, networks[0]):
+        G, first = info.batch_size, _first(dims, flat)
+        if not rule.serves(dims, first):
             return _by_torch(info, rule.loop, dims, flat)
-        if rule.batched:
-            return _all_at_once(lambda *all: Transformed.apply(rule, *all), info, dims, flat)
-        if transforms_active():
-            return _one_by_one(lambda *own: Transformed.apply(rule, *own), networks)
-        room = rule.room(info.batch_size, networks[0])
-        if room is None:
-            return _one_by_one(rule.node, networks)
-        results = _SideBySide.apply(rule, room, info, dims, *flat)
+        calls = _calls_of(rule, G, first, transforms_active())
+        if rule.batched or transforms_active():
+            return _side_by_side(lambda *own: Transformed.apply(rule, *own), calls, dims, flat)
+        room = rule.room(G, first)
+        if not calls.grouped and room is None:
+            return _side_by_side(rule.node, calls, dims, flat)
+        results = _SideBySide.apply(rule, room, calls, info, dims, *flat)
         return results, (0,) * len(results)
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """How G networks are divided among calls.
+
+    Attributes:
+        networks: Their number G.
+        count: The number of calls.
+        grouped: Whether a call takes several networks, along the first dimension of its tensors;
+            otherwise it takes one, whose tensors do not have that dimension.
+    """
+
+    networks: int
+    count: int
+    grouped: bool
+
+    @staticmethod
+    def apart(networks: int) -> "_Calls":
+        """A call for each network."""
+        return _Calls(networks, networks, False)
+
+    @staticmethod
+    def together(networks: int, count: int) -> "_Calls":
+        """So many calls, of almost as many networks each."""
+        return _Calls(networks, count, True)
+
+    def arguments(self, dims: Sequence[int | None], flat: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The arguments of each call; what networks share is not copied.
+
+        Example:
+            >>> x, dims = torch.tensor([3, 5, 7]), [0, None]
+            >>> _Calls.apart(3).arguments(dims, [x, "auto"])[1]
+            (tensor(5), 'auto')
+            >>> _Calls.together(3, 2).arguments(dims, [x, "auto"])
+            [(tensor([3, 5]), 'auto'), (tensor([7]), 'auto')]
+            >>> _Calls.together(3, 1).arguments([None], [torch.ones(2)])[0][0].stride()
+            (0, 1)
+        """
+        own = [self._parts(value, dim) for value, dim in zip(flat, dims, strict=True)]
+        return [*zip(*own, strict=True)]
+
+    def _parts(self, value: Any, dim: int | None) -> Sequence[Any]:
+        if not isinstance(value, Tensor) or (dim is None and not self.grouped):
+            return (value,) * self.count
+        if dim is None:
+            value, dim = value.expand(self.networks, *value.shape), 0
+        if not self.grouped:
+            return value.unbind(dim)
+        return value.movedim(dim, 0).tensor_split(self.count)
+
+    def joined(self, results: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
+        """The results of all calls, with the networks along the first dimension."""
+        return tuple(self._joined(values) for values in zip(*results, strict=True))
+
+    def _joined(self, values: Sequence[Tensor]) -> Tensor:
+        if not self.grouped:
+            return torch.stack([*values])
+        if values[0].shape == (0,):  # stands for 0
+            return values[0].new_empty(self.networks, 0)
+        return values[0] if self.count == 1 else torch.cat([*values])
+
+
+def _calls_of(rule: Rule, G: int, first: Sequence[Any], levels: bool) -> _Calls:
+    """The calls of G networks, where there are levels of transforms left, or none."""
+    if rule.batched:
+        return _Calls.together(G, 1)
+    if levels:
+        return _Calls.apart(G)
+    count = min(G, CALLS)
+    # all calls run at the same time
+    with crowded(G):
+        most = rule.takes_together(-(-G // count), first)
+    return _Calls.together(G, max(count, -(-G // most))) if most else _Calls.apart(G)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,19 +293,24 @@ class _Pullback(torch.autograd.Function):
 class _SideBySide(torch.autograd.Function):
     """The results of several networks, where nothing is transformed any more.
 
-    Each network writes its own part of the results, so that nothing has to be copied together. One
-    node for all of them has the same gradient as one for each.
+    Each call writes its own part of the results, so that nothing has to be copied together, where
+    there is room. One node for all networks has the same gradient as one for each.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, rule: Rule, room: Room, info: Any, dims: Sequence[int | None], *flat: Any
+        ctx: Any,
+        rule: Rule,
+        room: Room | None,
+        calls: _Calls,
+        info: Any,
+        dims: Sequence[int | None],
+        *flat: Any,
     ) -> tuple[Tensor, ...]:
-        results, networks = (*room.results,), _networks(info.batch_size, dims, flat)
-        with _side_by_side(results[0].device, info.batch_size) as of_network:
-            for g, (network, *parts) in enumerate(zip(networks, *results, strict=True)):
-                with of_network(g, network):
-                    room.fill(parts, *network)
+        if room is None:
+            results, _ = _side_by_side(rule.forward, calls, dims, flat)
+        else:
+            results = _filled(room, calls, dims, flat)
         kept = rule.kept(results, flat)
         # what is kept in the place of an argument is a result
         pairs = zip(kept, flat, dims, strict=True)
@@ -227,15 +322,29 @@ class _SideBySide(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        _, _, _, _, *needs = ctx.needs_input_grad
+        _, _, _, _, _, *needs = ctx.needs_input_grad
         job, (dims, own_dims) = _Job(ctx.rule, (*needs,), len(gradients)), ctx.dims
-        given = [*map(_there, gradients)]
+        # those of empty results are empty, for every network
+        given = [None if g is None or g.shape[-1] == 0 else g for g in gradients]
         of_given = [None if gradient is None else 0 for gradient in given]
         all_dims = (*of_given, *(0,) * len(given), *own_dims)
         found = iter(_pulled(job, ctx.info, all_dims, [*given, *_saved(ctx)])[0])
         pairs = zip(needs, dims, strict=True)
         of_flat = [_of_argument(next(found), dim) if need else None for need, dim in pairs]
-        return None, None, None, None, *of_flat
+        return None, None, None, None, None, *of_flat
+
+
+def _filled(
+    room: Room, calls: _Calls, dims: Sequence[int | None], flat: Sequence[Any]
+) -> tuple[Tensor, ...]:
+    """The results of all networks, in the room that was made for them."""
+    results = (*room.results,)
+    parts = calls.arguments([0] * len(results), results)
+    with _streams_for(calls, results[0].device) as of_call:
+        for k, arguments in enumerate(calls.arguments(dims, flat)):
+            with of_call(k, arguments):
+                room.fill(parts[k], *arguments)
+    return results
 
 
 def _of_argument(gradients: Tensor, dim: int | None) -> Tensor | None:
@@ -254,17 +363,15 @@ def _pulled(
     job: _Job, info: Any, dims: Sequence[int | None], flat: Sequence[Any]
 ) -> tuple[Any, Any]:
     """The gradients of all networks, and their dimension."""
-    networks = _networks(info.batch_size, dims, flat)
+    G, own = info.batch_size, _first(dims, flat)
     tensors = [value for value in flat if isinstance(value, Tensor)]
     recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     again = recorded or transforms_active()
-    gradients, _, first = job.parts(networks[0])
+    gradients, _, first = job.parts(own)
     if not job.rule.serves(job.parts(dims)[2], first, gradients):
         return _by_torch(info, lambda *own: job.loop(again, *own), dims, flat)
     run = (lambda *own: _Pullback.apply(job, *own)) if again else job.run
-    if job.rule.batched:
-        return _all_at_once(run, info, dims, flat)
-    return _one_by_one(run, networks)
+    return _side_by_side(run, _calls_of(job.rule, G, first, again), dims, flat)
 
 
 def _there(gradient: Tensor | None) -> Tensor | None:
@@ -283,18 +390,15 @@ def _saved(ctx: Any) -> list[Any]:
     return [next(tensors) if other is None else other[0] for other in ctx.others]
 
 
-def _networks(G: int, dims: Sequence[int | None], flat: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """The arguments of each of G networks.
+def _first(dims: Sequence[int | None], flat: Sequence[Any]) -> list[Any]:
+    """The arguments of the first network.
 
     Example:
-        >>> _networks(2, [0, None], [torch.tensor([3, 5]), "auto"])
-        [(tensor(3), 'auto'), (tensor(5), 'auto')]
+        >>> _first([0, None], [torch.tensor([3, 5]), "auto"])
+        [tensor(3), 'auto']
     """
-    own = [
-        (value,) * G if dim is None else value.unbind(dim)
-        for value, dim in zip(flat, dims, strict=True)
-    ]
-    return [*zip(*own, strict=True)]
+    pairs = zip(flat, dims, strict=True)
+    return [value if dim is None else value.select(dim, 0) for value, dim in pairs]
 
 
 def _by_torch(
@@ -305,60 +409,51 @@ def _by_torch(
     return (*results,), (0,) * len(results)
 
 
-def _all_at_once(
-    run: Callable[..., Sequence[Tensor]], info: Any, dims: Sequence[Any], flat: Sequence[Any]
-) -> tuple[Any, Any]:
-    """The results of all networks by one call, and their dimension."""
-    stacked = [
-        value
-        if not isinstance(value, Tensor)
-        else value.expand(info.batch_size, *value.shape)
-        if dim is None
-        else value.movedim(dim, 0)
-        for value, dim in zip(flat, dims, strict=True)
-    ]
-    results = run(*stacked)
-    return (*results,), (0,) * len(results)
-
-
-def _one_by_one(
-    run: Callable[..., Sequence[Tensor]], networks: Sequence[Sequence[Any]]
-) -> tuple[Any, Any]:
-    """The results of all networks, each by a call of its own, and their dimension."""
-    device = next(value.device for value in networks[0] if isinstance(value, Tensor))
-    with _side_by_side(device, len(networks)) as of_network:
-        results = []
-        for g, network in enumerate(networks):
-            with of_network(g, network):
-                results.append(run(*network))
-    if device.type == "cuda" and not transforms_active():
+def _side_by_side(
+    run: Callable[..., Sequence[Tensor]],
+    calls: _Calls,
+    dims: Sequence[int | None],
+    flat: Sequence[Any],
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The results of all networks, and their dimension."""
+    device = next(value.device for value in flat if isinstance(value, Tensor))
+    results = []
+    with _streams_for(calls, device) as of_call:
+        for k, arguments in enumerate(calls.arguments(dims, flat)):
+            with of_call(k, arguments):
+                results.append(run(*arguments))
+    if device.type == "cuda" and calls.count > 1 and not transforms_active():
         current = torch.cuda.current_stream(device)
         for result in results:
             for tensor in result:
                 tensor.detach().record_stream(current)
-    stacked = tuple(torch.stack(values) for values in zip(*results, strict=True))
-    return stacked, (0,) * len(stacked)
+    joined = calls.joined(results)
+    return joined, (0,) * len(joined)
 
 
 @contextmanager
-def _side_by_side(device: torch.device, networks: int) -> Iterator[Callable[..., Any]]:
+def _streams_for(calls: _Calls, device: torch.device) -> Iterator[Callable[..., Any]]:
     """Context for calls that do not wait for one another; what follows waits for all of them.
 
-    It gives a function that makes a context for a network from its number and its arguments.
+    It gives a function that makes a context for a call from its number and its arguments.
     """
-    if device.type != "cuda" or transforms_active():
-        yield lambda g, network: nullcontext()
+    if transforms_active():
+        yield lambda k, arguments: nullcontext()
+        return
+    if device.type != "cuda" or calls.count == 1:
+        with crowded(calls.networks):
+            yield lambda k, arguments: nullcontext()
         return
     streams, current = _streams(device), torch.cuda.current_stream(device)
     used: set[int] = set()
 
     @contextmanager
-    def of_network(g: int, network: Sequence[Any]) -> Iterator[None]:
-        stream = streams[g % STREAMS]
-        if g % STREAMS not in used:
-            used.add(g % STREAMS)
+    def of_call(k: int, arguments: Sequence[Any]) -> Iterator[None]:
+        stream = streams[k % STREAMS]
+        if k % STREAMS not in used:
+            used.add(k % STREAMS)
             stream.wait_stream(current)
-        for value in network:
+        for value in arguments:
             if isinstance(value, Tensor) and value.is_cuda:
                 # so that their memory is not reused before this stream has read it
                 value.detach().record_stream(stream)
@@ -366,8 +461,8 @@ def _side_by_side(device: torch.device, networks: int) -> Iterator[Callable[...,
             yield
 
     try:
-        with crowded(networks):
-            yield of_network
+        with crowded(calls.networks):
+            yield of_call
     finally:
         for k in used:
             current.wait_stream(streams[k])

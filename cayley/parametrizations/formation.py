@@ -121,6 +121,9 @@ class _Formation:
     def kept(self, results: Sequence[Tensor], flat: Sequence[Tensor]) -> Sequence[Tensor]:
         return flat
 
+    def takes_together(self, networks: int, flat: Sequence[Tensor]) -> int:
+        return networks
+
     def room(self, networks: int, flat: Sequence[Tensor]) -> None:
         """None: all networks are one call."""
 

@@ -90,8 +90,8 @@ def elman(
     :math:`\sum_t \delta_t h_{t-1}^\top` for W, :math:`\sum_t \delta_t x_t^\top` for U and
     :math:`\sum_t \delta_t` for c. Only h is saved for them, since φ′ is a function of h (the
     complex modReLU saves z too). For ``torch.compile`` and ``torch.export`` it is a single node for
-    any T. Under ``vmap`` and ``grad`` of :mod:`torch.func` it is one node for each of G networks
-    with their own W; other transforms use the loop.
+    any T. Under ``vmap`` and ``grad`` of :mod:`torch.func` kernels run G networks with their own W,
+    on a GPU in a few launches; other transforms use the loop.
 
     Arguments and the result are those of :func:`elman_loop`.
 
@@ -205,7 +205,9 @@ _elman = Operator(
     shapes=_shapes,
     kernels={
         "cpu": Kernels(cpu.refusal, cpu.elman, cpu.elman_backward),
-        "cuda": Kernels(cuda.refusal, cuda.elman, cuda.elman_backward),
+        "cuda": Kernels(
+            cuda.refusal, cuda.elman, cuda.elman_backward, takes_networks=cuda.takes_networks
+        ),
     },
     scan=elman_scan,
     # without U nothing has to be multiplied by x

@@ -118,7 +118,7 @@ class Kernel:
     def resident_clusters(self) -> int:
         return self.blocks // self.cluster if self.cluster > 1 else 1
 
-    def __call__(self, clusters: int, *arguments: Any) -> None:
+    def __call__(self, clusters: int, *arguments: Any, networks: int = 1) -> None:
         assert len(arguments) == len(self.types)
         values = (ctypes.c_uint64 * len(arguments))()
         ranges = []
@@ -132,7 +132,7 @@ class Kernel:
         ctypes.c_int.in_dll(self.library, "late_block").value = self.late
         first = ctypes.addressof(values)
         status = self.library.launch(
-            *(clusters, self.blocks, self.threads),
+            *(clusters, networks, self.blocks, self.threads),
             (ctypes.c_void_p * len(values))(*range(first, first + 8 * len(values), 8)),
             len(ranges) // 2,
             (ctypes.c_void_p * len(ranges))(*ranges),

@@ -22,7 +22,7 @@ struct alignas(16) float4 {
 };
 
 struct Index {
-  int x = 0;
+  int x = 0, y = 0;
 };
 
 constexpr int SHARED_BYTES = 232448, LANES_OF_A_WARP = 32;
@@ -182,6 +182,8 @@ inline float __fdividef(float a, float b) { return a / b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 
+inline float __ldg(const float* place) { return emulator::inside(place, 4) ? *place : NAN; }
+
 namespace machine {
 
 struct Word {
@@ -243,6 +245,7 @@ inline void look(const float* place, float (&seen)[COUNT]) {
 }
 
 inline int kept(int value) { return value; }
+inline const float* kept(const float* array) { return array; }
 inline float inverse(float x) { return 1 / x; }
 template <int MASK>
 inline float from_lane(float value, int bits) {
@@ -407,11 +410,11 @@ bool run_cluster(char* stacks) {
 
 }  // namespace emulator
 
-// Clusters, or teams, one after another. Returns 0, or 1 where anything but the memory of the
+// Clusters, or teams, one after another, for one network after another. Returns 0, or 1 where anything but the memory of the
 // arguments, in `ranges`, was touched, or 2 where threads wait for what does not come, or 3 where
 // a cluster of blocks has `__shared__` variables, which are not emulated.
-extern "C" int launch(int clusters, int blocks, int threads, void** arguments, int count,
-                      const char** ranges) {
+extern "C" int launch(int clusters, int networks, int blocks, int threads, void** arguments,
+                      int count, const char** ranges) {
   using namespace emulator;
   outside = several = false;
   given = arguments;
@@ -424,14 +427,15 @@ extern "C" int launch(int clusters, int blocks, int threads, void** arguments, i
                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (space == MAP_FAILED) abort();
   bool ended = true;
-  for (int number = 0; number < clusters && ended; ++number) {
+  for (int number = 0; number < networks * clusters && ended; ++number) {
+    blockIdx.y = number / clusters;
     memset(space + stacks, 0xff, memory);
     // all of it begins with 0; `new` would need the library of C++
     emulator::blocks = static_cast<Block*>(calloc(blocks, sizeof(Block)));
     cluster = {};
     for (int rank = 0; rank < blocks; ++rank) {
       Block& own = emulator::blocks[rank];
-      own.number = number * blocks + rank;
+      own.number = number % clusters * blocks + rank;
       own.rank = rank;
       own.left = threads;
       own.memory = reinterpret_cast<float4*>(space + stacks + (size_t)SHARED_BYTES * rank);

@@ -21,6 +21,17 @@ def test_gradients_are_those_of_autograd(packed: bool, bias: bool) -> None:
     torch.testing.assert_close([v for v in found.values() if v is not None], list(expected))
 
 
+def test_gradients_of_networks() -> None:
+    delta, x, U = torch.randn(3, 5, 2, 8), torch.randn(5, 2, 4), torch.randn(3, 8, 4)
+    found = projection_gradients(delta, x.expand(3, 5, 2, 4), U, ("x", "U", "c"))
+    for g in range(3):
+        own = projection_gradients(delta[g], x, U[g], ("x", "U", "c"))
+        for name, gradient in own.items():
+            of_all = found[name]
+            assert of_all is not None
+            torch.testing.assert_close(of_all[g], gradient)
+
+
 def test_unwanted_gradients_are_not_computed() -> None:
     x, U, delta = torch.randn(4, 3, 2), torch.randn(5, 2), torch.randn(4, 3, 5)
     assert projection_gradients(delta, x, U, ()) == {"x": None, "U": None, "c": None}

@@ -1,7 +1,15 @@
+import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from cayley.kernels.steps import last_states, previous_states, rows, step_order, step_sizes
+from cayley.kernels.steps import (
+    last_states,
+    outer_products,
+    previous_states,
+    rows,
+    step_order,
+    step_sizes,
+)
 
 LENGTHS = [4, 3, 3, 1]
 PADDED = torch.arange(4 * 4 * 2).view(4, 4, 2).double()
@@ -44,3 +52,15 @@ def test_previous_states_are_those_of_each_sequence_alone() -> None:
                 torch.testing.assert_close(steps[t][b], expected)
                 if length == 4:
                     torch.testing.assert_close(dense[t, b], expected)
+
+
+@pytest.mark.parametrize("T", [1, 4])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_outer_products_of_networks(T: int, reverse: bool, recorded: bool) -> None:
+    delta, h, h0 = torch.randn(3, T, 2, 5), torch.randn(3, T, 2, 5), torch.randn(2, 5)
+    with torch.set_grad_enabled(recorded):
+        found = outer_products(delta, h, h0.expand(3, 2, 5), None, reverse)
+    for g in range(3):
+        before = previous_states(h[g], h0, None, reverse)
+        torch.testing.assert_close(found[g], torch.einsum("tbi,tbj->ij", delta[g], before))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
 import cayley
+from cayley.kernels import transforms
 from cayley.kernels.operator import _OperatorRule
 from cayley.kernels.transforms import Room
 from cayley.layers.recurrent import Recurrent
@@ -23,9 +24,45 @@ MAKERS: dict[str, Callable[[], Recurrent]] = {
 }
 
 
-@pytest.fixture(params=[False, True], ids=["a node for each", "a node for all"], autouse=True)
-def shared_results(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Also with what only kernels of a GPU do: write the results of all networks in one place."""
+@pytest.fixture(
+    params=[(), ("room",), ("groups",), ("room", "groups"), ("room", "groups", "one call")],
+    ids=["a node for each", "a node for all", "groups", "groups with room", "one group"],
+    autouse=True,
+)
+def ways_of_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with what only kernels of a GPU do.
+
+    They write the results of all networks in one place, and take several networks in a call.
+    """
+    alone, alone_backward = _OperatorRule.forward, _OperatorRule.backward
+
+    def forward(rule: _OperatorRule, *flat: Any) -> Sequence[Tensor]:
+        networks = _networks(flat)
+        if networks == 0:
+            return alone(rule, *flat)
+        results = [alone(rule, *own) for own in _each(networks, flat)]
+        return [torch.stack(values) for values in zip(*results, strict=True)]
+
+    def backward(
+        rule: _OperatorRule, gradients: Any, results: Any, flat: Any, needs: Any
+    ) -> Sequence[Tensor | None]:
+        networks = _networks(flat)
+        if networks == 0:
+            return alone_backward(rule, gradients, results, flat, needs)
+        parts = [_each(networks, each) for each in (gradients, results, flat)]
+        found = [alone_backward(rule, G, h, own, needs) for G, h, own in zip(*parts, strict=True)]
+        return [
+            None if values[0] is None else torch.stack([*values])
+            for values in zip(*found, strict=True)
+        ]
+
+    def _networks(flat: Sequence[Any]) -> int:
+        h0 = flat[1]
+        return len(h0) if h0.dim() == 3 else 0
+
+    def _each(networks: int, flat: Sequence[Any]) -> list[tuple[Any, ...]]:
+        own = [v.unbind() if isinstance(v, Tensor) else (v,) * networks for v in flat]
+        return [*zip(*own, strict=True)]
 
     def room(rule: _OperatorRule, networks: int, flat: Sequence[Any]) -> Room:
         def fill(parts: Sequence[Tensor], *own: Any) -> None:
@@ -35,9 +72,14 @@ def shared_results(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         first = rule.forward(*flat)
         return Room([value.new_full((networks, *value.shape), torch.nan) for value in first], fill)
 
-    if request.param:
+    if "room" in request.param:
         monkeypatch.setattr(_OperatorRule, "room", room)
-    return request.param
+    if "groups" in request.param:
+        monkeypatch.setattr(_OperatorRule, "takes_together", lambda rule, networks, _: networks)
+        monkeypatch.setattr(_OperatorRule, "forward", forward)
+        monkeypatch.setattr(_OperatorRule, "backward", backward)
+    if "one call" in request.param:
+        monkeypatch.setattr(transforms, "CALLS", 1)
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

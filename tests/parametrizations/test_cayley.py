@@ -6,6 +6,7 @@ from torch import Tensor
 
 from cayley.kernels.cpu.cayley import LARGEST
 from cayley.parametrizations import ScaledCayley, scaled_cayley, skew_symmetric
+from cayley.parametrizations.formation import formed_under_transforms
 
 
 def plain(A: Tensor, D: Tensor) -> Tensor:
@@ -110,3 +111,14 @@ def test_large_entries_of_an_odd_matrix(size: float, recorded: bool) -> None:
     A = (size * torch.randn(map.n * (map.n - 1) // 2)).float().requires_grad_(recorded)
     for W in (map(A), map.with_pullback(A)[0]):
         assert map.defect(W) <= 1e-6 * map.n**0.5
+
+
+def test_signs_of_several_networks_have_no_gradient() -> None:
+    A, D = torch.randn(3, 6), torch.ones(3, 4)
+
+    def norm(A: Tensor, D: Tensor) -> Tensor:
+        return formed_under_transforms(A, D, 4, None).square().sum()
+
+    of_A, of_D = torch.func.vmap(torch.func.grad(norm, (0, 1)))(A, D)
+    assert of_A.shape == A.shape
+    torch.testing.assert_close(of_D, torch.zeros_like(D))

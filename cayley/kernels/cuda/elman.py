@@ -5,12 +5,14 @@ shared memory if there are too few: those of one block if they fit, otherwise th
 blocks that send each other their new states. If there are no clusters, or they are too small, a
 team of blocks is used. Sizes are constants of the compiled code. Packed sequences are read as they
 are. Complex weights, [[R, −C], [C, R]], are held once: R and C.
+
+The tensors of a call, and those of its results, may be those of G networks, along one more
+dimension in front of all others: then one launch runs all networks.
 """
 
 import functools
 from collections.abc import Collection, Sequence
 
-import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS as KNOWN
@@ -18,16 +20,16 @@ from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
 from cayley.kernels.crowds import crowd
 from cayley.kernels.cuda.runtime.chip import RESERVED, chip, no_room
 from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
+from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
-from cayley.kernels.memory import readable
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import outer_products
 
-__all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal"]
+__all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal", "takes_networks"]
 
 # those of src/activations.cuh
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "modrelu", "modrelu_stacked")
@@ -43,7 +45,7 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
     tensors = (call.x, call.W, call.b, call.U, call.c)
     if reason := tensor_refusal(h0, *tensors, *(gradients or ())):
         return reason
-    B, H = h0.shape
+    B, H = h0.shape[-2:]
     if B * H >= 2**31:
         return f"the CUDA kernels take less than 2^31 numbers a step, not {B} × {H}"
     if _plan(call, max(B, 1)) is not None:
@@ -54,20 +56,26 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
     return None
 
 
+def takes_networks(call: ElmanCall, networks: int) -> bool:
+    """Whether one launch runs several networks with calls like this one, which is not refused."""
+    if call.batch_sizes is not None or networks > MOST_NETWORKS:
+        return False
+    return _plan(call, max(len(call.h0), 1), networks) is not None
+
+
 def elman(call: ElmanCall, out: ElmanStates | None = None) -> ElmanStates:
     """The states of a call, in ``out`` if it is given."""
-    inputs = _inputs(call)
-    x = readable(call.x if inputs else project_on_cuda(call.x, call.U, call.c))
-    h0, W = readable(call.h0), readable(call.W)
+    inputs, h0 = _inputs(call), call.h0
+    x = call.x if inputs else project_on_cuda(call.x, call.U, call.c)
     if out is None:
-        shape = (*x.shape[:-1], h0.shape[1])
-        z = x.new_empty(shape if KNOWN[call.nonlinearity].needs_z else 0)
+        networks, shape = h0.shape[:-2], (*x.shape[:-1], h0.shape[-1])
+        z = x.new_empty(shape if KNOWN[call.nonlinearity].needs_z else (*networks, 0))
         out = ElmanStates(x.new_empty(shape), z)
     h, z = out
-    b = z if call.b is None else readable(call.b)
-    if len(h0) > 0:
-        of_input = (readable(call.U), readable(call.c)) if inputs else (None, None)
-        _launch("forward", call, inputs, (x, h0, W, b), of_input, (h, z), ())
+    b = z if call.b is None else call.b
+    if h0.shape[-2] > 0:
+        of_input = (call.U, call.c) if inputs else (None, None)
+        _launch("forward", call, inputs, (x, h0, call.W, b), of_input, (h, z), ())
     return ElmanStates(h, z)
 
 
@@ -77,27 +85,27 @@ def elman_backward(
     """Gradients of a call; of x, W, U and c those that are needed."""
     h, h0, b = states.h, call.h0, call.b
     saved = states.z if KNOWN[call.nonlinearity].needs_z else h
-    grad_h, saved, W = readable(gradients.h), readable(saved), readable(call.W)
-    delta, grad_h0 = torch.empty_like(saved), h0.new_empty(h0.shape)
+    delta, grad_h0 = h.new_empty(h.shape), h0.new_empty(h0.shape)
     # summed over the rows afterwards, always in the same order
-    partial_b = h.new_empty(0 if b is None else (len(h0), len(b)))
-    bias = partial_b if b is None else readable(b)
+    *networks, B, H = h0.shape
+    partial_b = h.new_empty(*networks, 0) if b is None else h.new_empty(*networks, B, b.shape[-1])
     inputs, of_input = _inputs(call), {}
-    partial_U = h.new_empty(len(h0), 2, W.shape[0]) if inputs else None
-    if len(h0) > 0:
-        given, made = (grad_h, saved, W, bias), (delta, grad_h0, partial_b)
-        x = readable(call.x) if inputs else None
+    partial_U = h.new_empty(*networks, B, 2, H) if inputs else None
+    if B > 0:
+        given = (gradients.h, saved, call.W, partial_b if b is None else b)
+        made = (delta, grad_h0, partial_b)
+        x = call.x if inputs else None
         _launch("backward", call, inputs, given, (x,), made, (partial_U,))
     if partial_U is not None:
-        grad_c, grad_U = partial_U.sum(0)
-        of_input = {"c": grad_c, "U": grad_U[:, None]}
+        grad_c, grad_U = partial_U.sum(-3).unbind(-2)
+        of_input = {"c": grad_c, "U": grad_U[..., None]}
         needed = [name for name in needed if name not in of_input]
     return {
         "h0": grad_h0,
         "W": outer_products(delta, h, h0, call.batch_sizes, call.reverse)
         if "W" in needed
         else None,
-        "b": None if b is None else partial_b.sum(0),
+        "b": None if b is None else partial_b.sum(-2),
         **projection_gradients(delta, call.x, call.U, needed),
         **of_input,
     }
@@ -108,9 +116,9 @@ def _inputs(call: ElmanCall) -> int:
 
     To read the product takes longer, and so do sums over all steps that another kernel makes.
     """
-    if call.U is None or call.U.shape[1] != 1 or call.batch_sizes is not None:
+    if call.U is None or call.U.shape[-1] != 1 or call.batch_sizes is not None:
         return 0
-    plan = _plan(call, max(len(call.h0), 1))
+    plan = _plan(call, max(call.h0.shape[-2], 1))
     if plan is None or plan.passes > 1:
         return 0
     return int(plan.memory(3) <= chip(call.h0.device.index).memory - RESERVED)
@@ -129,15 +137,17 @@ def _launch(
 
     Arguments:
         direction: Which of the kernels.
-        call: The call.
+        call: The call, of one network or of several.
         inputs: 1 if the kernel reads the input itself, and 0 if it does not.
         given: What it reads, of all steps first.
         of_input: What it reads if ``inputs`` is 1; None otherwise.
         made: What it writes.
         of_input_made: What it writes if ``inputs`` is 1; None otherwise.
     """
-    B, nonlinearity, packed = len(call.h0), call.nonlinearity, call.batch_sizes is not None
-    table, T = step_table(call.batch_sizes, given[0], B)
+    *networks, B, _ = call.h0.shape
+    nonlinearity, packed = call.nonlinearity, call.batch_sizes is not None
+    arrays, shared = arrays_of((*given, *of_input), bool(networks))
+    table, T = step_table(call.batch_sizes, given[0][0] if networks else given[0], B)
     steps = (table, T, B, int(call.reverse))
     plan = _plan(call, B)
     if plan is None:
@@ -147,11 +157,13 @@ def _launch(
             ("bool COMPLEX", str(call.is_complex).lower()),
         )
         kind = _kind(nonlinearity, call.is_complex)
-        run_teams(f"elman_team_{direction}", kind, options, call.h0, (*given, *made), *steps)
+        arrays = [*arrays[: len(given)], *made]
+        run_teams(f"elman_team_{direction}", kind, options, call.h0, arrays, *steps)
     else:
         device = given[0].device.index
-        launch = _kernel(device, direction, plan, nonlinearity, packed, inputs)
-        launch(plan.clusters(B), *given, *of_input, *made, *of_input_made, *steps)
+        G = networks[0] if networks else 1
+        launch = _kernel(device, direction, plan, nonlinearity, packed, inputs, G > 1)
+        launch(plan.clusters(B), *arrays, *made, *of_input_made, *steps, shared, networks=G)
 
 
 def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
@@ -161,10 +173,20 @@ def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
     return Kind((product,), totals=0, extra=0, spare=96, together=together, is_complex=is_complex)
 
 
-def _plan(call: ElmanCall, B: int) -> Plan | None:
-    """The plan for B rows, if there is one and the device runs clusters of that size."""
-    device, H = call.h0.device.index, call.h0.shape[1]
-    plan = best_plan(H, B, chip(device), call.is_complex, crowd())
+def _plan(call: ElmanCall, B: int, networks: int = 0) -> Plan | None:
+    """The plan for B rows, if there is one and the device runs clusters of that size.
+
+    Arguments:
+        call: The call, of one network or of several.
+        B: The rows of a network.
+        networks: How many networks a call like it would run; 0 for those that it does.
+    """
+    *own, _, H = call.h0.shape
+    networks = networks or sum(own)
+    device, at_once = call.h0.device.index, max(crowd(), networks)
+    # networks that share a launch wait for one another
+    apart = at_once > 1 and networks == 0
+    plan = best_plan(H, B, chip(device), call.is_complex, at_once, apart)
     if plan is None or plan.blocks == 1:
         return plan
     packed = call.batch_sizes is not None
@@ -180,9 +202,15 @@ def _clusters(device: int, plan: Plan, nonlinearity: str, packed: bool) -> int:
 
 @functools.cache
 def _kernel(
-    device: int, direction: str, plan: Plan, nonlinearity: str, packed: bool, inputs: int
+    device: int,
+    direction: str,
+    plan: Plan,
+    nonlinearity: str,
+    packed: bool,
+    inputs: int,
+    several: bool = False,
 ) -> Kernel:
     streams = 1 if direction == "forward" else 2 + inputs  # arrays that it reads beside its states
-    sizes, memory = plan.sizes(nonlinearity, packed, inputs), plan.memory(streams)
+    sizes, memory = plan.sizes(nonlinearity, packed, inputs, several), plan.memory(streams)
     with on(device):
         return Kernel(f"elman_{direction}", sizes, plan.threads, plan.blocks, memory)

@@ -88,20 +88,22 @@ class Plan:
         """How many clusters compute B rows."""
         return -(-B // (self.rows * self.passes))
 
-    def sizes(self, nonlinearity: str, packed: bool = False, inputs: int = 0) -> str:
-        """The header ``sizes.cuh``, for dense or for packed sequences, and the input as it is."""
+    def sizes(
+        self, nonlinearity: str, packed: bool = False, inputs: int = 0, several: bool = False
+    ) -> str:
+        """The header ``sizes.cuh``, for dense or packed sequences, one network or several."""
         names = ("H", "blocks", "rows", "passes", "outputs", "splits", "vector", "shared")
         numbers = {name.upper(): getattr(self, name) for name in (*names, "threads", "depth")}
         cluster = f" __cluster_dims__({self.blocks}, 1, 1)" if self.blocks > 1 else ""
         return (
-            constants(**numbers, INPUTS=inputs)
+            constants(**numbers, INPUTS=inputs, SEVERAL=int(several))
             + f"constexpr Activation PHI = {nonlinearity.upper()};\n"
             + f"constexpr bool PACKED = {str(packed).lower()};\n"
             + f"constexpr bool COMPLEX = {str(self.is_complex).lower()};\n"
             + f"#define CLUSTER{cluster}\n"
         )
 
-    def cost(self, B: int, chip: Chip, networks: int = 1) -> float:
+    def cost(self, B: int, chip: Chip, networks: int = 1, apart: bool = False) -> float:
         """Approximate cycles of a step of all networks, fitted to 400 timings on an H200."""
         warps = self.threads // 32
         busiest = -(-warps // 4)  # warps of the busiest quarter of a multiprocessor
@@ -127,19 +129,32 @@ class Plan:
             hidden = max(0, one - 2000) / 4 if self.deferred else 0
             one += max(0, travel - hidden)
         waves = networks * self.clusters(B) / chip.resident(self.blocks)
-        # where a cluster of a network ends, the next one may begin at once
-        waves = math.ceil(waves) if networks == 1 else max(1, waves)
+        # what follows waits for the last clusters, unless it is that of another network
+        waves = max(1, waves) if apart else math.ceil(waves)
         return waves * self.passes * one
 
 
 @functools.cache
 def best_plan(
-    H: int, B: int, chip: Chip, is_complex: bool = False, networks: int = 1
+    H: int,
+    B: int,
+    chip: Chip,
+    is_complex: bool = False,
+    networks: int = 1,
+    apart: bool = False,
 ) -> Plan | None:
     """The plan of least cost for B rows a network; None if the weights do not fit on the chip.
 
     Clusters of 16 blocks are only for weights that do not fit into fewer, since not all devices
     run them; and for complex weights that just fit into fewer, but would leave little room.
+
+    Arguments:
+        H: The number of units.
+        B: The rows of a network.
+        chip: The chip.
+        is_complex: Whether the weights are those of H/2 complex units.
+        networks: How many networks run at the same time.
+        apart: Whether they have a launch each, and none of them waits for another.
 
     Example:
         >>> best_plan(170, 50, Chip(132, 232448, 16)).blocks
@@ -151,7 +166,7 @@ def best_plan(
 
         Networks that run at the same time have more rows than there are multiprocessors:
 
-        >>> best_plan(170, 50, Chip(132, 232448, 16), networks=16).rows
+        >>> best_plan(170, 50, Chip(132, 232448, 16), networks=4).rows
         2
     """
     rows = networks * B
@@ -168,9 +183,9 @@ def best_plan(
             )
         ]
         if plans:
-            costs = {plan: plan.cost(B, chip, networks) for plan in plans}
+            costs = {plan: plan.cost(B, chip, networks, apart) for plan in plans}
             best = min(plans, key=costs.__getitem__)
-            if found is None or costs[best] < 0.8 * found.cost(B, chip, networks):
+            if found is None or costs[best] < 0.8 * found.cost(B, chip, networks, apart):
                 found = best
     return found
 

@@ -196,22 +196,28 @@ class Kernel:
         )
         return clusters.value
 
-    def __call__(self, clusters: int, *arguments: Argument) -> None:
-        """Launch on the current stream of the kernel's device; None is a null pointer."""
+    def __call__(self, clusters: int, *arguments: Argument, networks: int = 1) -> None:
+        """Launch on the current stream of the kernel's device; None is a null pointer.
+
+        Arguments:
+            clusters: The number of clusters, or of other groups of blocks.
+            *arguments: Those of the kernel.
+            networks: How often there are so many, in the second dimension of the grid.
+        """
         if torch.cuda.current_device() != self.device or not _thread.attached:
             with on(self.device):
-                self._launch(clusters, arguments)
+                self._launch(clusters, networks, arguments)
         else:
-            self._launch(clusters, arguments)
+            self._launch(clusters, networks, arguments)
 
-    def _launch(self, clusters: int, arguments: Sequence[Argument]) -> None:
+    def _launch(self, clusters: int, networks: int, arguments: Sequence[Argument]) -> None:
         # arrays that each thread keeps: making new ones would take longer than a small kernel
         _thread.values[: len(arguments)] = [
             0 if a is None else a if isinstance(a, int) else a.data_ptr() for a in arguments
         ]
         launch = (
             self._function,
-            *(clusters * self.blocks, 1, 1, self.threads, 1, 1, self.memory),
+            *(clusters * self.blocks, networks, 1, self.threads, 1, 1, self.memory),
             self._stream(),
             _thread.pointers,
         )

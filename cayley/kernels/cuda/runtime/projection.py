@@ -2,8 +2,10 @@
 
 import functools
 
+import torch
 from torch import Tensor, nn
 
+from cayley.kernels.cuda.runtime.networks import arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 from cayley.kernels.memory import readable
 
@@ -16,7 +18,8 @@ THREADS, ROWS = 256, 16
 def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     """U x + c of all steps on a GPU, without a gradient; x without U.
 
-    The tensors are those of a call that the kernels of a recurrence do not refuse.
+    The tensors are those of a call that the kernels of a recurrence do not refuse, of one network
+    or, with one more dimension in front, of several.
 
     Arguments:
         x: The input, (T, B, I) or (N, I).
@@ -25,15 +28,26 @@ def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     """
     if U is None:
         return x
-    F, inputs = U.shape
+    *networks, F, inputs = U.shape
     if not 0 < inputs <= FEW_INPUTS:
-        return nn.functional.linear(x, U, c)
+        return _products(x, U, c)
     result = x.new_empty(*x.shape[:-1], F)
-    N = x.numel() // inputs
+    N = x[0].numel() // inputs if networks else x.numel() // inputs
     if N > 0:
-        arguments = (readable(x), readable(U), readable(c))
-        _kernel("project", x.device.index, inputs)(-(-N // ROWS), *arguments, result, N, F)
+        arrays, shared = arrays_of((x, U, c), bool(networks))
+        launch, G = _kernel("project", x.device.index, inputs), networks[0] if networks else 1
+        launch(-(-N // ROWS), *arrays, result, N, F, shared, networks=G)
     return result
+
+
+def _products(x: Tensor, U: Tensor, c: Tensor | None) -> Tensor:
+    """The same by torch."""
+    if U.dim() == 2:
+        return nn.functional.linear(x, U, c)
+    result = torch.bmm(x.flatten(1, 2), U.mT)
+    if c is not None:
+        result += c[:, None]
+    return result.view(*x.shape[:-1], U.shape[1])
 
 
 def project_by_features(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
@@ -58,6 +72,6 @@ def project_by_features(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor
 
 @functools.cache
 def _kernel(source: str, device: int, inputs: int) -> Kernel:
-    sizes = constants(INPUTS=inputs, THREADS=THREADS, ROWS=ROWS)
+    sizes = constants(INPUTS=inputs, THREADS=THREADS, ROWS=ROWS, SEVERAL=1)
     with on(device):
         return Kernel(source, sizes, THREADS, 1, 0)

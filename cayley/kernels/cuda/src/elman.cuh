@@ -1,12 +1,14 @@
 // What the two Elman kernels share. sizes.cuh, which elman.py writes, defines H, the number of
 // units; PHI, the activation; BLOCKS and CLUSTER; PACKED, which steps.cuh explains; OUTPUTS, SPLITS,
 // VECTOR, ROWS, PASSES, SHARED, DEPTH, THREADS and COMPLEX, which product.cuh and states.cuh do;
-// and INPUTS, 1 if the kernels read the input, a single number, and 0 if what it contributes.
+// INPUTS, 1 if the kernels read the input, a single number, and 0 if what it contributes; and
+// SEVERAL, which networks.cuh explains.
 #pragma once
 
 #include "activations.cuh"
 #include "sizes.cuh"
 
+#include "networks.cuh"
 #include "places.cuh"
 #include "product.cuh"
 #include "states.cuh"
@@ -27,10 +29,25 @@ constexpr int VALUES = Weights::VALUES;
 
 static_assert(INPUTS == 0 || (INPUTS == 1 && PASSES == 1 && !PACKED));
 constexpr int WIDTH = INPUTS == 1 ? 1 : H;  // of a row of x
+constexpr int THRESHOLDS = PHI == MODRELU_STACKED ? H / 2 : H;
 
 __device__ inline int block_in_cluster() {
   if constexpr (BLOCKS > 1) return machine::rank_in_cluster();
   return 0;
+}
+
+// Whether the address of the weights is computed first. A thread of a cluster reads many of them at
+// once: for each the compiler would add up index and offset in registers of their own, and spill.
+constexpr bool ADDRESSED = SEVERAL && BLOCKS > 1;
+
+__device__ inline const float* weights_of_network(const float* W, int shared) {
+  W = of_network(W, shared, 2, H * H);
+  return ADDRESSED ? machine::kept(W) : W;
+}
+
+__device__ inline float weight(const float* W, int index) {
+  if constexpr (ADDRESSED) return __ldg(W + index);
+  return W[index];
 }
 
 __device__ inline int first_row() { return blockIdx.x / BLOCKS * (ROWS * PASSES); }

@@ -2,15 +2,27 @@
 // grad_h0 = Wᵀ delta_1. `saved` is h, or z for the complex modReLU; partial_b, (B, ·), is the
 // gradient of b from each row. With the table of a packed sequence (T, B, H) is (N, H). With
 // INPUTS = 1 partial_U, (B, 2, H), has the sums of delta and of delta x, with the input x, (T, B).
+// Arrays have a part for every network, unless their bits in `shared_arrays` are set.
 #include "elman.cuh"
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
     const float* __restrict__ grad_h, const float* __restrict__ saved, const float* __restrict__ W,
     const float* __restrict__ b, const float* __restrict__ x, float* __restrict__ delta,
     float* __restrict__ grad_h0, float* __restrict__ partial_b, float* __restrict__ partial_U,
-    const long long* __restrict__ table, int T, int B, int reverse) {
+    const long long* __restrict__ table, int T, int B, int reverse, int shared_arrays) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
+
+  const long long rows = T * (long long)B;
+  grad_h = of_network(grad_h, shared_arrays, 0, rows * H);
+  saved = of_network(saved, shared_arrays, 1, rows * H);
+  W = weights_of_network(W, shared_arrays);
+  b = of_network(b, shared_arrays, 3, THRESHOLDS);
+  x = of_network(x, shared_arrays, 4, rows);
+  delta = of_network(delta, shared_arrays, 5, rows * H);
+  grad_h0 = of_network(grad_h0, shared_arrays, 6, B * H);
+  partial_b = of_network(partial_b, shared_arrays, 7, B * THRESHOLDS);
+  partial_U = of_network(partial_U, shared_arrays, 8, 2LL * B * H);
 
   Memory states;
   states.init(memory, [](int, int) { return 0.0f; });
@@ -18,7 +30,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_backward(
   Weights weights;
   weights.load(memory + Memory::FLOATS, [&](int output, int k) {
     const int place = block_in_cluster() * UNITS + output;
-    return output < UNITS && place < H && k < H ? W[unit_at(k) * H + unit_at(place)] : 0.0f;
+    return output < UNITS && place < H && k < H ? weight(W, unit_at(k) * H + unit_at(place)) : 0.0f;
   });
   if constexpr (BLOCKS > 1) weights.stay();
   const Owned owned(weights);

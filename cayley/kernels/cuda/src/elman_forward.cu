@@ -1,15 +1,26 @@
 // h_t = φ(x_t + W h_{t-1}; b) for all steps: x, h, z (T, B, H), or (N, H) with the table of a
 // packed sequence; h0 (B, H), W (H, H). With INPUTS = 1 x is (T, B), and U x + c takes its place,
-// with U (H) and c (H) or null.
+// with U (H) and c (H) or null. Arrays have a part for every network, unless their bits in
+// `shared_arrays` are set.
 #include "elman.cuh"
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ W,
     const float* __restrict__ b, const float* __restrict__ U, const float* __restrict__ c,
     float* __restrict__ h, float* __restrict__ z, const long long* __restrict__ table, int T, int B,
-    int reverse) {
+    int reverse, int shared_arrays) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
+
+  const long long rows = T * (long long)B;
+  x = of_network(x, shared_arrays, 0, rows * WIDTH);
+  h0 = of_network(h0, shared_arrays, 1, B * H);
+  W = weights_of_network(W, shared_arrays);
+  b = of_network(b, shared_arrays, 3, THRESHOLDS);
+  U = of_network(U, shared_arrays, 4, H);
+  c = of_network(c, shared_arrays, 5, H);
+  h = of_network(h, shared_arrays, 6, rows * H);
+  z = of_network(z, shared_arrays, 7, rows * H);
 
   Memory states;
   states.init(memory, [&](int row, int k) {
@@ -19,7 +30,7 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void elman_forward(
   Weights weights;
   weights.load(memory + Memory::FLOATS, [&](int output, int k) {
     const int place = block_in_cluster() * UNITS + output;
-    return output < UNITS && place < H && k < H ? W[unit_at(place) * H + unit_at(k)] : 0.0f;
+    return output < UNITS && place < H && k < H ? weight(W, unit_at(place) * H + unit_at(k)) : 0.0f;
   });
   if constexpr (BLOCKS > 1) weights.stay();
   const Owned owned(weights);

@@ -9,6 +9,12 @@ __device__ inline int kept(int value) {
   return value;
 }
 
+// The same for an address. To be read by __ldg: the compiler does not know its kind any more.
+__device__ inline const float* kept(const float* array) {
+  asm volatile("" : "+l"(array));
+  return array;
+}
+
 __device__ inline unsigned address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
