@@ -6,25 +6,23 @@ batching rule. Below the last level kernels run, side by side: a few calls of ma
 where a rule takes them together, and otherwise one call per network.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from cayley.kernels.crowds import crowded
+from cayley.kernels.side_by_side import Calls, side_by_side, streams_for
 from cayley.tracing import transforms_active
 
 __all__ = ["Room", "Rule", "Transformed"]
 
-# streams that calls run on: a launch for one network may fill a third of a GPU, or less
-STREAMS = 8
 # Calls of several networks. Each takes the host as long as that of one network. In one call alone,
-# nothing would run beside the last rows of the recurrences, or beside the sums over their steps.
-CALLS = 4
+# nothing would run beside the last rows of the recurrences, or beside the sums over their steps: it
+# takes an H200 8 % longer than two.
+CALLS = 2
 
 Gradients = Sequence[Tensor | None]
 
@@ -144,86 +142,25 @@ class Transformed(torch.autograd.Function):
             return _by_torch(info, rule.loop, dims, flat)
         calls = _calls_of(rule, G, first, transforms_active())
         if rule.batched or transforms_active():
-            return _side_by_side(lambda *own: Transformed.apply(rule, *own), calls, dims, flat)
+            return side_by_side(lambda *own: Transformed.apply(rule, *own), calls, dims, flat)
         room = rule.room(G, first)
         if not calls.grouped and room is None:
-            return _side_by_side(rule.node, calls, dims, flat)
+            return side_by_side(rule.node, calls, dims, flat)
         results = _SideBySide.apply(rule, room, calls, info, dims, *flat)
         return results, (0,) * len(results)
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """How G networks are divided among calls.
-
-    Attributes:
-        networks: Their number G.
-        count: The number of calls.
-        grouped: Whether a call takes several networks, along the first dimension of its tensors;
-            otherwise it takes one, whose tensors do not have that dimension.
-    """
-
-    networks: int
-    count: int
-    grouped: bool
-
-    @staticmethod
-    def apart(networks: int) -> "_Calls":
-        """A call for each network."""
-        return _Calls(networks, networks, False)
-
-    @staticmethod
-    def together(networks: int, count: int) -> "_Calls":
-        """So many calls, of almost as many networks each."""
-        return _Calls(networks, count, True)
-
-    def arguments(self, dims: Sequence[int | None], flat: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The arguments of each call; what networks share is not copied.
-
-        Example:
-            >>> x, dims = torch.tensor([3, 5, 7]), [0, None]
-            >>> _Calls.apart(3).arguments(dims, [x, "auto"])[1]
-            (tensor(5), 'auto')
-            >>> _Calls.together(3, 2).arguments(dims, [x, "auto"])
-            [(tensor([3, 5]), 'auto'), (tensor([7]), 'auto')]
-            >>> _Calls.together(3, 1).arguments([None], [torch.ones(2)])[0][0].stride()
-            (0, 1)
-        """
-        own = [self._parts(value, dim) for value, dim in zip(flat, dims, strict=True)]
-        return [*zip(*own, strict=True)]
-
-    def _parts(self, value: Any, dim: int | None) -> Sequence[Any]:
-        if not isinstance(value, Tensor) or (dim is None and not self.grouped):
-            return (value,) * self.count
-        if dim is None:
-            value, dim = value.expand(self.networks, *value.shape), 0
-        if not self.grouped:
-            return value.unbind(dim)
-        return value.movedim(dim, 0).tensor_split(self.count)
-
-    def joined(self, results: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
-        """The results of all calls, with the networks along the first dimension."""
-        return tuple(self._joined(values) for values in zip(*results, strict=True))
-
-    def _joined(self, values: Sequence[Tensor]) -> Tensor:
-        if not self.grouped:
-            return torch.stack([*values])
-        if values[0].shape == (0,):  # stands for 0
-            return values[0].new_empty(self.networks, 0)
-        return values[0] if self.count == 1 else torch.cat([*values])
-
-
-def _calls_of(rule: Rule, G: int, first: Sequence[Any], levels: bool) -> _Calls:
+def _calls_of(rule: Rule, G: int, first: Sequence[Any], levels: bool) -> Calls:
     """The calls of G networks, where there are levels of transforms left, or none."""
     if rule.batched:
-        return _Calls.together(G, 1)
+        return Calls.together(G, 1)
     if levels:
-        return _Calls.apart(G)
+        return Calls.apart(G)
     count = min(G, CALLS)
     # all calls run at the same time
     with crowded(G):
         most = rule.takes_together(-(-G // count), first)
-    return _Calls.together(G, max(count, -(-G // most))) if most else _Calls.apart(G)
+    return Calls.together(G, max(count, -(-G // most))) if most else Calls.apart(G)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,13 +239,13 @@ class _SideBySide(torch.autograd.Function):
         ctx: Any,
         rule: Rule,
         room: Room | None,
-        calls: _Calls,
+        calls: Calls,
         info: Any,
         dims: Sequence[int | None],
         *flat: Any,
     ) -> tuple[Tensor, ...]:
         if room is None:
-            results, _ = _side_by_side(rule.forward, calls, dims, flat)
+            results, _ = side_by_side(rule.forward, calls, dims, flat)
         else:
             results = _filled(room, calls, dims, flat)
         kept = rule.kept(results, flat)
@@ -335,12 +272,12 @@ class _SideBySide(torch.autograd.Function):
 
 
 def _filled(
-    room: Room, calls: _Calls, dims: Sequence[int | None], flat: Sequence[Any]
+    room: Room, calls: Calls, dims: Sequence[int | None], flat: Sequence[Any]
 ) -> tuple[Tensor, ...]:
     """The results of all networks, in the room that was made for them."""
     results = (*room.results,)
     parts = calls.arguments([0] * len(results), results)
-    with _streams_for(calls, results[0].device) as of_call:
+    with streams_for(calls, results[0].device) as of_call:
         for k, arguments in enumerate(calls.arguments(dims, flat)):
             with of_call(k, arguments):
                 room.fill(parts[k], *arguments)
@@ -371,7 +308,7 @@ def _pulled(
     if not job.rule.serves(job.parts(dims)[2], first, gradients):
         return _by_torch(info, lambda *own: job.loop(again, *own), dims, flat)
     run = (lambda *own: _Pullback.apply(job, *own)) if again else job.run
-    return _side_by_side(run, _calls_of(job.rule, G, first, again), dims, flat)
+    return side_by_side(run, _calls_of(job.rule, G, first, again), dims, flat)
 
 
 def _there(gradient: Tensor | None) -> Tensor | None:
@@ -407,67 +344,3 @@ def _by_torch(
     """The results of all networks by torch's own batching rules, and their dimension."""
     results = torch.func.vmap(run, (*dims,), randomness=info.randomness)(*flat)
     return (*results,), (0,) * len(results)
-
-
-def _side_by_side(
-    run: Callable[..., Sequence[Tensor]],
-    calls: _Calls,
-    dims: Sequence[int | None],
-    flat: Sequence[Any],
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The results of all networks, and their dimension."""
-    device = next(value.device for value in flat if isinstance(value, Tensor))
-    results = []
-    with _streams_for(calls, device) as of_call:
-        for k, arguments in enumerate(calls.arguments(dims, flat)):
-            with of_call(k, arguments):
-                results.append(run(*arguments))
-    if device.type == "cuda" and calls.count > 1 and not transforms_active():
-        current = torch.cuda.current_stream(device)
-        for result in results:
-            for tensor in result:
-                tensor.detach().record_stream(current)
-    joined = calls.joined(results)
-    return joined, (0,) * len(joined)
-
-
-@contextmanager
-def _streams_for(calls: _Calls, device: torch.device) -> Iterator[Callable[..., Any]]:
-    """Context for calls that do not wait for one another; what follows waits for all of them.
-
-    It gives a function that makes a context for a call from its number and its arguments.
-    """
-    if transforms_active():
-        yield lambda k, arguments: nullcontext()
-        return
-    if device.type != "cuda" or calls.count == 1:
-        with crowded(calls.networks):
-            yield lambda k, arguments: nullcontext()
-        return
-    streams, current = _streams(device), torch.cuda.current_stream(device)
-    used: set[int] = set()
-
-    @contextmanager
-    def of_call(k: int, arguments: Sequence[Any]) -> Iterator[None]:
-        stream = streams[k % STREAMS]
-        if k % STREAMS not in used:
-            used.add(k % STREAMS)
-            stream.wait_stream(current)
-        for value in arguments:
-            if isinstance(value, Tensor) and value.is_cuda:
-                # so that their memory is not reused before this stream has read it
-                value.detach().record_stream(stream)
-        with torch.cuda.stream(stream):
-            yield
-
-    try:
-        with crowded(calls.networks):
-            yield of_call
-    finally:
-        for k in used:
-            current.wait_stream(streams[k])
-
-
-@cache
-def _streams(device: torch.device) -> list[torch.cuda.Stream]:
-    return [torch.cuda.Stream(device) for _ in range(STREAMS)]

@@ -209,7 +209,7 @@ def check_transforms(G: int, own: str, launches: Counter[str], calls: int) -> No
 
 @pytest.mark.usefixtures("on_kernels")
 @pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
-@pytest.mark.parametrize(("G", "calls"), [(1, 1), (2, 2), (7, 4), (16, 4)])
+@pytest.mark.parametrize(("G", "calls"), [(1, 1), (2, 2), (3, 2), (16, 2)])
 def test_transforms_make_a_few_calls(G: int, calls: int, own: str, launches: Counter[str]) -> None:
     check_transforms(G, own, launches, calls)
 
@@ -244,7 +244,7 @@ def test_plans_are_those_for_all_networks(monkeypatch: pytest.MonkeyPatch) -> No
     elman._kernel.cache_clear()
     W, x, h0 = torch.randn(7, H, H), torch.randn(4, 5, H), torch.zeros(5, H)
     vmap(grad(lambda W: recurrence(x, h0, W, nonlinearity="tanh").sum()))(W)
-    assert seen == [(7, False)] * 8
+    assert seen == [(7, False)] * 4
     seen.clear()
     with crowded(3):
         recurrence(x, h0, W[0], nonlinearity="tanh")
@@ -253,7 +253,7 @@ def test_plans_are_those_for_all_networks(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("on_kernels")
-@pytest.mark.parametrize(("G", "calls"), [(1, 1), (3, 3), (6, 4)])
+@pytest.mark.parametrize(("G", "calls"), [(1, 1), (3, 2), (6, 2)])
 def test_levels_and_second_derivatives(G: int, calls: int, launches: Counter[str]) -> None:
     """Two levels of vmap make as many calls for each network of the inner one.
 
