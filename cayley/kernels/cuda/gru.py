@@ -78,7 +78,7 @@ def gru(call: GruCall, out: GruStates | None = None) -> GruStates:
     *networks, B, H = call.h0.shape
     x = project_on_cuda(call.x, call.U, call.c)
     if out is None:
-        out = GruStates(x.new_empty(*x.shape[:-1], H), x.new_empty(x.shape))
+        out = GruStates(x.new_empty(*x.shape[:-1], H), _empty(x))
     arrays, shared = arrays_of((x, call.h0, call.W, call.b), bool(networks))
     if B > 0:
         _run("forward", _forward, FORWARD, gru_steps, call, (*arrays, *out), shared)
@@ -91,12 +91,13 @@ def gru_backward(
     """Gradients of a call; of x, h0, W, U and c those that are needed."""
     h, U, (*networks, B, H) = states.h, call.U, call.h0.shape
     arrays, shared = arrays_of((gradients.h, *states, call.h0, call.W), bool(networks))
-    G, N = networks[0] if networks else 1, h.shape[len(networks) : -1].numel()
+    G = networks[0] if networks else 1
+    N = h.numel() // (G * H)  # rows of all steps of a network
     of_x, of_h0 = "x" in needed, "h0" in needed
     sizes = (0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H, 0 if of_h0 else B * H)
     room, factors, partial, room_h0 = parts(h, *(G * size for size in sizes))
-    delta = h.new_empty(states.gates.shape) if of_x else room
-    grad_h0 = h.new_empty(call.h0.shape) if of_h0 else room_h0
+    delta = _empty(states.gates) if of_x else room
+    grad_h0 = _empty(call.h0) if of_h0 else room_h0
     if B > 0:
         made = (delta, grad_h0, partial, factors)
         _run("backward", _backward, BACKWARD, gru_steps_backward, call, (*arrays, *made), shared)
@@ -128,8 +129,8 @@ def _sums(
     """
     x, h0, U, (*networks, B, H) = call.x, call.h0, call.U, call.h0.shape
     inputs = H if U is None else x.shape[-1]
-    grad_W = h0.new_empty(*networks, 3 * H, H) if "W" in needed else None
-    grad_U = h0.new_empty(U.shape) if U is not None and "U" in needed else None
+    grad_W = _empty(call.W) if "W" in needed else None
+    grad_U = _empty(U) if U is not None and "U" in needed else None
     if 0 < N * 3 * H * (H + inputs) <= LITTLE:
         total, products = h0.new_empty(*networks, 4 * H), []
         if grad_W is not None:
@@ -172,7 +173,7 @@ def _multiply(
 def _multiply_each(
     delta: Tensor, factors: Tensor, x: Tensor, grad_W: Tensor | None, grad_U: Tensor | None
 ) -> None:
-    """The same for several, one after another: a product of many rows fills the device."""
+    """The same for several, one by one: of so many rows, a batched product takes longer."""
     x, shared = (x, False) if grad_U is None else _input(x, True)
     for g in range(len(delta)):
         of_W, of_U = (None if v is None else v[g] for v in (grad_W, grad_U))
@@ -183,6 +184,11 @@ def _input(x: Tensor, several: bool) -> tuple[Tensor, bool]:
     """The input as kernels read it, and whether it is one that several networks share."""
     shared = several and x.stride(0) == 0
     return readable(x[0] if shared else x), shared
+
+
+def _empty(like: Tensor) -> Tensor:
+    """A tensor of the same shape, also where that is an expanded one."""
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 def _products(delta: Tensor, U: Tensor) -> Tensor:
