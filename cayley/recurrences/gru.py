@@ -110,8 +110,9 @@ def gru(
     and :math:`\delta_t` is the gradient of the input's contribution. The gradients of W are
     products over all steps: :math:`\sum_t [\delta^r_t; \delta^u_t] h_{t-1}^\top` and
     :math:`\sum_t \delta^c_t (r_t \odot h_{t-1})^\top`. h, r, u and c are saved for them; φ′ is a
-    function of c. For ``torch.compile`` and ``torch.export`` it is a single node for any T, and
-    under ``vmap`` and ``grad`` of :mod:`torch.func` one for each network with its own W.
+    function of c. For ``torch.compile`` and ``torch.export`` it is a single node for any T. Under
+    ``vmap`` and ``grad`` of :mod:`torch.func` kernels run G networks with their own W, on a GPU
+    several of them in one launch.
 
     Arguments and the result are those of :func:`gru_loop`.
 
@@ -242,7 +243,7 @@ _gru = Operator(
     scan=gru_scan,
     kernels={
         "cpu": Kernels(cpu.refusal, cpu.gru, cpu.gru_backward),
-        "cuda": Kernels(cuda.refusal, cuda.gru, cuda.gru_backward),
+        "cuda": Kernels(cuda.refusal, cuda.gru, cuda.gru_backward, cuda.takes_networks),
     },
     # without U nothing has to be multiplied by x
     kept_input=lambda call, states: states.gates if call.U is None else call.x,

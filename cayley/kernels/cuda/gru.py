@@ -6,6 +6,9 @@ several rows. With many rows and units, a team has more rows, see
 :mod:`~cayley.kernels.cuda.runtime.tiles`, or steps are launched one by one, see
 :mod:`~cayley.kernels.cuda.gru_steps`. Sizes are constants of the compiled code. Packed sequences
 are read as they are.
+
+Where a block computes a row, the tensors of a call, and those of its results, may be those of G
+networks, along one more dimension in front of all others: then one launch runs all networks.
 """
 
 import functools
@@ -24,9 +27,10 @@ from cayley.kernels.cuda.runtime.blocks import (
     gate_kernel,
 )
 from cayley.kernels.cuda.runtime.chip import chip, no_room
+from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
-from cayley.kernels.cuda.runtime.parts import parts
+from cayley.kernels.cuda.runtime.parts import Part, parts
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.cuda.runtime.stepwise import runs_by_tiles, runs_stepwise
@@ -35,7 +39,7 @@ from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 from cayley.kernels.cuda.runtime.tiles import TileKind, run_tiles
 from cayley.kernels.memory import readable
 
-__all__ = ["BACKWARD", "FORWARD", "TILES", "gru", "gru_backward", "refusal"]
+__all__ = ["BACKWARD", "FORWARD", "TILES", "gru", "gru_backward", "refusal", "takes_networks"]
 
 # of teams of blocks
 FORWARD = Kind((GateProduct(2, False), GateProduct(1, False)), totals=0, extra=0, spare=104)
@@ -61,69 +65,137 @@ def refusal(call: GruCall, gradients: GruGradients | None = None) -> str | None:
     return None
 
 
+def takes_networks(call: GruCall, networks: int) -> bool:
+    """Whether one launch runs several networks with calls like this one, which is not refused."""
+    if call.batch_sizes is not None or networks > MOST_NETWORKS:
+        return False
+    H, device = call.h0.shape[-1], call.h0.device.index
+    return _forward(H, device) is not None and _backward(H, device) is not None
+
+
 def gru(call: GruCall, out: GruStates | None = None) -> GruStates:
     """The states of a call, in ``out`` if it is given."""
-    B, H = call.h0.shape
-    x = readable(project_on_cuda(call.x, call.U, call.c))
-    h0, W = readable(call.h0), readable(call.W)
+    *networks, B, H = call.h0.shape
+    x = project_on_cuda(call.x, call.U, call.c)
     if out is None:
-        out = GruStates(x.new_empty(*x.shape[:-1], H), torch.empty_like(x))
-    h, gates = out
-    bias = readable(call.b)
+        out = GruStates(x.new_empty(*x.shape[:-1], H), _empty(x))
+    arrays, shared = arrays_of((x, call.h0, call.W, call.b), bool(networks))
     if B > 0:
-        _run("forward", _forward, FORWARD, gru_steps, call, h0, (x, h0, W, bias, h, gates))
-    return GruStates(h, gates)
+        _run("forward", _forward, FORWARD, gru_steps, call, (*arrays, *out), shared)
+    return out
 
 
 def gru_backward(
     gradients: GruGradients, states: GruStates, call: GruCall, needed: Collection[str]
 ) -> dict[str, Tensor | None]:
     """Gradients of a call; of x, h0, W, U and c those that are needed."""
-    x, U, (B, H), device = call.x, call.U, call.h0.shape, call.h0.device.index
-    grad_h, h, gates = (readable(v) for v in (gradients.h, states.h, states.gates))
-    h0, W = readable(call.h0), readable(call.W)
-    N = h.numel() // H  # rows of all steps
+    h, U, (*networks, B, H) = states.h, call.U, call.h0.shape
+    arrays, shared = arrays_of((gradients.h, *states, call.h0, call.W), bool(networks))
+    G = networks[0] if networks else 1
+    N = h.numel() // (G * H)  # rows of all steps of a network
     of_x, of_h0 = "x" in needed, "h0" in needed
-    room, factors, partial, room_h0 = parts(
-        h, 0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H, 0 if of_h0 else B * H
-    )
-    delta = torch.empty_like(gates) if of_x else room
-    grad_h0 = torch.empty_like(h0) if of_h0 else room_h0
+    sizes = (0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H, 0 if of_h0 else B * H)
+    room, factors, partial, room_h0 = parts(h, *(G * size for size in sizes))
+    delta = _empty(states.gates) if of_x else room
+    grad_h0 = _empty(call.h0) if of_h0 else room_h0
     if B > 0:
-        arrays = (grad_h, h, gates, h0, W, delta, grad_h0, partial, factors)
-        _run("backward", _backward, BACKWARD, gru_steps_backward, call, h0, arrays)
-    grad_W = h.new_empty(W.shape) if "W" in needed else None
-    grad_U = h.new_empty(U.shape) if U is not None and "U" in needed else None
-    inputs = H if U is None else x.shape[-1]
-    if 0 < N * 3 * H * (H + inputs) <= LITTLE:
-        total, products = h.new_empty(4 * H), []
-        if grad_W is not None:
-            widths = (3 * H, 2 * H)
-            # the addresses of [δ_c], [r h] and the last third of the gradient
-            candidate = delta.data_ptr() + 8 * H, factors.data_ptr() + 4 * H
-            products.append(RowProduct(delta, factors, grad_W, widths, (2 * H, H)))
-            place = grad_W.data_ptr() + 8 * H * H
-            products.append(RowProduct(*candidate, place, widths, (H, H)))
-        if grad_U is not None:
-            sizes = (3 * H, inputs)
-            products.append(RowProduct(delta, readable(x), grad_U, sizes, sizes))
-        row_products(device, N, products, partial, total, (B, 4 * H), 0)
-    else:
-        rows, columns = delta.view(N, 3 * H).mT, factors.view(N, 2 * H)
-        if grad_W is not None:
-            torch.mm(rows[: 2 * H], columns[:, :H], out=grad_W[: 2 * H])
-            torch.mm(rows[2 * H :], columns[:, H:], out=grad_W[2 * H :])
-        if grad_U is not None:
-            torch.mm(rows, x.flatten(0, -2), out=grad_U)
-        # always in the same order
-        total = partial.view(B, 4 * H).sum(0)
-    grad_c, grad_b = torch.split_with_sizes(total, (3 * H, H))
-    found: dict[str, Tensor | None] = {"W": grad_W, "b": grad_b, "U": grad_U, "c": grad_c}
+        made = (delta, grad_h0, partial, factors)
+        _run("backward", _backward, BACKWARD, gru_steps_backward, call, (*arrays, *made), shared)
+    found = _sums(call, N, delta, factors, partial, needed)
     if isinstance(delta, Tensor):
-        found["x"] = delta if U is None else delta @ U
+        found["x"] = delta if U is None else _products(delta, U)
     if isinstance(grad_h0, Tensor):
         found["h0"] = grad_h0
     return found
+
+
+def _sums(
+    call: GruCall,
+    N: int,
+    delta: Tensor | Part,
+    factors: Part,
+    partial: Part,
+    needed: Collection[str],
+) -> dict[str, Tensor | None]:
+    """Gradients that are sums over all steps; of W and U those that are needed.
+
+    Arguments:
+        call: The call.
+        N: The number of rows of all steps, of one network.
+        delta: What the kernel has left behind, as ``src/gru_backward.cu`` describes.
+        factors: The same.
+        partial: The same.
+        needed: The names of arguments that need a gradient.
+    """
+    x, h0, U, (*networks, B, H) = call.x, call.h0, call.U, call.h0.shape
+    inputs = H if U is None else x.shape[-1]
+    grad_W = _empty(call.W) if "W" in needed else None
+    grad_U = _empty(U) if U is not None and "U" in needed else None
+    if 0 < N * 3 * H * (H + inputs) <= LITTLE:
+        total, products = h0.new_empty(*networks, 4 * H), []
+        if grad_W is not None:
+            widths, size = (3 * H, 2 * H), 3 * H * H
+            # the addresses of [δ_c], [r h] and the last third of the gradient
+            candidate = delta.data_ptr() + 8 * H, factors.data_ptr() + 4 * H
+            products.append(RowProduct(delta, factors, grad_W, widths, (2 * H, H), apart=size))
+            place = grad_W.data_ptr() + 8 * H * H
+            products.append(RowProduct(*candidate, place, widths, (H, H), apart=size))
+        if grad_U is not None:
+            rows, shared = _input(x, bool(networks))
+            sizes = (3 * H, inputs)
+            products.append(RowProduct(delta, rows, grad_U, sizes, sizes, shared=2 * shared))
+        G = networks[0] if networks else 1
+        row_products(h0.device.index, N, products, partial, total, (B, 4 * H), 0, G)
+    else:
+        rows, columns = delta.view(*networks, N, 3 * H), factors.view(*networks, N, 2 * H)
+        if networks:
+            _multiply_each(rows, columns, x, grad_W, grad_U)
+        else:
+            _multiply(rows, columns, x, grad_W, grad_U)
+        # always in the same order
+        total = partial.view(*networks, B, 4 * H).sum(-2)
+    grad_c, grad_b = torch.split_with_sizes(total, (3 * H, H), -1)
+    return {"W": grad_W, "b": grad_b, "U": grad_U, "c": grad_c}
+
+
+def _multiply(
+    delta: Tensor, factors: Tensor, x: Tensor, grad_W: Tensor | None, grad_U: Tensor | None
+) -> None:
+    """Write the gradients of W and U of a network, those that are wanted."""
+    rows, H = delta.mT, factors.shape[-1] // 2
+    if grad_W is not None:
+        torch.mm(rows[: 2 * H], factors[:, :H], out=grad_W[: 2 * H])
+        torch.mm(rows[2 * H :], factors[:, H:], out=grad_W[2 * H :])
+    if grad_U is not None:
+        torch.mm(rows, x.flatten(0, -2), out=grad_U)
+
+
+def _multiply_each(
+    delta: Tensor, factors: Tensor, x: Tensor, grad_W: Tensor | None, grad_U: Tensor | None
+) -> None:
+    """The same for several, one by one: of so many rows, a batched product takes longer."""
+    x, shared = (x, False) if grad_U is None else _input(x, True)
+    for g in range(len(delta)):
+        of_W, of_U = (None if v is None else v[g] for v in (grad_W, grad_U))
+        _multiply(delta[g], factors[g], x if shared else x[g], of_W, of_U)
+
+
+def _input(x: Tensor, several: bool) -> tuple[Tensor, bool]:
+    """The input as kernels read it, and whether it is one that several networks share."""
+    shared = several and x.stride(0) == 0
+    return readable(x[0] if shared else x), shared
+
+
+def _empty(like: Tensor) -> Tensor:
+    """A tensor of the same shape, also where that is an expanded one."""
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _products(delta: Tensor, U: Tensor) -> Tensor:
+    """The gradient of the input, of one network or of several."""
+    if U.dim() == 2:
+        return delta @ U
+    return torch.bmm(delta.flatten(1, 2), U).view(*delta.shape[:-1], U.shape[-1])
 
 
 def _run(
@@ -132,24 +204,28 @@ def _run(
     kind: Kind,
     stepwise: Callable[..., None],
     call: GruCall,
-    h0: Tensor,
     arrays: Sequence[Any],
+    shared: int,
 ) -> None:
-    """Launch for all rows of h0, by the plan for their number.
+    """Launch for all rows, by the plan for their number.
 
     Arguments:
         direction: Which of the kernels.
         best: The layout of a single block.
         kind: What a team computes.
         stepwise: The function that launches step by step.
-        call: The call.
-        h0: The states before the first step, (B, H), with B > 0.
+        call: The call, of some rows.
         arrays: Those of the kernel.
+        shared: Which of them several networks share, as ``src/networks.cuh`` reads it.
     """
-    (B, H), device, options = h0.shape, h0.device.index, _options(call)
-    steps = (*step_table(call.batch_sizes, call.x, B), B, int(call.reverse))
+    h0, options = call.h0, _options(call)
+    (*networks, B, H), device = h0.shape, h0.device.index
+    table = step_table(call.batch_sizes, call.x[0] if networks else call.x, B)
+    steps = (*table, B, int(call.reverse))
     if layout := best(H, device):
-        gate_kernel(device, f"gru_{direction}", layout, options)(B, *arrays, *steps)
+        G = networks[0] if networks else 1
+        launch = gate_kernel(device, f"gru_{direction}", layout, options, G > 1)
+        launch(B, *arrays, *steps, shared, networks=G)
     elif runs_by_tiles(h0, kind, TILES[direction]):
         run_tiles(f"gru_tile_{direction}", TILES[direction], options, h0, arrays, *steps)
     elif runs_stepwise(h0, kind):

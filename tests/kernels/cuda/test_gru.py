@@ -403,6 +403,39 @@ def test_no_rows() -> None:
     assert [of_all[name].shape for name in ("x", "U", "c")] == [(3, 0, 2), (15, 2), (15,)]
 
 
+@gpu
+@candidates
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("little", [0, cuda.LITTLE])
+@pytest.mark.parametrize("H", [33, 128, 150])
+def test_networks_in_one_launch(
+    H: int, little: float, reverse: bool, candidate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against single ones. All share their input."""
+    monkeypatch.setattr(cuda, "LITTLE", little)
+    T, B, G = 7, 60, 5
+    columns = zip(*(inputs(T, B, H, candidate) for _ in range(G)), strict=True)
+    names = ("x", "h0", "W", "b")
+    own: dict[str, Any] = {k: torch.stack(v) for k, v in zip(names, columns, strict=False)}
+    own |= {"x": torch.randn(T, B, 3), "U": torch.randn(G, 3 * H, 3), "c": torch.randn(G, 3 * H)}
+    own = {name: tensor.cuda().float() for name, tensor in own.items()}
+    g = torch.randn(G, T, B, H).cuda().float()
+
+    def found(g: Tensor, tensors: dict[str, Any]) -> list[Any]:
+        call = GruCall(**tensors, reverse=reverse)
+        states = cuda.gru(call)
+        gradients = gru_backward(GruGradients(g), states, call, [*tensors])
+        return [*states, *(gradients[name] for name in tensors)]
+
+    together = found(g, {**own, "x": own["x"].expand(G, T, B, 3)})
+    for k in range(G):
+        alone = found(g[k], {n: v if n == "x" else v[k] for n, v in own.items()})
+        assert cuda.takes_networks(GruCall(own["x"], own["h0"][k], own["W"][k]), G)
+        for name, ours, theirs in zip(("h", "gates", *own), together, alone, strict=True):
+            error = (ours[k] - theirs).norm() / theirs.norm()
+            assert error <= 2e-6, f"{name} is off by {error:.1g}"
+
+
 def empty_call(B: int, H: int) -> GruCall:
     x, h0, W = (torch.zeros(size) for size in ((1, B, 3 * H), (B, H), (3 * H, H)))
     return GruCall(x.cuda().float(), h0.cuda().float(), W.cuda().float())

@@ -2,7 +2,8 @@
 // belong to a unit: each of them knows the whole state of the unit, and reads, computes or writes a
 // part of what a step needs. sizes.cuh, which gates.py writes, defines H, the number of units;
 // ROLES; UNITS, those that a group of ROLES UNITS lanes computes; DEPTH and THREADS; PACKED, which
-// steps.cuh explains; and VECTOR and SHARED, which product.cuh does, of each product.
+// steps.cuh explains; SEVERAL, which networks.cuh does; and VECTOR and SHARED, which product.cuh
+// does, of each product.
 #pragma once
 
 #include "activations.cuh"

@@ -3,9 +3,11 @@
 // delta_r = r (1 - r) h v, and (1 - u) g + r v + [W_r; W_u]ᵀ [delta_r; delta_u] goes to the step
 // before, with h its state. delta is (T, B, 3H) and factors = [h, r h], the states that W was
 // multiplied with, (T, B, 2H), or (N, ·) with the table of a packed sequence. `partial`, of shape
-// (B, 4H), has from each row the sums of delta over all steps, and the gradient of b.
+// (B, 4H), has from each row the sums of delta over all steps, and the gradient of b. Arrays have a
+// part for every network, unless their bits in `shared_arrays` are set.
 #include "gates.cuh"
 #include "gru.cuh"
+#include "networks.cuh"
 
 using CandidateBack = Weights<0, H, 1>;
 using GatesBack = Weights<1, 2 * H, 1>;
@@ -16,10 +18,18 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     const float* __restrict__ grad_h, const float* __restrict__ h, const float* __restrict__ saved,
     const float* __restrict__ h0, const float* __restrict__ W, float* __restrict__ delta,
     float* __restrict__ grad_h0, float* __restrict__ partial, float* __restrict__ factors,
-    const long long* __restrict__ table, int T, int B, int reverse) {
+    const long long* __restrict__ table, int T, int B, int reverse, int shared_arrays) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const long long row = blockIdx.x;
+
+  const long long rows = T * (long long)B;
+  grad_h = of_network(grad_h, shared_arrays, 0, rows * H);
+  h = of_network(h, shared_arrays, 1, rows * H);
+  saved = of_network(saved, shared_arrays, 2, rows * 3 * H);
+  W = of_network(W, shared_arrays, 4, 3 * H * H);
+  delta = of_network(delta, shared_arrays, 5, rows * 3 * H);
+  factors = of_network(factors, shared_arrays, 8, rows * 2 * H);
 
   DeltaC delta_c;
   delta_c.init(memory, [](int, int) { return 0.0f; });
@@ -47,11 +57,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
   ahead.init(memory += GatesBack::SHARED_FLOATS);
   int t_ahead = 0;
   const auto fetch = [&] {
+    // a pointer of its own would take registers that weights need
+    const float* const before = of_network(h0, shared_arrays, 3, (long long)B * H);
     const long long step = steps_ahead.advance();
     h_ahead += step * H;  // the state before that step
     if (t_ahead < T && lane.used) {
       ahead.fetch(0, 0, grad_ahead);
-      ahead.fetch(1, 0, t_ahead < T - 1 ? h_ahead : h0 + row * H + lane.unit);
+      ahead.fetch(1, 0, t_ahead < T - 1 ? h_ahead : before + row * H + lane.unit);
 #pragma unroll
       for (int i = 0; i < 3; ++i) ahead.fetch(2 + i, 0, saved_ahead + i * H);
     }
@@ -87,6 +99,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_backward(
     });
     carry = carried(g, v[0], r, u) + sum[0];
   }
+  grad_h0 = of_network(grad_h0, shared_arrays, 6, (long long)B * H);
+  partial = of_network(partial, shared_arrays, 7, 4LL * B * H);
   if (lane.writes) grad_h0[row * H + lane.unit] = carry;
   if (lane.used) partial[row * 4 * H + lane.role * H + lane.unit] = total;
 }

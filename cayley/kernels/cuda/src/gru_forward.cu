@@ -1,8 +1,10 @@
 // r_t, u_t = σ(x_t + [W_r; W_u] h_{t-1}), c_t = φ(x_t + W_c (r_t h_{t-1}); b) and
 // h_t = (1 - u_t) h_{t-1} + u_t c_t for all steps: x and saved = [r, u, c] (T, B, 3H), h (T, B, H),
-// or (N, ·) with the table of a packed sequence; h0 (B, H), W (3H, H).
+// or (N, ·) with the table of a packed sequence; h0 (B, H), W (3H, H). Arrays have a part for every
+// network, unless their bits in `shared_arrays` are set.
 #include "gates.cuh"
 #include "gru.cuh"
+#include "networks.cuh"
 
 using Gates = Weights<0, H, 2>;
 using Candidate = Weights<1, H, 1>;
@@ -12,10 +14,18 @@ using Reset = Buffers<Candidate, H>;
 extern "C" __global__ __launch_bounds__(THREADS, 1) void gru_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ W,
     const float* __restrict__ b, float* __restrict__ h, float* __restrict__ saved,
-    const long long* __restrict__ table, int T, int B, int reverse) {
+    const long long* __restrict__ table, int T, int B, int reverse, int shared_arrays) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
   const long long row = blockIdx.x;
+
+  const long long rows = T * (long long)B;
+  x = of_network(x, shared_arrays, 0, rows * 3 * H);
+  h0 = of_network(h0, shared_arrays, 1, (long long)B * H);
+  W = of_network(W, shared_arrays, 2, 3 * H * H);
+  b = of_network(b, shared_arrays, 3, H);
+  h = of_network(h, shared_arrays, 4, rows * H);
+  saved = of_network(saved, shared_arrays, 5, rows * 3 * H);
 
   Before before;
   before.init(memory, [&](int, int k) { return h0[row * H + k]; });
