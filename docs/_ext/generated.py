@@ -189,6 +189,8 @@ def speed(name: str) -> str:
         table = _processes(rows)
     elif "networks" in rows[0]:
         table = _ensembles(rows)
+    elif "ours, ms" in rows[0]:
+        table = _complex(rows)
     elif "network" in rows[0] and "B" in rows[0]:
         table = _by_network(rows)
     elif "network" in rows[0]:
@@ -262,6 +264,19 @@ def _by_network(rows: list[dict[str, Any]]) -> str:
     shapes = [*dict.fromkeys(map(_shape, rows))]
     lines = [(name, *(cells.get(s, "–") for s in shapes)) for name, cells in found.items()]
     return _table(("ms (times as fast as nn.LSTM)", *shapes), lines)
+
+
+def _complex(rows: list[dict[str, Any]]) -> str:
+    peers = {"real": "a real matrix", "matrix": "W instead of its factors"}
+    lines = []
+    for row in rows:
+        peer = next(key for key in peers if f"{key}, ms" in row)
+        times = (
+            f"{_ms(row[f'{key}, ms'])} ({_ms(row[f'{key} on the GPU, ms'])})"
+            for key in ("ours", peer)
+        )
+        lines.append((row["network"], *times, peers[peer], f"{row[f'over {peer}']:.2f}"))
+    return _table(("ms (the GPU alone)", "ours", "beside", "which has", "times as fast"), lines)
 
 
 def _by_shape(rows: list[dict[str, Any]]) -> str:
