@@ -109,15 +109,15 @@ class BlockLayout:
         weights = sum(split.shared * split.weights for split in self.splits)
         return 4 * (states + (weights + DEPTH * self.streams) * self.threads + self.extra)
 
-    def sizes(self, options: Options) -> str:
-        """The header ``sizes.cuh``."""
+    def sizes(self, options: Options, several: bool = False) -> str:
+        """The header ``sizes.cuh``, for one network or several."""
         tables = {
             "VECTOR": [split.vector for split in self.splits],
             "SHARED": [split.shared for split in self.splits],
         }
         return (
             constants(H=self.H, ROLES=self.roles, UNITS=self.units)
-            + constants(DEPTH=DEPTH, THREADS=self.threads)
+            + constants(DEPTH=DEPTH, THREADS=self.threads, SEVERAL=int(several))
             + "".join(
                 f"constexpr int {name}[] = {{{', '.join(map(str, table))}}};\n"
                 for name, table in tables.items()
@@ -173,7 +173,9 @@ def best_block_layout(
 
 
 @functools.cache
-def gate_kernel(device: int, source: str, layout: BlockLayout, options: Options) -> Kernel:
-    """The kernel of a layout, on a device."""
+def gate_kernel(
+    device: int, source: str, layout: BlockLayout, options: Options, several: bool = False
+) -> Kernel:
+    """The kernel of a layout, on a device; ``several`` if a launch may run several networks."""
     with on(device):
-        return Kernel(source, layout.sizes(options), layout.threads, 1, layout.memory)
+        return Kernel(source, layout.sizes(options, several), layout.threads, 1, layout.memory)

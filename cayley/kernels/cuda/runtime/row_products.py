@@ -35,6 +35,9 @@ class RowProduct(NamedTuple):
         first: Rows to put before b; as many of its last rows are left out.
         gates: The number of gates of a unit, if they are side by side in a; in the sum, all units
             of a gate are.
+        apart: With several networks, the number of elements from the sum of one to that of the
+            next; 0 if there are no others between.
+        shared: The sum of 1, 2 and 4 for those of a, b and ``first`` that all networks share.
     """
 
     a: Array
@@ -44,6 +47,8 @@ class RowProduct(NamedTuple):
     shape: tuple[int, int]
     first: Tensor | None = None
     gates: int = 1
+    apart: int = 0
+    shared: int = 0
 
 
 def row_products(
@@ -54,8 +59,11 @@ def row_products(
     total: Tensor | None,
     shape: tuple[int, int],
     B: int,
+    networks: int = 1,
 ) -> None:
     """Compute up to three products, and the sum over the rows of another array, if there is one.
+
+    With several networks all arrays are those of the first; those of the others follow.
 
     Arguments:
         device: The number of the device.
@@ -65,23 +73,25 @@ def row_products(
         total: Where the sum over its rows goes.
         shape: The number of its rows, and of its columns.
         B: The number of rows of ``first``.
+        networks: How often to do so.
     """
     arguments: list[Array | None] = []
     squares = 0
-    for a, b, sum, widths, (F, G), first, gates in products:
+    for a, b, sum, widths, (F, G), first, gates, apart, shared in products:
         arguments += [a, b, first, sum, widths[0], rows if widths[0] == 1 else 1, widths[1]]
-        arguments += [F, G, gates]
+        arguments += [F, G, gates, apart or F * G, shared]
         squares += -(-F // SIDE) * -(-G // SIDE)
-    arguments += [None, None, None, None, 0, 1, 0, 0, 0, 1] * (MOST - len(products))
+    arguments += [None, None, None, None, 0, 1, 0, 0, 0, 1, 0, 0] * (MOST - len(products))
     clusters = squares + -(-shape[1] // SIDE)
-    _kernel(device)(clusters, *arguments, summed, total, *shape, rows, B)
+    launch = _kernel(device, networks > 1)
+    launch(clusters, *arguments, summed, total, *shape, rows, B, networks=networks)
 
 
 @functools.cache
-def _kernel(device: int) -> Kernel:
+def _kernel(device: int, several: bool) -> Kernel:
     blocks = min(BLOCKS, chip(device).cluster)
     cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks > 1 else ""
-    sizes = constants(BLOCKS=blocks) + f"#define CLUSTER{cluster}\n"
+    sizes = constants(BLOCKS=blocks, SEVERAL=int(several)) + f"#define CLUSTER{cluster}\n"
     # the sums of all warps, and those of the block
     memory = 4 * (THREADS // 32 + 1) * SIDE * SIDE
     with on(device):

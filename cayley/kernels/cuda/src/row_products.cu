@@ -8,9 +8,13 @@
 //
 // A cluster of BLOCKS blocks computes a square of one of the products, or SIDE of the sums. Each
 // block has a part of the rows, its warps take turns with them, and what they have found is added
-// up in an order that does not vary. sizes.cuh defines BLOCKS and CLUSTER, the attribute.
+// up in an order that does not vary. sizes.cuh defines BLOCKS; CLUSTER, the attribute; and SEVERAL,
+// which networks.cuh explains. Arrays of a network follow those of the one before, unless their
+// bits in `shared`, of a, b and first, are set.
 #include "machine.cuh"
 #include "sizes.cuh"
+
+#include "networks.cuh"
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS, SIDE = 32, SQUARE = SIDE * SIDE;
 constexpr int DOWN = 8, ACROSS = 4;  // of the square, with a lane: 4 × 8 lanes
@@ -26,6 +30,15 @@ struct Pair {
   float* sum;
   int a_row, a_next, b_width;
   int F, G, gates;
+  int apart, shared;  // numbers from the sum of a network to that of the next; bits
+
+  // To the arrays of the network of this block.
+  __device__ void move(long long rows, int B) {
+    a = of_network(a, shared, 0, a_row == 1 ? (long long)a_next * F : rows * a_row);
+    b = of_network(b, shared, 1, rows * b_width);
+    first = first ? of_network(first, shared, 2, (long long)B * b_width) : nullptr;
+    sum = of_network(sum, shared, 3, apart);
+  }
 
   __device__ int squares() const { return (F + SIDE - 1) / SIDE * ((G + SIDE - 1) / SIDE); }
 };
@@ -141,25 +154,32 @@ __device__ void multiply(const Pair& pair, int square, int rows, int B, float* m
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS) void row_products(
     const float* __restrict__ a0, const float* __restrict__ b0, const float* __restrict__ first0,
     float* __restrict__ sum0, int a_row0, int a_next0, int b_width0, int F0, int G0, int gates0,
+    int apart0, int shared0,
     const float* __restrict__ a1, const float* __restrict__ b1, const float* __restrict__ first1,
     float* __restrict__ sum1, int a_row1, int a_next1, int b_width1, int F1, int G1, int gates1,
+    int apart1, int shared1,
     const float* __restrict__ a2, const float* __restrict__ b2, const float* __restrict__ first2,
     float* __restrict__ sum2, int a_row2, int a_next2, int b_width2, int F2, int G2, int gates2,
+    int apart2, int shared2,
     const float* __restrict__ summed, float* __restrict__ total, int height, int width, int rows,
     int B) {
   extern __shared__ float4 shared[];
   float* const memory = reinterpret_cast<float*>(shared);
-  const Pair pairs[] = {{a0, b0, first0, sum0, a_row0, a_next0, b_width0, F0, G0, gates0},
-                        {a1, b1, first1, sum1, a_row1, a_next1, b_width1, F1, G1, gates1},
-                        {a2, b2, first2, sum2, a_row2, a_next2, b_width2, F2, G2, gates2}};
+  Pair pairs[] = {
+      {a0, b0, first0, sum0, a_row0, a_next0, b_width0, F0, G0, gates0, apart0, shared0},
+      {a1, b1, first1, sum1, a_row1, a_next1, b_width1, F1, G1, gates1, apart1, shared1},
+      {a2, b2, first2, sum2, a_row2, a_next2, b_width2, F2, G2, gates2, apart2, shared2}};
   int cluster = blockIdx.x / BLOCKS;
 #pragma unroll
   for (int p = 0; p < 3; ++p) {
+    pairs[p].move(rows, B);
     const int squares = pairs[p].squares();
     if (cluster >= 0 && cluster < squares) multiply(pairs[p], cluster, rows, B, memory);
     cluster -= squares;
   }
   if (cluster < 0) return;
+  summed = of_network(summed, 0, 0, (long long)height * width);
+  total = of_network(total, 0, 0, width);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = cluster * SIDE + lane;
   const Part part(height);
   float own = 0;

@@ -66,3 +66,4 @@ def test_sizes_are_the_constants_of_the_kernel() -> None:
     assert "constexpr int THREADS = 160;\n" in sizes
     assert "constexpr int SHARED[] = {0, 0};\n" in sizes
     assert "constexpr bool WINDOWED = true;\n" in sizes
+    assert "constexpr int SEVERAL = 0;\n" in sizes

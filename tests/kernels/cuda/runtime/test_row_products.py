@@ -73,8 +73,36 @@ def check_columns() -> None:
     assert torch.equal(along, across)
 
 
+def check_networks() -> None:
+    """Own and shared arrays, rows before others, a sum with room behind it, and columns."""
+    G, N, B, F = 3, 40, 4, 37
+    shapes = ((G, N, F), (G, N, 5), (B, 5), (N, 3), (G, N, 6))
+    tensors = [torch.randn(*shape).float() for shape in shapes]
+    if torch.cuda.is_available():
+        tensors = [tensor.cuda() for tensor in tensors]
+    a, b, first, x, summed = tensors
+    late, plain, across = (a.new_zeros(G, *size) for size in ((2 * F, 5), (F, 3), (F, 5)))
+    products = [
+        RowProduct(a, b, late, (F, 5), (F, 5), first, apart=2 * F * 5, shared=4),
+        RowProduct(a, x, plain, (F, 3), (F, 3), shared=2),
+        RowProduct(a.mT.contiguous(), b, across, (1, 5), (F, 5)),
+    ]
+    total = a.new_zeros(G, 6)
+    row_products(0, N, products, summed, total, (N, 6), B, G)
+    before = torch.cat((first.expand(G, B, 5), b[:, : N - B]), 1)
+    expected = ((late[:, :F], before), (plain, x.expand(G, N, 3)), (across, b))
+    for found, right in expected:
+        exact = a.double().mT @ right.double()
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
+    assert not late[:, F:].any()
+    torch.testing.assert_close(total, summed.sum(1))
+
+
+layouts = pytest.mark.parametrize("check", [check_gates, check_columns, check_networks])
+
+
 @gpu
-@pytest.mark.parametrize("check", [check_gates, check_columns])
+@layouts
 def test_layouts(check: Callable[[], None]) -> None:
     check()
 
@@ -82,7 +110,7 @@ def test_layouts(check: Callable[[], None]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU itself runs it")
-@pytest.mark.parametrize("check", [check_gates, check_columns])
+@layouts
 def test_layouts_emulated(check: Callable[[], None]) -> None:
     with emulated():
         check()
