@@ -103,10 +103,10 @@ def call_of(named: dict[str, Any], window: int) -> LstmCall:
     return _lstm.fields.unflatten([values.get(name) for name in _lstm.fields.names])
 
 
-def assert_near(ours: Any, theirs: Tensor, what: str) -> None:
+def assert_near(ours: Any, theirs: Tensor, what: str, most: float = 3e-6) -> None:
     assert ours.shape == theirs.shape, what
     error = (ours.double().cpu() - theirs).norm() / theirs.norm().clamp(min=1)
-    assert error <= 3e-6, f"{what} is off by {error:.1g}"
+    assert error <= most, f"{what} is off by {error:.1g}"
 
 
 def check(
@@ -151,6 +151,8 @@ def check(
             g[:, 2:] = 0  # for information
         used[k] = None if g is None else g.float().to(device)
     needed = [name for name in named if name != "weights"]
+    # dividing by a standard deviation enlarges errors
+    most = 1e-5 if norms else 3e-6
     found = backward(LstmGradients(*used), states, call, needed)
     for g in range(G):
         leaves: dict[str, Any] = {
@@ -161,7 +163,7 @@ def check(
         pairs = [(a, b[g]) for a, b in zip(theirs, used, strict=True) if b is not None]
         for name, a, b in zip(LstmStates._fields, states, theirs, strict=True):
             if name != "kept":
-                assert_near(a[g], b.detach(), name)
+                assert_near(a[g], b.detach(), name, most)
         gradients = torch.autograd.grad(
             [a for a, _ in pairs],
             [leaves[name] for name in needed],
@@ -169,7 +171,7 @@ def check(
         )
         for name, gradient in zip(needed, gradients, strict=True):
             value: Any = found[name]
-            assert_near(value[g], gradient, f"the gradient of {name}")
+            assert_near(value[g], gradient, f"the gradient of {name}", most)
 
 
 @slow
@@ -318,7 +320,7 @@ def test_transforms(norms: str, window: int, own: str, launches: Counter[str]) -
 @pytest.mark.parametrize("H", [33, 128])
 @pytest.mark.parametrize(("norms", "window"), [("", 1), ("xhc", 1), ("xhc", 5), ("c", 1)])
 def test_on_a_gpu(norms: str, window: int, H: int, own: str) -> None:
+    """Rows for one a block, and for two; and more steps than a block of N_x has."""
     for B in (7, 60):
-        inputs = (0, 1, 2) if norms == "" else (0,)
-        for count in inputs:
-            check((3, 70, B, H), norms, window, own, "cuda", inputs=count)
+        for inputs in (0,) if norms else (0, 1, 2):
+            check((3, 70 if norms else 9, B, H), norms, window, own, "cuda", inputs=inputs)

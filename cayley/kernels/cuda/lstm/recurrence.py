@@ -21,6 +21,7 @@ Statistics over the batch, and given ones, are in :mod:`~cayley.kernels.cuda.lst
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
@@ -91,7 +92,7 @@ def lstm(call: LstmCall, out: LstmStates | None = None) -> LstmStates:
     """The states, cells and statistics of a call, in ``out`` if it is given."""
     if (states := pair_lstm(call, out=out)) is not None:
         return states
-    networks = call.h0.shape[:-2]
+    *networks, _, _ = call.h0.shape
     contribution = project_on_cuda(call.x, call.U, None)
     if not networks:
         # what an operator returns has the strides that tracers expect
@@ -141,7 +142,7 @@ def contributed_lstm(
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index, several)
     if out is None:
         h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
-        kept = x.new_empty(x.shape)
+        kept = _new(x)
         # 0 for sequences that have ended
         new = x.new_zeros if packed else x.new_empty
         rows = iter(new(sum(normed), *networks, 4, T, B, 1).unbind() if any(normed) else ())
@@ -240,14 +241,14 @@ def lstm_backward(
         0 if "c0" in needed else G * B * H,
     )
     if "x" in needed:
-        dx = x.new_empty(x.shape)
-    grad_h0 = h0.new_empty(h0.shape) if "h0" in needed else room_h0
-    grad_c0 = c0.new_empty(c0.shape) if "c0" in needed else room_c0
+        dx = _new(x)
+    grad_h0 = _new(h0) if "h0" in needed else room_h0
+    grad_c0 = _new(c0) if "c0" in needed else room_c0
     if not apart:
         d = da if of_x and not of_h else dx
     # past statistics that are not used have no gradient
     past_x, past_h, past_c = (
-        None if site.past is None else x.new_zeros(site.past.shape) for site in (N_x, N_h, N_c)
+        None if site.past is None else _new(site.past).zero_() for site in (N_x, N_h, N_c)
     )
     if pairs is not None:
         (own_input,) = _contiguous(input if inputs else None, several=several)
@@ -331,14 +332,19 @@ def _window_steps(call: LstmCall) -> int:
 
 def _contiguous(*tensors: Tensor | None, several: bool = False) -> list[Any]:
     """The tensors as kernels read them; with several networks, one that all share is not copied."""
+    if not several:
+        return [None if tensor is None else readable(tensor) for tensor in tensors]
     return [
-        None
-        if tensor is None
-        else readable(tensor[0]).expand(tensor.shape)
-        if _is_shared(tensor, several)
+        readable(tensor[0]).expand(tensor.shape)
+        if tensor is not None and tensor.stride(0) == 0
         else readable(tensor)
         for tensor in tensors
     ]
+
+
+def _new(like: Tensor) -> Tensor:
+    """An empty tensor of the same shape, which no networks share."""
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 def _is_shared(tensor: Tensor, several: bool) -> bool:
