@@ -144,8 +144,9 @@ def lstm(
     step t and :math:`n_t` the number of values in it, those with respect to mean and variance of
     step i are :math:`\sum_t (p_t + 2 q_t (m_i - \mu_t))/n_t` and :math:`\sum_t q_t/n_t`, over the
     K windows that step i is in. Gradients of gradients, and derivatives in forward mode, are those
-    of the loop. To ``torch.compile`` and ``torch.export`` it is a single node, and under ``vmap``
-    and ``grad`` of :mod:`torch.func` one node for each network with its own W.
+    of the loop. To ``torch.compile`` and ``torch.export`` it is a single node. Under ``vmap`` and
+    ``grad`` of :mod:`torch.func` kernels run G networks with their own W, on a GPU several in one
+    launch.
 
     Arguments and results are those of :func:`lstm_loop`. With a ``pool`` the recurrence runs as a
     loop of torch operations.
@@ -248,7 +249,9 @@ _lstm = Operator(
     shapes=_shapes,
     kernels={
         "cpu": Kernels(cpu.refusal, cpu.lstm, with_references(cpu.lstm_backward)),
-        "cuda": Kernels(cuda.refusal, cuda.lstm, with_references(cuda.lstm_backward)),
+        "cuda": Kernels(
+            *(cuda.refusal, cuda.lstm, with_references(cuda.lstm_backward), cuda.takes_networks)
+        ),
     },
     scan=lstm_scan,
     definition=partial(lstm_forward, by_definition=True),

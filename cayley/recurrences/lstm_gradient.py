@@ -112,7 +112,7 @@ def _reference_gradient(
     grad_past: Tensor | None,
     batch_sizes: Tensor | None,
 ) -> Tensor:
-    """The gradient with respect to a reference.
+    """The gradient with respect to a reference, of one network or of several.
 
     Arguments:
         statistics: The statistics of every step, (4, T, G, ·).
@@ -120,14 +120,14 @@ def _reference_gradient(
         grad_past: The gradient with respect to the past, (2, K − 1, G, ·).
         batch_sizes: The batch sizes of a packed sequence, (T).
     """
-    result = statistics.new_zeros(statistics.shape[2:])
+    result = statistics.new_zeros(*statistics.shape[:-4], *statistics.shape[-2:])
     if external is not None:
-        means = external[0]
+        means = external.select(-4, 0)
         if batch_sizes is not None and means.shape[1] == batch_sizes[0]:
             # not the zeros of sequences that have ended
             means = means.where(step_mask(batch_sizes, means.device)[..., None], 0)
-        result = result - means.sum(0)
-    return result if grad_past is None else result + grad_past[0].sum(0)
+        result = result - means.sum(-3)
+    return result if grad_past is None else result + grad_past.select(-4, 0).sum(-3)
 
 
 def lstm_gradient(

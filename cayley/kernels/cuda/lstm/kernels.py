@@ -17,13 +17,22 @@ from cayley.kernels.cuda.runtime.blocks import (
     option_lines,
 )
 from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.networks import arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 from cayley.kernels.cuda.runtime.step_kernels import row_layout, step_kernel
 from cayley.kernels.cuda.runtime.stepwise import runs_stepwise
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 
-__all__ = ["LstmKernels", "has_room", "lstm_kernels", "team_kind", "window_room"]
+__all__ = [
+    "LstmKernels",
+    "fits_blocks",
+    "has_room",
+    "launch",
+    "lstm_kernels",
+    "team_kind",
+    "window_room",
+]
 
 ROLES = 2  # the lanes of a unit, each with two gates, or each with another row
 PAIR_SPARE = 64  # registers that a block of two rows needs beside those for weights
@@ -41,47 +50,72 @@ class LstmKernels:
     """The kernels of one kind of LSTM on one device, compiled when they are first used."""
 
     def __init__(
-        self, H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
+        self,
+        H: int,
+        K: int,
+        normed: tuple[bool, ...],
+        packed: bool,
+        eps: float,
+        device: int,
+        several: bool,
     ) -> None:
-        self.H, self.K, self.normed, self.packed = H, K, normed, packed
+        self.H, self.K, self.normed, self.packed, self.several = H, K, normed, packed, several
         self.options, self.device = _options(normed, K > 1, packed, eps), device
         self.length = max(STEPS, K)  # the steps of a block of kernels that take all steps at once
         self._pairs: dict[tuple[str, int], Kernel | None] = {}
 
     def forward(
-        self, h0: Tensor, arrays: Sequence[Any], batch_sizes: Tensor | None, *rest: Any
+        self,
+        h0: Tensor,
+        given: Sequence[Any],
+        made: Sequence[Any],
+        batch_sizes: Tensor | None,
+        *rest: Any,
     ) -> None:
         """Launch for all rows of h0; the rest are the table of steps and integers."""
         if self._forward is not None:
-            self._forward(len(h0), *arrays, *rest)
-        elif runs_stepwise(h0, self._team(False)):
+            *networks, B, _ = h0.shape
+            launch(self._forward, B, networks, given, made, *rest)
+            return
+        arrays = (*given, *made)
+        if runs_stepwise(h0, self._team(False)):
             lstm_steps(self._step("lstm_step_forward"), h0, arrays, batch_sizes, *rest)
         else:
             run_teams("lstm_team_forward", self._team(False), self.options, h0, arrays, *rest)
 
     def backward(
-        self, h0: Tensor, arrays: Sequence[Any], batch_sizes: Tensor | None, *rest: Any
+        self,
+        h0: Tensor,
+        given: Sequence[Any],
+        made: Sequence[Any],
+        batch_sizes: Tensor | None,
+        parts: int,
+        *rest: Any,
     ) -> None:
-        """As :meth:`forward`."""
+        """As :meth:`forward`; ``parts`` is the number of rows of `partial` that a network has."""
         if self._backward is not None:
-            self._backward(len(h0), *arrays, *rest)
-        elif runs_stepwise(h0, self._team(True)):
+            *networks, B, _ = h0.shape
+            launch(self._backward, B, networks, given, made, *rest, parts)
+            return
+        arrays = (*given, *made)
+        if runs_stepwise(h0, self._team(True)):
             step, normalised = self._step("lstm_step_backward"), self.normed[1]
             lstm_steps_backward(step, h0, arrays, batch_sizes, *rest, normalised=normalised)
         else:
             run_teams("lstm_team_backward", self._team(True), self.options, h0, arrays, *rest)
 
-    def pairs(self, B: int, direction: str, inputs: int) -> Kernel | None:
+    def pairs(self, B: int, networks: int, direction: str, inputs: int) -> Kernel | None:
         """The kernel whose blocks have two rows each; None if it does not pay off, or fit.
 
         It pays off if there are more rows than multiprocessors.
 
         Arguments:
-            B: The number of rows.
+            B: The number of rows of a network.
+            networks: The number of networks of a launch.
             direction: ``"forward"`` or ``"backward"``.
             inputs: 1 if the kernel reads the input, a single number, and 0 if it does not.
         """
-        if B * crowd() <= chip(self.device).processors:
+        if B * max(networks, crowd()) <= chip(self.device).processors:
             return None
         if (direction, inputs) not in self._pairs:
             self._pairs[direction, inputs] = self._pair(direction, inputs)
@@ -99,7 +133,7 @@ class LstmKernels:
         if layout is None:
             return None
         options = (*self.options, ("int INPUTS", str(inputs)))
-        return gate_kernel(self.device, f"lstm_pair_{direction}", layout, options)
+        return gate_kernel(self.device, f"lstm_pair_{direction}", layout, options, self.several)
 
     @functools.cached_property
     def _forward(self) -> Kernel | None:
@@ -112,7 +146,9 @@ class LstmKernels:
     def _block(self, source: str, best: Callable[..., BlockLayout | None]) -> Kernel | None:
         """The kernel whose blocks have one row each; None if a row does not fit."""
         layout = best(self.H, self.K, any(self.normed), self.device)
-        return None if layout is None else gate_kernel(self.device, source, layout, self.options)
+        if layout is None:
+            return None
+        return gate_kernel(self.device, source, layout, self.options, self.several)
 
     def _step(self, source: str) -> Kernel:
         """The kernel of a single step."""
@@ -140,13 +176,45 @@ class LstmKernels:
     def _input(self, source: str, floats: int) -> Kernel:
         """A kernel that takes all steps at once, with a number of floats of shared memory."""
         numbers = constants(H=self.H, THREADS=THREADS, STEP_THREADS=self._step_threads)
-        sizes = numbers + option_lines(self.options)
+        sizes = numbers + constants(SEVERAL=int(self.several)) + option_lines(self.options)
         with on(self.device):
             return Kernel(source, sizes, THREADS, 1, 4 * floats)
 
 
+def launch(
+    kernel: Kernel,
+    blocks: int,
+    networks: Sequence[int],
+    given: Sequence[Any],
+    made: Sequence[Any],
+    *rest: Any,
+) -> None:
+    """Launch a kernel for one network, or for several.
+
+    Arguments:
+        kernel: The kernel.
+        blocks: The number of blocks of a network.
+        networks: The number of networks, if tensors have a dimension for them; otherwise empty.
+        given: The arrays that it reads, which networks may share; what is missing may be empty.
+        made: Those that each network has of its own.
+        *rest: Its other arguments.
+    """
+    if networks:
+        there = [None if array is None or array.numel() == 0 else array for array in given]
+        arrays, shared = arrays_of(there, several=True)
+        kernel(blocks, *arrays, *made, *rest, shared, networks=networks[0])
+    else:
+        kernel(blocks, *given, *made, *rest, 0)
+
+
 def lstm_kernels(
-    H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
+    H: int,
+    K: int,
+    normed: tuple[bool, ...],
+    packed: bool,
+    eps: float,
+    device: int,
+    several: bool = False,
 ) -> LstmKernels:
     """The kernels of an LSTM with H units.
 
@@ -157,15 +225,29 @@ def lstm_kernels(
         packed: Whether sequences are packed.
         eps: The ε of the normalisations.
         device: The index of the device.
+        several: Whether a launch runs several networks.
     """
-    return _kernels(H, window_room(K), normed, packed, eps, device)
+    return _kernels(H, window_room(K), normed, packed, eps, device, several)
 
 
 @functools.cache
 def _kernels(
-    H: int, K: int, normed: tuple[bool, ...], packed: bool, eps: float, device: int
+    H: int,
+    K: int,
+    normed: tuple[bool, ...],
+    packed: bool,
+    eps: float,
+    device: int,
+    several: bool,
 ) -> LstmKernels:
-    return LstmKernels(H, K, normed, packed, eps, device)
+    return LstmKernels(H, K, normed, packed, eps, device, several)
+
+
+@functools.cache
+def fits_blocks(H: int, K: int, normed: bool, device: int) -> bool:
+    """Whether a block has room for the weights of H units, and a window of K steps of a row."""
+    layouts = (_forward_layout, _backward_layout)
+    return all(layout(H, window_room(K), normed, device) for layout in layouts)
 
 
 @functools.cache

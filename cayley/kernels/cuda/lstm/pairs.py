@@ -7,7 +7,7 @@ another kernel has made of it.
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmStates
-from cayley.kernels.cuda.lstm.kernels import lstm_kernels
+from cayley.kernels.cuda.lstm.kernels import launch, lstm_kernels
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.memory import readable
 
@@ -22,7 +22,7 @@ def inputs_of(U: Tensor | None) -> int:
         >>> inputs_of(torch.zeros(8, 1)), inputs_of(torch.zeros(8, 2)), inputs_of(None)
         (1, 0, 0)
     """
-    return int(U is not None and U.shape[1] == 1)
+    return int(U is not None and U.shape[-1] == 1)
 
 
 def pair_lstm(
@@ -31,23 +31,25 @@ def pair_lstm(
     """The states of a call by blocks of two rows; None if they cannot compute it, or not faster.
 
     Arguments:
-        call: A call that the kernels of :mod:`~cayley.kernels.cuda.lstm.recurrence` do not refuse.
+        call: A call that the kernels of :mod:`~cayley.kernels.cuda.lstm.recurrence` do not refuse,
+            of one network or of several.
         c: A bias that is added to U x.
         out: Where to write the states; None for new tensors.
     """
     if call.batch_sizes is not None or any(site is not None for site in call.sites()):
         return None
-    (B, H), U, inputs = call.h0.shape, call.U, inputs_of(call.U)
-    kernels = lstm_kernels(H, 1, (False,) * 3, False, call.eps, call.h0.device.index)
-    kernel = kernels.pairs(B, "forward", inputs)
+    *networks, B, H = call.h0.shape
+    U, inputs, device = call.U, inputs_of(call.U), call.h0.device.index
+    kernels = lstm_kernels(H, 1, (False,) * 3, False, call.eps, device, bool(networks))
+    kernel = kernels.pairs(B, sum(networks), "forward", inputs)
     if kernel is None:
         return None
     x = call.x if inputs else project_on_cuda(call.x, U, c)
-    T = len(x)
+    T = x.shape[-3]
     if out is None:
         shapes = ((T, B, H), (T, B, H), (T, B, 4 * H), *((0,),) * 3)
-        out = LstmStates(*(x.new_empty(shape) for shape in shapes))
+        out = LstmStates(*(x.new_empty(*networks, *shape) for shape in shapes))
     given = (x, call.h0, call.c0, call.W, call.b, U if inputs else None, c if inputs else None)
-    read = [readable(tensor) for tensor in given]
-    kernel(-(-B // 2), *read, out.h, out.c, out.kept, T, B)
+    read = given if networks else [readable(tensor) for tensor in given]
+    launch(kernel, -(-B // 2), networks, read, (out.h, out.c, out.kept), T, B)
     return out

@@ -11,6 +11,10 @@ What does not depend on the recurrence step by step has separate kernels, which 
 once: before the recurrence the statistics of the input, and after its gradient the gradients of the
 input and the parameters.
 
+The tensors of a call, and those of its results, may be those of G networks, along one more
+dimension in front of all others, if a block computes one row or two: then each launch is for all
+networks.
+
 Statistics over the batch, and given ones, are in :mod:`~cayley.kernels.cuda.lstm.batch`.
 """
 
@@ -22,19 +26,28 @@ from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cuda.lstm import batch
-from cayley.kernels.cuda.lstm.kernels import has_room, lstm_kernels
+from cayley.kernels.cuda.lstm.kernels import fits_blocks, has_room, launch, lstm_kernels
 from cayley.kernels.cuda.lstm.pairs import inputs_of, pair_lstm
 from cayley.kernels.cuda.lstm.references import references
 from cayley.kernels.cuda.runtime.chip import no_room
+from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.parts import parts
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.memory import readable
+from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import outer_products, product_of_rows
 
-__all__ = ["NO_SITES", "contributed_lstm", "lstm", "lstm_backward", "refusal"]
+__all__ = [
+    "NO_SITES",
+    "contributed_lstm",
+    "lstm",
+    "lstm_backward",
+    "refusal",
+    "takes_networks",
+]
 
 # up to so many chunks of a sequence, each computes the references by itself
 FEW_CHUNKS = 8
@@ -67,22 +80,34 @@ def refusal(
     return None
 
 
+def takes_networks(call: LstmCall, networks: int) -> bool:
+    """Whether one launch runs several networks with calls like this one, which is not refused."""
+    if call.batch_sizes is not None or networks > MOST_NETWORKS or batch.joins_rows(call):
+        return False
+    H, K, normed = call.h0.shape[-1], _window_steps(call), call.sites() != NO_SITES
+    return fits_blocks(H, K, normed, call.h0.device.index)
+
+
 def lstm(call: LstmCall, out: LstmStates | None = None) -> LstmStates:
     """The states, cells and statistics of a call, in ``out`` if it is given."""
     if (states := pair_lstm(call, out=out)) is not None:
         return states
-    # what an operator returns has the strides that tracers expect
-    contribution = project_on_cuda(call.x, call.U, None).contiguous()
+    *networks, _, _ = call.h0.shape
+    contribution = project_on_cuda(call.x, call.U, None)
+    if not networks:
+        # what an operator returns has the strides that tracers expect
+        contribution = contribution.contiguous()
     if out is not None:
-        plain = call.sites() == NO_SITES
-        states, _ = contributed_lstm(call, contribution, out=out if plain else None)
-        if not plain:
+        packed = call.batch_sizes is not None
+        apart = call.sites() != NO_SITES and (packed or batch.joins_rows(call))
+        states, _ = contributed_lstm(call, contribution, out=None if apart else out)
+        if apart:
             for place, value in zip(out, states, strict=True):
                 place.copy_(value)
         return out
     h, c, kept, *statistics = contributed_lstm(call, contribution)[0]
     # the results of an operator have to be different tensors
-    statistics = (values if values.dim() > 1 else values.new_empty(0) for values in statistics)
+    statistics = (v if v.dim() > 1 else v.new_empty(*networks, 0) for v in statistics)
     return LstmStates(h, c, kept, *statistics)
 
 
@@ -92,11 +117,12 @@ def contributed_lstm(
     """The states, cells and statistics of a call, from the contribution of the input.
 
     Arguments:
-        call: The call, whose x and U are not read.
+        call: The call, of one network or of several, whose x and U are not read.
         contribution: The contribution of the input, (T, B, 4H) or (N, 4H).
         derive: Whether to derive the references, as :func:`~.references.references` does, instead
-            of using those of the call.
-        out: Where to write the states of a call that normalises nothing.
+            of using those of the call; only for one network.
+        out: Where to write the states of a call; not for statistics over the batch, given ones, or
+            those of packed sequences.
 
     Returns:
         The states, and the derived references, each (B, 1), or over the batch (1, F). They are 0
@@ -106,28 +132,29 @@ def contributed_lstm(
     if batch.joins_rows(call):
         return batch.batch_lstm(call, contribution, derive=derive)
     K = _window_steps(call)
+    *networks, B, H = call.h0.shape
+    several, packed = bool(networks), call.batch_sizes is not None
     x, h0, c0, W, b, weights = _contiguous(
-        *(contribution, call.h0, call.c0, call.W, call.b, call.weights)
+        *(contribution, call.h0, call.c0, call.W, call.b, call.weights), several=several
     )
-    (B, H), packed = h0.shape, call.batch_sizes is not None
-    table, T = step_table(call.batch_sizes, x, B)
+    table, T = step_table(call.batch_sizes, x[0] if several else x, B)
     normed = _normed(call)
-    kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
+    kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index, several)
     if out is None:
         h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
-        kept = torch.empty_like(x)
+        kept = _new(x)
+        # 0 for sequences that have ended
+        new = x.new_zeros if packed else x.new_empty
+        rows = iter(new(sum(normed), *networks, 4, T, B, 1).unbind() if any(normed) else ())
+        # one tensor in the place of all statistics that are missing; if none is, it is not used
+        nothing = x if all(normed) else x.new_empty(0)
+        of_x, of_h, of_c = (next(rows) if there else nothing for there in normed)
     else:
-        h, c, kept = out[:3]
-    # 0 for sequences that have ended
-    new = x.new_zeros if packed else x.new_empty
-    rows = iter(new(sum(normed), 4, T, B, 1).unbind() if any(normed) else ())
-    # one tensor in the place of all statistics that are missing; if none is, it is not used
-    nothing = x if all(normed) else x.new_empty(0)
-    of_x, of_h, of_c = (next(rows) if there else nothing for there in normed)
+        h, c, kept, of_x, of_h, of_c = out
     # without a window only x, which may be anything, needs a reference
     bias = b if derive and normed[1] and call.window > 1 else None
     before = B > 0 and (normed[0] or bias is not None)
-    sites = N_x, _, _ = _read(call)
+    sites = N_x, _, _ = _read(call, several)
     chunks = -(-T // kernels.length) if normed[0] else 0
     found: tuple[Tensor, ...] = ()
     derived = None
@@ -138,16 +165,17 @@ def contributed_lstm(
         derived = (x.new_empty if before else x.new_zeros)(3, B, 1)
     if before:
         reference = found[0] if found else N_x.reference
-        kernels.before(
-            *(B * (chunks + (derived is not None)), x, bias, reference, N_x.past),
-            *(weights, of_x, derived, table, T, B, K, kernels.length),
+        given = (x, bias, reference, N_x.past, weights, derived)
+        launch(
+            *(kernels.before, B * (chunks + (derived is not None)), networks, given, (of_x,)),
+            *(table, T, B, K, kernels.length),
         )
     if derived is not None:
         found = derived.unbind()
     if B > 0:
         given = (x, h0, c0, W, b, *_as_read(sites, found), weights, of_x)
         made = (h, c, kept, of_h, of_c)
-        kernels.forward(h0, (*given, *made), call.batch_sizes, table, T, B, K)
+        kernels.forward(h0, given, made, call.batch_sizes, table, T, B, K)
     return LstmStates(h, c, kept, of_x, of_h, of_c), found
 
 
@@ -163,32 +191,38 @@ def lstm_backward(
     Arguments:
         gradients: The gradients of the states.
         states: The results of the call.
-        call: The call.
+        call: The call, of one network or of several.
         needed: The names of arguments that need a gradient; ``"c"`` is the bias added to U x.
         contribution: The contribution of the input, U x + c; None if it is not read, since the call
             has U and only the cell is normalised.
     """
+    *networks, B, H = call.h0.shape
+    several, packed = bool(networks), call.batch_sizes is not None
     if contribution is None:
         # with U, it is not read, and has the same shape as what is kept
-        contribution = call.x.contiguous() if call.U is None else states.kept
+        contribution = call.x if call.U is None else states.kept
+        if not several:
+            contribution = contribution.contiguous()
     if batch.joins_rows(call):
         return batch.batch_lstm_backward(gradients, states, call, needed, contribution)
     K = _window_steps(call)
     input, U = call.x, call.U
-    x, h0, c0, W, weights = _contiguous(contribution, call.h0, call.c0, call.W, call.weights)
+    G = networks[0] if several else 1
+    x, h0, c0, W, weights = _contiguous(
+        *(contribution, call.h0, call.c0, call.W, call.weights), several=several
+    )
     grad_h, grad_c, external_x, external_h, external_c = _contiguous(
-        gradients.h, gradients.c, *gradients.statistics()
+        gradients.h, gradients.c, *gradients.statistics(), several=several
     )
     # the kernels have made these tensors, so contiguous() is enough
     h, c, kept, statistics_x, statistics_h, statistics_c = (v.contiguous() for v in states)
-    (B, H), packed = h0.shape, call.batch_sizes is not None
-    table, T = step_table(call.batch_sizes, x, B)
-    N = h.numel() // H  # rows of all steps
+    table, T = step_table(call.batch_sizes, x[0] if several else x, B)
+    N = h.numel() // (G * H)  # rows of all steps of a network
     normed = of_x, of_h, _ = _normed(call)
-    sites = N_x, N_h, N_c = _read(call)
-    kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index)
+    sites = N_x, N_h, N_c = _read(call, several)
+    kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index, several)
     inputs = inputs_of(U)
-    pairs = kernels.pairs(B, "backward", inputs)
+    pairs = kernels.pairs(B, G, "backward", inputs)
     # per block: the gradients of γ and β of the cell, and those of the other parameters; or with
     # blocks of two rows, per row: those of b and U
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
@@ -199,42 +233,43 @@ def lstm_backward(
     apart = of_x and of_h and K > 1
     dx, da, d, partial, room_h0, room_c0 = parts(
         x,
-        0 if "x" in needed else N * 4 * H,
-        N * 4 * H if of_x or of_h else 0,
-        N * 4 * H if apart else 0,
-        blocks * sum(kinds),
-        0 if "h0" in needed else B * H,
-        0 if "c0" in needed else B * H,
+        0 if "x" in needed else G * N * 4 * H,
+        G * N * 4 * H if of_x or of_h else 0,
+        G * N * 4 * H if apart else 0,
+        G * blocks * sum(kinds),
+        0 if "h0" in needed else G * B * H,
+        0 if "c0" in needed else G * B * H,
     )
     if "x" in needed:
-        dx = torch.empty_like(x)
-    grad_h0 = torch.empty_like(h0) if "h0" in needed else room_h0
-    grad_c0 = torch.empty_like(c0) if "c0" in needed else room_c0
+        dx = _new(x)
+    grad_h0 = _new(h0) if "h0" in needed else room_h0
+    grad_c0 = _new(c0) if "c0" in needed else room_c0
     if not apart:
         d = da if of_x and not of_h else dx
     # past statistics that are not used have no gradient
     past_x, past_h, past_c = (
-        None if site.past is None else torch.zeros_like(site.past) for site in (N_x, N_h, N_c)
+        None if site.past is None else _new(site.past).zero_() for site in (N_x, N_h, N_c)
     )
     if pairs is not None:
-        given = (input if inputs else None, grad_h, grad_c, c, kept, c0, W)
+        (own_input,) = _contiguous(input if inputs else None, several=several)
+        given = (own_input, grad_h, grad_c, c, kept, c0, W)
         made = (dx, grad_h0, grad_c0, partial)
-        pairs(-(-B // 2), *_contiguous(*given), *made, T, B)
+        launch(pairs, -(-B // 2), networks, given, made, T, B)
     elif B > 0:
         given = (
             *(x, grad_h, grad_c, external_h, external_c, c, kept),
-            *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(sites)),
+            *(statistics_x, statistics_h, statistics_c, c0, W, *_as_read(sites), weights),
         )
         made = (d, da, grad_h0, grad_c0, partial, past_h, past_c)
-        arrays, steps = (*given, weights, *made), (table, T, B, K, sum(kinds))
-        kernels.backward(h0, arrays, call.batch_sizes, *steps)
+        steps = (table, T, B, K, sum(kinds))
+        kernels.backward(h0, given, made, call.batch_sizes, blocks, *steps)
     if B > 0 and (of_x or of_h):
-        kernels.after(
-            *(blocks, d, da, x, kept, external_x, statistics_x),
-            *(N_x.gamma, N_x.reference, N_x.past, weights, dx, past_x, partial),
-            *(table, T, B, K, kernels.length, sum(kinds)),
-        )
-    grad_W = x.new_empty(4 * H, H) if "W" in needed else None
+        of_input = (N_x.gamma, N_x.reference, N_x.past, weights)
+        given = (x, kept, external_x, statistics_x, *of_input)
+        made = (d, da, dx, past_x, partial)
+        steps = (table, T, B, K, kernels.length, sum(kinds))
+        launch(kernels.after, blocks, networks, given, made, *steps)
+    grad_W = x.new_empty(*networks, 4 * H, H) if "W" in needed else None
     summed_U = pairs is not None and inputs
     grad_U = x.new_empty(U.shape) if U is not None and "U" in needed and not summed_U else None
     delta = da if of_x or of_h else dx  # the gradient of W h + b
@@ -244,18 +279,21 @@ def lstm_backward(
     if not packed and 0 < N * 4 * H * (H + input.shape[-1]) <= LITTLE:
         products = []
         if grad_W is not None:
-            products.append(RowProduct(delta, h, grad_W, (4 * H, H), (4 * H, H), h0))
+            sizes, shared = (4 * H, H), 4 * _is_shared(h0, several)
+            products.append(RowProduct(delta, h, grad_W, sizes, sizes, h0, shared=shared))
         if grad_U is not None:
-            sizes = (4 * H, input.shape[-1])
-            products.append(RowProduct(dx, readable(input), grad_U, sizes, sizes))
-        total = x.new_empty(shape[1])
-        row_products(x.device.index, N, products, summed, total, shape, B)
+            (own_input,) = _contiguous(input, several=several)
+            sizes, shared = (4 * H, input.shape[-1]), 2 * _is_shared(input, several)
+            products.append(RowProduct(dx, own_input, grad_U, sizes, sizes, shared=shared))
+        total = x.new_empty(*networks, shape[1])
+        row_products(x.device.index, N, products, summed, total, shape, B, G)
     else:
         if grad_W is not None:
             grad_W = outer_products(delta.view(*x.shape), h, h0, call.batch_sizes, False)
         if grad_U is not None:
-            grad_U = product_of_rows(dx.view(N, 4 * H), input.flatten(0, -2))
-        total = summed.view(*shape).sum(0)
+            own_input = input.flatten(len(networks), -2)
+            grad_U = product_of_rows(dx.view(*networks, N, 4 * H), own_input)
+        total = summed.view(*networks, *shape).sum(-2)
     found: dict[str, Any] = {
         "h0": grad_h0 if "h0" in needed else None,
         "c0": grad_c0 if "c0" in needed else None,
@@ -268,17 +306,17 @@ def lstm_backward(
     if of_x or of_h:
         names = ("cell_gamma", "cell_beta", "input_gamma", "input_beta")
         names += ("recurrent_gamma", "recurrent_beta", "b", "c")
-        found |= zip(names, total.split(kinds), strict=True)
+        found |= zip(names, total.split(kinds, -1), strict=True)
     elif any(normed):
-        found |= zip(("cell_gamma", "cell_beta"), total.split(kinds), strict=True)
-        found["b"] = found["c"] = dx.view(N, 4 * H).sum(0)
+        found |= zip(("cell_gamma", "cell_beta"), total.split(kinds, -1), strict=True)
+        found["b"] = found["c"] = dx.view(*networks, N, 4 * H).sum(-2)
     elif summed_U:
-        found["b"], of_U = total.split(kinds)
-        found["c"], found["U"] = found["b"], of_U[:, None]
+        found["b"], of_U = total.split(kinds, -1)
+        found["c"], found["U"] = found["b"], of_U[..., None]
     else:
         found["b"] = found["c"] = total
     if isinstance(dx, Tensor):
-        found["x"] = dx if U is None else dx @ U
+        found["x"] = projection_gradients(dx, input, U, ("x",))["x"]
     return found
 
 
@@ -288,11 +326,29 @@ def _window_steps(call: LstmCall) -> int:
         return 1
     if any(site is not None and site.past is not None for site in call.sites()):
         return call.window
-    return min(call.window, len(call.x if call.batch_sizes is None else call.batch_sizes))
+    sizes = call.batch_sizes
+    return min(call.window, call.x.shape[-3] if sizes is None else len(sizes))
 
 
-def _contiguous(*tensors: Tensor | None) -> list[Any]:
-    return [None if tensor is None else readable(tensor) for tensor in tensors]
+def _contiguous(*tensors: Tensor | None, several: bool = False) -> list[Any]:
+    """The tensors as kernels read them; with several networks, one that all share is not copied."""
+    if not several:
+        return [None if tensor is None else readable(tensor) for tensor in tensors]
+    return [
+        readable(tensor[0]).expand(tensor.shape)
+        if tensor is not None and tensor.stride(0) == 0
+        else readable(tensor)
+        for tensor in tensors
+    ]
+
+
+def _new(like: Tensor) -> Tensor:
+    """An empty tensor of the same shape, which no networks share."""
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _is_shared(tensor: Tensor, several: bool) -> bool:
+    return several and tensor.stride(0) == 0
 
 
 def _normed(call: LstmCall) -> tuple[bool, ...]:
@@ -300,9 +356,12 @@ def _normed(call: LstmCall) -> tuple[bool, ...]:
     return call.input is not None, call.recurrent is not None, call.cell is not None
 
 
-def _read(call: LstmCall) -> list[Site]:
+def _read(call: LstmCall, several: bool) -> list[Site]:
     """The normalisations as kernels read them; null pointers for what is missing."""
-    return [NOTHING if site is None else Site(*_contiguous(*site)) for site in call.sites()]
+    return [
+        NOTHING if site is None else Site(*_contiguous(*site, several=several))
+        for site in call.sites()
+    ]
 
 
 def _as_read(sites: Sequence[Site], references: Sequence[Tensor] = ()) -> list[Tensor | None]:

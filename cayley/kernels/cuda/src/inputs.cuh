@@ -1,12 +1,13 @@
 // What the kernels before and after the recurrence of an LSTM share. N_x and its gradient do not
 // wait for the recurrence, so that they take all steps at once: a block a few steps of one row of
 // the batch, and STEP_THREADS one of them at a time, a warp or the whole block. sizes.cuh defines
-// that, H and THREADS; PACKED, which steps.cuh explains; and NORM_X, NORM_H, NORM_C, WINDOWED and
-// EPS as for lstm.cuh.
+// that, H and THREADS; PACKED and SEVERAL, which steps.cuh and networks.cuh explain; and NORM_X,
+// NORM_H, NORM_C, WINDOWED and EPS as for lstm.cuh.
 #pragma once
 
 #include "sizes.cuh"
 
+#include "networks.cuh"
 #include "steps.cuh"
 #include "sums.cuh"
 

@@ -2,7 +2,8 @@
 // that of W h_{t-1} + b, both (T, B, 4H). `partial` has `width` numbers for each row of the batch,
 // first the gradients of gamma_c and beta_c. The input and other parameters are left to
 // lstm_input_backward.cu. With the table of a packed sequence all (T, B, ·) are (N, ·), but those
-// of statistics.
+// of statistics. Arrays have a part for every network, unless their bits in `shared_arrays` are
+// set; `partial` has that of `parts` rows.
 #include "lstm_block.cuh"
 
 using Back = Weights<0, 4 * H, 1>;
@@ -44,10 +45,43 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_backward(
     const float* __restrict__ weights, float* __restrict__ d, float* __restrict__ da,
     float* __restrict__ grad_h0, float* __restrict__ grad_c0, float* __restrict__ partial,
     float* __restrict__ grad_past_h, float* __restrict__ grad_past_c,
-    const long long* __restrict__ table, int T, int B, int K, int width) {
+    const long long* __restrict__ table, int T, int B, int K, int width, int parts,
+    int shared_arrays) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
-  const long long row = blockIdx.x;
+  const long long row = blockIdx.x, rows = T * (long long)B;
+
+  x = of_network(x, shared_arrays, 0, rows * 4 * H);
+  grad_h = of_network(grad_h, shared_arrays, 1, rows * H);
+  grad_c = of_network(grad_c, shared_arrays, 2, rows * H);
+  external_h = of_network(external_h, shared_arrays, 3, 4 * rows);
+  external_c = of_network(external_c, shared_arrays, 4, 4 * rows);
+  c = of_network(c, shared_arrays, 5, rows * H);
+  kept = of_network(kept, shared_arrays, 6, rows * 4 * H);
+  statistics_x = of_network(statistics_x, shared_arrays, 7, 4 * rows);
+  statistics_h = of_network(statistics_h, shared_arrays, 8, 4 * rows);
+  statistics_c = of_network(statistics_c, shared_arrays, 9, 4 * rows);
+  c0 = of_network(c0, shared_arrays, 10, B * H);
+  W = of_network(W, shared_arrays, 11, 4 * H * H);
+  gamma_x = of_network(gamma_x, shared_arrays, 12, 4 * H);
+  beta_x = of_network(beta_x, shared_arrays, 13, 4 * H);
+  reference_x = of_network(reference_x, shared_arrays, 14, B);
+  gamma_h = of_network(gamma_h, shared_arrays, 15, 4 * H);
+  beta_h = of_network(beta_h, shared_arrays, 16, 4 * H);
+  reference_h = of_network(reference_h, shared_arrays, 17, B);
+  past_h = of_network(past_h, shared_arrays, 18, 2LL * (K - 1) * B);
+  gamma_c = of_network(gamma_c, shared_arrays, 19, H);
+  beta_c = of_network(beta_c, shared_arrays, 20, H);
+  reference_c = of_network(reference_c, shared_arrays, 21, B);
+  past_c = of_network(past_c, shared_arrays, 22, 2LL * (K - 1) * B);
+  weights = of_network(weights, shared_arrays, 23, (K - 1) * (long long)B);
+  d = of_network(d, shared_arrays, 24, rows * 4 * H);
+  da = of_network(da, shared_arrays, 25, rows * 4 * H);
+  grad_h0 = of_network(grad_h0, shared_arrays, 26, B * H);
+  grad_c0 = of_network(grad_c0, shared_arrays, 27, B * H);
+  partial = of_network(partial, shared_arrays, 28, parts * (long long)width);
+  grad_past_h = of_network(grad_past_h, shared_arrays, 29, 2LL * (K - 1) * B);
+  grad_past_c = of_network(grad_past_c, shared_arrays, 30, 2LL * (K - 1) * B);
 
   Delta delta;
   delta.init(memory, [](int, int) { return 0.0f; });

@@ -1,8 +1,9 @@
 // What the two LSTM kernels share whose weights are on one multiprocessor: sums over a block, which
-// computes a row of the batch.
+// computes a row of the batch. sizes.cuh also defines SEVERAL, which networks.cuh explains.
 #pragma once
 
 #include "gates.cuh"
+#include "networks.cuh"
 
 constexpr int WARPS = THREADS / 32;
 constexpr int ROW_THREADS = THREADS;

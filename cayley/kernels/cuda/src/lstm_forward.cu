@@ -3,7 +3,8 @@
 // W (4H, H), b (4H) or null. kept (T, B, 4H) are the gates, or z of N_h where there is one; the
 // statistics, (4, T, B), are mean and variance of each step, and mean and 1/sqrt(variance + eps) of
 // its window; those of N_x have been computed before. With the table of a packed sequence all
-// (T, B, ·) are (N, ·).
+// (T, B, ·) are (N, ·). Arrays have a part for every network, unless their bits in `shared_arrays`
+// are set.
 #include "lstm_block.cuh"
 
 using Recurrent = Weights<0, H, 4>;
@@ -20,10 +21,34 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_forward(
     const float* __restrict__ weights, const float* __restrict__ statistics_x,
     float* __restrict__ h, float* __restrict__ c, float* __restrict__ kept,
     float* __restrict__ statistics_h, float* __restrict__ statistics_c,
-    const long long* __restrict__ table, int T, int B, int K) {
+    const long long* __restrict__ table, int T, int B, int K, int shared_arrays) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
-  const long long row = blockIdx.x;
+  const long long row = blockIdx.x, rows = T * (long long)B;
+
+  x = of_network(x, shared_arrays, 0, rows * 4 * H);
+  h0 = of_network(h0, shared_arrays, 1, B * H);
+  c0 = of_network(c0, shared_arrays, 2, B * H);
+  W = of_network(W, shared_arrays, 3, 4 * H * H);
+  b = of_network(b, shared_arrays, 4, 4 * H);
+  gamma_x = of_network(gamma_x, shared_arrays, 5, 4 * H);
+  beta_x = of_network(beta_x, shared_arrays, 6, 4 * H);
+  reference_x = of_network(reference_x, shared_arrays, 7, B);
+  gamma_h = of_network(gamma_h, shared_arrays, 8, 4 * H);
+  beta_h = of_network(beta_h, shared_arrays, 9, 4 * H);
+  reference_h = of_network(reference_h, shared_arrays, 10, B);
+  past_h = of_network(past_h, shared_arrays, 11, 2LL * (K - 1) * B);
+  gamma_c = of_network(gamma_c, shared_arrays, 12, H);
+  beta_c = of_network(beta_c, shared_arrays, 13, H);
+  reference_c = of_network(reference_c, shared_arrays, 14, B);
+  past_c = of_network(past_c, shared_arrays, 15, 2LL * (K - 1) * B);
+  weights = of_network(weights, shared_arrays, 16, (K - 1) * (long long)B);
+  statistics_x = of_network(statistics_x, shared_arrays, 17, 4 * rows);
+  h = of_network(h, shared_arrays, 18, rows * H);
+  c = of_network(c, shared_arrays, 19, rows * H);
+  kept = of_network(kept, shared_arrays, 20, rows * 4 * H);
+  statistics_h = of_network(statistics_h, shared_arrays, 21, 4 * rows);
+  statistics_c = of_network(statistics_c, shared_arrays, 22, 4 * rows);
 
   Before before;
   before.init(memory, [&](int, int k) { return h0[row * H + k]; });

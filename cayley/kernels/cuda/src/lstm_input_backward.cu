@@ -3,7 +3,8 @@
 // `partial` has a row of `width` numbers for each block: those of gamma_c and beta_c, which the
 // recurrence has written to the first B rows, then those of gamma_x, beta_x, gamma_h, beta_h,
 // b and, as the sum of dx, of a bias of the input. d and dx may be one array where K = 1. With the
-// table of a packed sequence all (T, B, ·) are (N, ·), but those of statistics.
+// table of a packed sequence all (T, B, ·) are (N, ·), but those of statistics. Arrays have a part
+// for every network, unless their bits in `shared_arrays` are set.
 #include "inputs.cuh"
 
 enum Place { GAMMA_X, BETA_X, GAMMA_H, BETA_H, BIAS, INPUT };
@@ -14,16 +15,32 @@ struct Share {
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_backward(
-    const float* d, const float* __restrict__ da, const float* __restrict__ x,
-    const float* __restrict__ kept, const float* __restrict__ external,
-    const float* __restrict__ statistics, const float* __restrict__ gamma,
-    const float* __restrict__ references, const float* __restrict__ past,
-    const float* __restrict__ weights, float* dx, float* __restrict__ grad_past,
+    const float* __restrict__ x, const float* __restrict__ kept,
+    const float* __restrict__ external, const float* __restrict__ statistics,
+    const float* __restrict__ gamma, const float* __restrict__ references,
+    const float* __restrict__ past, const float* __restrict__ weights, const float* d,
+    const float* __restrict__ da, float* dx, float* __restrict__ grad_past,
     float* __restrict__ partial, const long long* __restrict__ table, int T, int B, int K,
-    int length, int width) {
+    int length, int width, int shared_arrays) {
   extern __shared__ float4 shared[];
   const Chunk chunk(blockIdx.x / B, length, table, T, B);
   const long long row = chunk.row, size = (long long)T * B;
+  const long long blocks = (T + length - 1) / length * (long long)B;  // of a network
+
+  x = of_network(x, shared_arrays, 0, size * FEATURES);
+  kept = of_network(kept, shared_arrays, 1, size * FEATURES);
+  external = of_network(external, shared_arrays, 2, 4 * size);
+  statistics = of_network(statistics, shared_arrays, 3, 4 * size);
+  gamma = of_network(gamma, shared_arrays, 4, FEATURES);
+  references = of_network(references, shared_arrays, 5, B);
+  past = of_network(past, shared_arrays, 6, 2LL * (K - 1) * B);
+  weights = of_network(weights, shared_arrays, 7, (K - 1) * (long long)B);
+  d = of_network(d, shared_arrays, 8, size * FEATURES);
+  da = of_network(da, shared_arrays, 9, size * FEATURES);
+  dx = of_network(dx, shared_arrays, 10, size * FEATURES);
+  grad_past = of_network(grad_past, shared_arrays, 11, 2LL * (K - 1) * B);
+  partial = of_network(partial, shared_arrays, 12, blocks * width);
+
   const int place = threadIdx.x / STEP_THREADS, lane = threadIdx.x % 32;
   const float reference = NORM_X && references ? references[row] : 0.0f;
   float gammas[EACH] = {};

@@ -1,7 +1,8 @@
 // The statistics of N_x, (4, T, B): mean and variance of each step of x, (T, B, 4H), less the
 // reference, and mean and 1/sqrt(variance + eps) of its last K steps. If `derived`, (3, B), is not
 // null, the first B blocks write there what references.cuh derives, of N_h if b is not null, and
-// the reference is that of x. With the table of a packed sequence x is (N, 4H).
+// the reference is that of x. With the table of a packed sequence x is (N, 4H). Arrays have a part
+// for every network, unless their bits in `shared_arrays` are set.
 #include "inputs.cuh"
 #include "references.cuh"
 
@@ -12,9 +13,19 @@ struct Step {
 extern "C" __global__ __launch_bounds__(THREADS) void lstm_input_forward(
     const float* __restrict__ x, const float* __restrict__ b, const float* __restrict__ references,
     const float* __restrict__ past, const float* __restrict__ weights,
-    float* __restrict__ statistics, float* __restrict__ derived,
-    const long long* __restrict__ table, int T, int B, int K, int length) {
+    float* __restrict__ derived, float* __restrict__ statistics,
+    const long long* __restrict__ table, int T, int B, int K, int length, int shared_arrays) {
   extern __shared__ float4 shared[];
+
+  const long long rows = T * (long long)B;
+  x = of_network(x, shared_arrays, 0, rows * FEATURES);
+  b = of_network(b, shared_arrays, 1, FEATURES);
+  references = of_network(references, shared_arrays, 2, B);
+  past = of_network(past, shared_arrays, 3, 2LL * (K - 1) * B);
+  weights = of_network(weights, shared_arrays, 4, (K - 1) * (long long)B);
+  derived = of_network(derived, shared_arrays, 5, 3 * B);
+  statistics = of_network(statistics, shared_arrays, 6, 4 * rows);
+
   const int number = blockIdx.x / B - (derived ? 1 : 0);
   if (number < 0) {
     write_references(NORM_X ? x : nullptr, b, table, derived, blockIdx.x, T, H, B);

@@ -1,11 +1,13 @@
 // What the two LSTM kernels share whose blocks compute two rows of the batch, without
 // normalisations. Most of a step is waiting, which two rows do at the same time, and weights in
 // shared memory are read once for both. A lane ends with all of one unit of one row. sizes.cuh also
-// defines INPUTS, 1 if the input is a single number, and 0 otherwise.
+// defines INPUTS, 1 if the input is a single number, and 0 otherwise; and SEVERAL, which
+// networks.cuh explains.
 #pragma once
 
 #include "gates.cuh"
 #include "lstm_gates.cuh"
+#include "networks.cuh"
 
 constexpr int ROWS = 2;
 static_assert(!PACKED && (INPUTS == 0 || INPUTS == 1));

@@ -1,6 +1,7 @@
 // The gradient of lstm_pair_forward.cu, last step first: d, (T, B, 4H), is that of the gates'
 // arguments. grad_h and grad_c may be null. `partial` has for each row of the batch the sum of d over
-// all steps, and with INPUTS = 1 that of d x, with the input x, (T, B).
+// all steps, and with INPUTS = 1 that of d x, with the input x, (T, B). Arrays have a part for every
+// network, unless their bits in `shared_arrays` are set.
 #include "lstm_pair.cuh"
 
 using Back = PairWeights<4 * H, 1>;
@@ -11,9 +12,22 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_pair_backward(
     const float* __restrict__ grad_c, const float* __restrict__ c, const float* __restrict__ kept,
     const float* __restrict__ c0, const float* __restrict__ W, float* __restrict__ d,
     float* __restrict__ grad_h0, float* __restrict__ grad_c0, float* __restrict__ partial, int T,
-    int B) {
+    int B, int shared_arrays) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
+
+  const long long rows = T * (long long)B;
+  x = of_network(x, shared_arrays, 0, rows);
+  grad_h = of_network(grad_h, shared_arrays, 1, rows * H);
+  grad_c = of_network(grad_c, shared_arrays, 2, rows * H);
+  c = of_network(c, shared_arrays, 3, rows * H);
+  kept = of_network(kept, shared_arrays, 4, rows * 4 * H);
+  c0 = of_network(c0, shared_arrays, 5, B * H);
+  W = of_network(W, shared_arrays, 6, 4 * H * H);
+  d = of_network(d, shared_arrays, 7, rows * 4 * H);
+  grad_h0 = of_network(grad_h0, shared_arrays, 8, B * H);
+  grad_c0 = of_network(grad_c0, shared_arrays, 9, B * H);
+  partial = of_network(partial, shared_arrays, 10, (1 + INPUTS) * 4LL * B * H);
 
   Delta delta;
   delta.init(memory, [](int, int) { return 0.0f; });

@@ -1,6 +1,7 @@
 // lstm_forward.cu for two rows of the batch a block, without normalisations: h and c (T, B, H), h0
 // and c0 (B, H), W (4H, H), b (4H) or null; kept (T, B, 4H) are the gates. x is (T, B, 4H), or with
-// INPUTS = 1 the input itself, (T, B), and U x + u is added, with U (4H) and u (4H) or null.
+// INPUTS = 1 the input itself, (T, B), and U x + u is added, with U (4H) and u (4H) or null. Arrays
+// have a part for every network, unless their bits in `shared_arrays` are set.
 #include "lstm_pair.cuh"
 
 using Recurrent = PairWeights<H, 4>;
@@ -10,9 +11,21 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_pair_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ c0,
     const float* __restrict__ W, const float* __restrict__ b, const float* __restrict__ U,
     const float* __restrict__ u, float* __restrict__ h, float* __restrict__ c,
-    float* __restrict__ kept, int T, int B) {
+    float* __restrict__ kept, int T, int B, int shared_arrays) {
   extern __shared__ float4 shared[];
   float* memory = reinterpret_cast<float*>(shared);
+
+  const long long rows = T * (long long)B;
+  x = of_network(x, shared_arrays, 0, INPUTS == 1 ? rows : rows * 4 * H);
+  h0 = of_network(h0, shared_arrays, 1, B * H);
+  c0 = of_network(c0, shared_arrays, 2, B * H);
+  W = of_network(W, shared_arrays, 3, 4 * H * H);
+  b = of_network(b, shared_arrays, 4, 4 * H);
+  U = of_network(U, shared_arrays, 5, 4 * H);
+  u = of_network(u, shared_arrays, 6, 4 * H);
+  h = of_network(h, shared_arrays, 7, rows * H);
+  c = of_network(c, shared_arrays, 8, rows * H);
+  kept = of_network(kept, shared_arrays, 9, rows * 4 * H);
 
   Before before;
   before.init(memory, [&](int row, int k) {
