@@ -36,11 +36,12 @@ NETWORKS: dict[str, tuple[Callable[..., cayley.RNN], int]] = {
         (cayley.FullURNN, 116),
         (cayley.FullURNN, 512),
         (cayley.URNN, 116),
+        (cayley.URNN, 256),
         (cayley.URNN, 512),
         (cayley.URNN, 2170),
     )
 }
-BY_FACTORS = ("URNN 512", "URNN 2170")
+BY_FACTORS = ("URNN 256", "URNN 512", "URNN 2170")
 
 Step = Callable[[cayley.RNN, Tensor, Tensor], tuple[Tensor, ...]]
 

@@ -360,15 +360,15 @@ class _OperatorRule:
             networks = -(-networks // 2)
         return networks
 
-    def room(self, networks: int, flat: Sequence[Any]) -> Room | None:
+    def room(self, networks: int, flat: Sequence[Any], grouped: bool) -> Room | None:
         operator = self.operator
         call = operator.fields.unflatten(flat)
         kernels = operator.kernels_of(self.backend, call)
         if kernels is None or not call[0].is_cuda:
             return None
         shapes = [value.shape for value in operator.shapes(operator.fields.unflatten(_meta(flat)))]
-        # kernels may read four numbers at a time, from where the part of any network begins
-        if any(shape.numel() % 4 for shape in shapes):
+        # kernels of one network may read four numbers at a time, from where its part begins
+        if not grouped and any(shape.numel() % 4 for shape in shapes):
             return None
 
         def fill(parts: Sequence[Tensor], *own: Any) -> None:

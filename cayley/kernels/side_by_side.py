@@ -12,7 +12,7 @@ from torch import Tensor
 from cayley.kernels.crowds import crowded
 from cayley.tracing import transforms_active
 
-__all__ = ["Calls", "side_by_side", "streams_for"]
+__all__ = ["Calls", "side_by_side"]
 
 # streams that calls run on: a launch for one network may fill a third of a GPU, or less
 STREAMS = 8
@@ -40,7 +40,7 @@ class Calls:
 
     @staticmethod
     def together(networks: int, count: int) -> "Calls":
-        """So many calls, of almost as many networks each."""
+        """So many calls, whose numbers of networks differ by at most one."""
         return Calls(networks, count, True)
 
     def arguments(self, dims: Sequence[int | None], flat: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -88,7 +88,7 @@ def side_by_side(
     """The results of all networks, and their dimension."""
     device = next(value.device for value in flat if isinstance(value, Tensor))
     results = []
-    with streams_for(calls, device) as of_call:
+    with _streams_for(calls, device) as of_call:
         for k, arguments in enumerate(calls.arguments(dims, flat)):
             with of_call(k, arguments):
                 results.append(run(*arguments))
@@ -102,7 +102,7 @@ def side_by_side(
 
 
 @contextmanager
-def streams_for(calls: Calls, device: torch.device) -> Iterator[Callable[..., Any]]:
+def _streams_for(calls: Calls, device: torch.device) -> Iterator[Callable[..., Any]]:
     """Context for calls that do not wait for one another; what follows waits for all of them.
 
     It gives a function that makes a context for a call from its number and its arguments.
@@ -111,7 +111,7 @@ def streams_for(calls: Calls, device: torch.device) -> Iterator[Callable[..., An
         yield lambda k, arguments: nullcontext()
         return
     if device.type != "cuda" or calls.count == 1:
-        with crowded(calls.networks):
+        with crowded(calls.networks, device.index):
             yield lambda k, arguments: nullcontext()
         return
     streams, current = _streams(device), torch.cuda.current_stream(device)
@@ -131,7 +131,7 @@ def streams_for(calls: Calls, device: torch.device) -> Iterator[Callable[..., An
             yield
 
     try:
-        with crowded(calls.networks):
+        with crowded(calls.networks, device.index):
             yield of_call
     finally:
         for k in used:

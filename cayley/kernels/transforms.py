@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.crowds import crowded
-from cayley.kernels.side_by_side import Calls, side_by_side, streams_for
+from cayley.kernels.side_by_side import Calls, side_by_side
 from cayley.tracing import transforms_active
 
 __all__ = ["Room", "Rule", "Transformed"]
@@ -32,7 +32,8 @@ class Rule(Protocol):
 
     Attributes:
         batched: Whether it also takes the arguments of G networks together, with the networks along
-            the first dimension of every tensor, and of its results.
+            the first dimension of every tensor, and of its results. Then :meth:`takes_together` and
+            :meth:`room` are not asked.
     """
 
     batched: bool
@@ -77,12 +78,13 @@ class Rule(Protocol):
             Their number; 0 if tensors cannot have the dimension of the networks.
         """
 
-    def room(self, networks: int, flat: Sequence[Any]) -> "Room | None":
+    def room(self, networks: int, flat: Sequence[Any], grouped: bool) -> "Room | None":
         """Where calls of networks can leave their results; None if they cannot.
 
         Arguments:
             networks: How many there are.
             flat: The arguments of the first.
+            grouped: Whether a call takes several of them.
         """
 
     def serves(
@@ -143,7 +145,7 @@ class Transformed(torch.autograd.Function):
         calls = _calls_of(rule, G, first, transforms_active())
         if rule.batched or transforms_active():
             return side_by_side(lambda *own: Transformed.apply(rule, *own), calls, dims, flat)
-        room = rule.room(G, first)
+        room = rule.room(G, first, calls.grouped)
         if not calls.grouped and room is None:
             return side_by_side(rule.node, calls, dims, flat)
         results = _SideBySide.apply(rule, room, calls, info, dims, *flat)
@@ -157,8 +159,9 @@ def _calls_of(rule: Rule, G: int, first: Sequence[Any], levels: bool) -> Calls:
     if levels:
         return Calls.apart(G)
     count = min(G, CALLS)
+    device = next(value.device for value in first if isinstance(value, Tensor))
     # all calls run at the same time
-    with crowded(G):
+    with crowded(G, device.index):
         most = rule.takes_together(-(-G // count), first)
     return Calls.together(G, max(count, -(-G // most))) if most else Calls.apart(G)
 
@@ -276,11 +279,12 @@ def _filled(
 ) -> tuple[Tensor, ...]:
     """The results of all networks, in the room that was made for them."""
     results = (*room.results,)
-    parts = calls.arguments([0] * len(results), results)
-    with streams_for(calls, results[0].device) as of_call:
-        for k, arguments in enumerate(calls.arguments(dims, flat)):
-            with of_call(k, arguments):
-                room.fill(parts[k], *arguments)
+
+    def fill(*arguments: Any) -> tuple[()]:
+        room.fill(arguments[: len(results)], *arguments[len(results) :])
+        return ()
+
+    side_by_side(fill, calls, [0] * len(results) + [*dims], [*results, *flat])
     return results
 
 

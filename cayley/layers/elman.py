@@ -320,13 +320,14 @@ class RNN(Recurrent):
             return None
         matrix = cast(StructuredMatrix, matrix)
         w, v = matrix.free
+        # last, since tracers cannot follow the search for a plan
         if (
-            not prefers_factors(w)
-            or self._activation != "modrelu_stacked"
+            self._activation != "modrelu_stacked"
             or matrix.is_frozen
             or is_observed()
             or backend_in_force() == "cpu"
             or not is_eager(x, w, v)
+            or not prefers_factors(w)
         ):
             return None
         return w, v, map.permutation

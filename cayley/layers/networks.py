@@ -174,9 +174,10 @@ class URNN(RNN):
     only up to n = 7.
 
     Note:
-        The paper applies the factors one by one, in O(n log n). This layer does so from 800 units
-        on if it is on a CPU, and from 256 on on a GPU, if these have no prime factor above 61.
-        Otherwise it forms W once per forward pass, as for every network.
+        The paper applies the factors one by one, in O(n log n). This layer does so with 800 units
+        or more on a CPU; and on a GPU in float32 with 256 or more that fit into a multiprocessor
+        (2624 on an H200), if their number has no prime factor above 61. Otherwise it forms W once
+        per forward pass, as for every network.
 
     References:
         Unitary Evolution Recurrent Neural Networks, Arjovsky, Shah, Bengio, 2016, section 4.

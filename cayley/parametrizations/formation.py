@@ -122,10 +122,11 @@ class _Formation:
         return flat
 
     def takes_together(self, networks: int, flat: Sequence[Tensor]) -> int:
+        """All, which is not asked of what is batched."""
         return networks
 
-    def room(self, networks: int, flat: Sequence[Tensor]) -> None:
-        """None: all networks are one call."""
+    def room(self, networks: int, flat: Sequence[Tensor], grouped: bool) -> None:
+        """None, which is not asked either."""
 
     def serves(
         self,

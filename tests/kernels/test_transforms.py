@@ -64,7 +64,7 @@ def ways_of_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         own = [v.unbind() if isinstance(v, Tensor) else (v,) * networks for v in flat]
         return [*zip(*own, strict=True)]
 
-    def room(rule: _OperatorRule, networks: int, flat: Sequence[Any]) -> Room:
+    def room(rule: _OperatorRule, networks: int, flat: Sequence[Any], grouped: bool) -> Room:
         def fill(parts: Sequence[Tensor], *own: Any) -> None:
             for part, value in zip(parts, rule.forward(*own), strict=True):
                 part.copy_(value)

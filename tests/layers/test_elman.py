@@ -216,6 +216,17 @@ def test_others_than_a_urnn_that_is_trained_form_the_matrix(
     assert ran == ["elman"] * 6
 
 
+def test_tracers_do_not_follow_the_choice_of_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it searches for a plan, in code that they cannot trace."""
+    asked: list[Tensor] = []
+    monkeypatch.setattr(layers, "prefers_factors", lambda w: bool(asked.append(w)))
+    layer, x = cayley.URNN(1, 4), torch.randn(3, 2, 1)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x)[0], layer(x)[0])
+    assert len(asked) == 1
+
+
 def test_each_layer_and_direction_has_its_own_matrix() -> None:
     layer = cayley.RNN(I, H, 2, recurrent=ScaledCayley(H), bidirectional=True)
     matrices = [getattr(layer, name) for name in layer.structured]

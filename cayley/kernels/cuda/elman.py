@@ -48,7 +48,7 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
     B, H = h0.shape[-2:]
     if B * H >= 2**31:
         return f"the CUDA kernels take less than 2^31 numbers a step, not {B} × {H}"
-    if _plan(call, max(B, 1)) is not None:
+    if _plan(call) is not None:
         return None
     kind = _kind(call.nonlinearity, call.is_complex)
     if best_team(H, 1, kind, chip(h0.device.index)) is None:
@@ -60,12 +60,13 @@ def takes_networks(call: ElmanCall, networks: int) -> bool:
     """Whether one launch runs several networks with calls like this one, which is not refused."""
     if call.batch_sizes is not None or networks > MOST_NETWORKS:
         return False
-    return _plan(call, max(len(call.h0), 1), networks) is not None
+    return _plan(call, networks) is not None
 
 
 def elman(call: ElmanCall, out: ElmanStates | None = None) -> ElmanStates:
     """The states of a call, in ``out`` if it is given."""
-    inputs, h0 = _inputs(call), call.h0
+    h0, plan = call.h0, _plan(call)
+    inputs = _inputs(call, plan)
     x = call.x if inputs else project_on_cuda(call.x, call.U, call.c)
     if out is None:
         networks, shape = h0.shape[:-2], (*x.shape[:-1], h0.shape[-1])
@@ -75,7 +76,7 @@ def elman(call: ElmanCall, out: ElmanStates | None = None) -> ElmanStates:
     b = z if call.b is None else call.b
     if h0.shape[-2] > 0:
         of_input = (call.U, call.c) if inputs else (None, None)
-        _launch("forward", call, inputs, (x, h0, call.W, b), of_input, (h, z), ())
+        _launch("forward", call, plan, inputs, (x, h0, call.W, b), of_input, (h, z), ())
     return ElmanStates(h, z)
 
 
@@ -89,13 +90,14 @@ def elman_backward(
     # summed over the rows afterwards, always in the same order
     *networks, B, H = h0.shape
     partial_b = h.new_empty(*networks, 0) if b is None else h.new_empty(*networks, B, b.shape[-1])
-    inputs, of_input = _inputs(call), {}
+    plan, of_input = _plan(call), {}
+    inputs = _inputs(call, plan)
     partial_U = h.new_empty(*networks, B, 2, H) if inputs else None
     if B > 0:
         given = (gradients.h, saved, call.W, partial_b if b is None else b)
         made = (delta, grad_h0, partial_b)
         x = call.x if inputs else None
-        _launch("backward", call, inputs, given, (x,), made, (partial_U,))
+        _launch("backward", call, plan, inputs, given, (x,), made, (partial_U,))
     if partial_U is not None:
         grad_c, grad_U = partial_U.sum(-3).unbind(-2)
         of_input = {"c": grad_c, "U": grad_U[..., None]}
@@ -111,14 +113,13 @@ def elman_backward(
     }
 
 
-def _inputs(call: ElmanCall) -> int:
+def _inputs(call: ElmanCall, plan: Plan | None) -> int:
     """1 if the kernels multiply the input, a single number, themselves; 0 if they do not.
 
     To read the product takes longer, and so do sums over all steps that another kernel makes.
     """
     if call.U is None or call.U.shape[-1] != 1 or call.batch_sizes is not None:
         return 0
-    plan = _plan(call, max(call.h0.shape[-2], 1))
     if plan is None or plan.passes > 1:
         return 0
     return int(plan.memory(3) <= chip(call.h0.device.index).memory - RESERVED)
@@ -127,6 +128,7 @@ def _inputs(call: ElmanCall) -> int:
 def _launch(
     direction: str,
     call: ElmanCall,
+    plan: Plan | None,
     inputs: int,
     given: Sequence[Tensor],
     of_input: Sequence[Tensor | None],
@@ -138,6 +140,7 @@ def _launch(
     Arguments:
         direction: Which of the kernels.
         call: The call, of one network or of several.
+        plan: That of the call; None for teams, which take one network.
         inputs: 1 if the kernel reads the input itself, and 0 if it does not.
         given: What it reads, of all steps first.
         of_input: What it reads if ``inputs`` is 1; None otherwise.
@@ -149,7 +152,6 @@ def _launch(
     arrays, shared = arrays_of((*given, *of_input), bool(networks))
     table, T = step_table(call.batch_sizes, given[0][0] if networks else given[0], B)
     steps = (table, T, B, int(call.reverse))
-    plan = _plan(call, B)
     if plan is None:
         options = (
             ("Activation PHI", nonlinearity.upper()),
@@ -173,20 +175,21 @@ def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
     return Kind((product,), totals=0, extra=0, spare=96, together=together, is_complex=is_complex)
 
 
-def _plan(call: ElmanCall, B: int, networks: int = 0) -> Plan | None:
-    """The plan for B rows, if there is one and the device runs clusters of that size.
+def _plan(call: ElmanCall, networks: int = 0) -> Plan | None:
+    """The plan for a call, if there is one and the device runs clusters of that size.
+
+    Ask once a call: other threads may come and make it a crowd meanwhile.
 
     Arguments:
         call: The call, of one network or of several.
-        B: The rows of a network.
         networks: How many networks a call like it would run; 0 for those that it does.
     """
-    *own, _, H = call.h0.shape
-    networks = networks or sum(own)
-    device, at_once = call.h0.device.index, max(crowd(), networks)
+    *own, B, H = call.h0.shape
+    networks, device = networks or sum(own), call.h0.device.index
+    at_once = max(crowd(device), networks)
     # networks that share a launch wait for one another
     apart = at_once > 1 and networks == 0
-    plan = best_plan(H, B, chip(device), call.is_complex, at_once, apart)
+    plan = best_plan(H, max(B, 1), chip(device), call.is_complex, at_once, apart)
     if plan is None or plan.blocks == 1:
         return plan
     packed = call.batch_sizes is not None

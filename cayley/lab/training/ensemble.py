@@ -162,7 +162,7 @@ class Ensemble:
         current = torch.cuda.current_stream(learners[0].engine.device)
         parts = zip(learners, _parted(batch), _parts(state, len(learners)), strict=True)
         losses, states = [], []
-        with crowded(len(learners)):
+        with crowded(len(learners), current.device_index):
             for learner, part, before in parts:
                 stream = self._stream(learner)
                 stream.wait_stream(current)

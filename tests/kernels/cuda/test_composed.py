@@ -8,6 +8,7 @@ import torch
 from composed_check import NAMES, check, example, rounded
 from torch import Tensor
 
+import cayley
 from cayley.kernels.calls import ComposedCall, ElmanGradients
 from cayley.kernels.cuda.composed import (
     LARGEST_PRIME,
@@ -161,3 +162,12 @@ def test_factors_are_preferred_where_kernels_take_them() -> None:
     assert not prefers(170)
     assert not prefers(2 * 257)
     assert not prefers(512, torch.float64)
+
+
+@gpu
+def test_a_layer_that_prefers_factors_compiles() -> None:
+    layer = cayley.URNN(1, 256).float().cuda()
+    x = torch.randn(3, 2, 1, device="cuda", dtype=torch.float32)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x)[0], layer(x)[0], rtol=1e-5, atol=1e-5)

@@ -164,7 +164,7 @@ def on_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     # pyrefly: ignore[bad-argument-type]
     monkeypatch.setitem(_elman.kernels, "cpu", kernels)
 
-    def room(rule: _OperatorRule, networks: int, flat: Sequence[Any]) -> Room:
+    def room(rule: _OperatorRule, networks: int, flat: Sequence[Any], grouped: bool) -> Room:
         def fill(parts: Sequence[Tensor], *own: Any) -> None:
             elman.elman(_elman.fields.unflatten(own), ElmanStates(*parts))
 

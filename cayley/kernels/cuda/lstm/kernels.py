@@ -115,7 +115,7 @@ class LstmKernels:
             direction: ``"forward"`` or ``"backward"``.
             inputs: 1 if the kernel reads the input, a single number, and 0 if it does not.
         """
-        if B * max(networks, crowd()) <= chip(self.device).processors:
+        if B * max(networks, crowd(self.device)) <= chip(self.device).processors:
             return None
         if (direction, inputs) not in self._pairs:
             self._pairs[direction, inputs] = self._pair(direction, inputs)
