@@ -65,7 +65,7 @@ over_batch = [
     for _ in range(2)
     for norm, options in (("batch", {}), ("atn", {"window": 3, "over": "batch"}))
 ]
-with cayley.backend("cuda"), crowded(100):
+with cayley.backend("cuda"), crowded(100, 0):
     for layer in crowds:
         layer.cuda()(x[..., : layer.input_size])[0].sum().backward()
 with cayley.backend("cuda"):

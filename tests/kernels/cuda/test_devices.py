@@ -68,11 +68,11 @@ class Devices:
         assert memory <= chip.memory
         assert blocks <= (chip.processors if together else chip.cluster)
 
-        def launch(clusters: int, *arguments: object) -> None:
+        def launch(clusters: int, *arguments: object, networks: int = 1) -> None:
             for argument in arguments:
                 tensor = getattr(argument, "whole", argument)
                 assert not isinstance(tensor, Tensor) or tensor.device.index == device
-            assert not together or clusters * blocks <= chip.processors
+            assert not together or clusters * networks * blocks <= chip.processors
             self.launched.append((source, device))
 
         launch.resident_clusters = lambda: 1  # pyrefly: ignore[missing-attribute]

@@ -162,7 +162,7 @@ def compare_on_a_gpu(one: Recipe, graph: bool, tmp_path: Path) -> None:
 
 def test_apart_as_in_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU records, with streams that do nothing: it equals joint passes."""
-    stream = SimpleNamespace(wait_stream=lambda other: None)
+    stream = SimpleNamespace(wait_stream=lambda other: None, device_index=None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
