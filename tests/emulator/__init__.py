@@ -1,8 +1,8 @@
 """CUDA kernels on the CPU: their logic is tested also where there is no GPU.
 
-Every source file is compiled as C++, with ``cuda.h`` in place of CUDA. Blocks of a cluster or team
-take turns at random, and threads of a block in either order. Speed, registers and the order in
-which memory becomes visible are not a GPU's.
+Every source file is compiled as C++, with ``cuda.h`` in place of CUDA, and run by ``machine.cpp``.
+Blocks of a cluster or team take turns at random, and threads of a block in either order. Speed,
+registers and the order in which memory becomes visible are not a GPU's.
 """
 
 import ctypes
@@ -32,10 +32,13 @@ __all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
 MODULES = ("cayley.kernels.cuda.",)
+MACHINE = Path(__file__).with_name("machine.cpp")
 HEADERS = [Path(__file__).with_name("cuda.h"), *sorted(SOURCES.glob("*.cuh"))]
 SHARED = "extern __shared__ float4 shared[];"
 OPTIONS = (
-    *("-std=c++17", "-O0", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"),
+    *("-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-fPIC"),
+    # what nobody reads, and takes time to write
+    *("-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables"),
     # which forbid `_longjmp` between stacks
     "-U_FORTIFY_SOURCE",
     # the headers of C alone, which are read in a third of the time
@@ -49,45 +52,65 @@ if shutil.which("ld.gold"):
 
 
 @functools.cache
-def machine() -> tempfile.TemporaryDirectory[str]:
+def machine() -> ctypes.CDLL:
+    """What runs kernels: optimised, unlike a kernel, which takes longer to compile than to run."""
+    contents = (MACHINE.read_text(), HEADERS[0].read_text(), *OPTIONS, *LIBRARIES)
+
+    def build(library: Path) -> None:
+        compile_to(library, "-O2", MACHINE, *LIBRARIES)
+
+    assert COMPILER is not None
+    library = compiled_from(COMPILER, contents, build)
+    # kernels find its functions when they are loaded
+    return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+@functools.cache
+def compiled(source: str, sizes: str) -> tuple[Any, tuple[str, ...]]:
+    """A kernel, and the types of its arguments."""
+    text = (SOURCES / f"{source}.cu").read_text()
+    text = text.replace(SHARED, "float4* const shared = emulator::shared_memory();")
+    signature = re.search(rf"void {source}\((.*?)\) \{{", text, re.DOTALL)
+    assert signature is not None
+    parameters = signature.group(1).replace("__restrict__", "").split(",")
+    types = tuple(re.sub(r"\w+\s*$", "", parameter).strip() for parameter in parameters)
+    call = ", ".join(f"*static_cast<{kind}*>(arguments[{k}])" for k, kind in enumerate(types))
+    text = f'{text}\nextern "C" void run_kernel(void** arguments) {{ {source}({call}); }}\n'
+    headers = (path.read_text() for path in HEADERS)
+    contents = (text, sizes, *headers, *OPTIONS, *LIBRARIES)
+    assert COMPILER is not None
+    library = compiled_from(COMPILER, contents, partial(build, text, sizes))
+    machine()
+    return ctypes.CDLL(str(library)).run_kernel, types
+
+
+def build(text: str, sizes: str, library: Path) -> None:
+    """Compile a kernel for sizes."""
+    headers = folder_of_headers().name
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sizes.cuh").write_text(sizes)
+        Path(folder, "kernel.cpp").write_text(f'#include "{headers}/cuda.h"\n{text}')
+        places = ("-I", headers, "-I", folder)
+        compile_to(library, "-O0", *places, f"{folder}/kernel.cpp", *LIBRARIES)
+
+
+@functools.cache
+def folder_of_headers() -> tempfile.TemporaryDirectory[str]:
     """A folder with all headers, and what the compiler has read of ``cuda.h``, for all kernels."""
     folder = tempfile.TemporaryDirectory()
     for path in HEADERS:
         shutil.copy(path, folder.name)
     Path(folder.name, "machine.cuh").write_text("#pragma once\n")
     header = f"{folder.name}/cuda.h"
-    command = [COMPILER, *OPTIONS, "-x", "c++-header", header, "-o", f"{header}.gch"]
+    command = [COMPILER, *OPTIONS, "-O0", "-x", "c++-header", header, "-o", f"{header}.gch"]
     subprocess.run([*map(str, command)], check=True)
     return folder
 
 
-@functools.cache
-def compiled(source: str, sizes: str) -> tuple[ctypes.CDLL, tuple[str, ...]]:
-    """A kernel, and the types of its arguments."""
-    text = (SOURCES / f"{source}.cu").read_text()
-    text = text.replace(SHARED, "float4* const shared = emulator::block->memory;")
-    signature = re.search(rf"void {source}\((.*?)\) \{{", text, re.DOTALL)
-    assert signature is not None
-    parameters = signature.group(1).replace("__restrict__", "").split(",")
-    types = tuple(re.sub(r"\w+\s*$", "", parameter).strip() for parameter in parameters)
-    call = ", ".join(f"*static_cast<{kind}*>(arguments[{k}])" for k, kind in enumerate(types))
-    text = f"{text}\nvoid run_kernel(void** arguments) {{ {source}({call}); }}\n"
-    headers = (path.read_text() for path in HEADERS)
-    contents = (text, sizes, *headers, *OPTIONS, *LIBRARIES)
-    assert COMPILER is not None
-    library = compiled_from(COMPILER, contents, partial(build, text, sizes))
-    return ctypes.CDLL(str(library)), types
-
-
-def build(text: str, sizes: str, library: Path) -> None:
-    """Compile a kernel for sizes."""
-    headers = machine().name
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "sizes.cuh").write_text(sizes)
-        Path(folder, "kernel.cpp").write_text(f'#include "{headers}/cuda.h"\n{text}')
-        options = [*OPTIONS, "-I", headers, "-I", folder, "-shared", "-o", library]
-        command = [COMPILER, *options, f"{folder}/kernel.cpp", *LIBRARIES]
-        subprocess.run([*map(str, command)], check=True)
+def compile_to(library: Path, *options: object) -> None:
+    """Make a shared library."""
+    command = [COMPILER, *OPTIONS, "-shared", "-o", library, *options]
+    subprocess.run([*map(str, command)], check=True)
 
 
 class Kernel:
@@ -112,7 +135,7 @@ class Kernel:
         assert blocks % cluster == 0
         assert memory <= H200.memory
         assert threads % 32 == 0
-        self.library, self.types = compiled(source, sizes)
+        self.kernel, self.types = compiled(source, sizes)
         self.threads, self.blocks, self.cluster = threads, blocks, cluster
 
     def resident_clusters(self) -> int:
@@ -129,10 +152,10 @@ class Kernel:
             tensor = getattr(argument, "whole", argument)
             if isinstance(tensor, torch.Tensor) and tensor.numel() > 0:
                 ranges += [tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes]
-        ctypes.c_int.in_dll(self.library, "late_block").value = self.late
+        ctypes.c_int.in_dll(machine(), "late_block").value = self.late
         first = ctypes.addressof(values)
-        status = self.library.launch(
-            *(clusters, networks, self.blocks, self.threads),
+        status = machine().launch(
+            *(self.kernel, clusters, networks, self.blocks, self.threads),
             (ctypes.c_void_p * len(values))(*range(first, first + 8 * len(values), 8)),
             len(ranges) // 2,
             (ctypes.c_void_p * len(ranges))(*ranges),

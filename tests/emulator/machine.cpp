@@ -1,0 +1,450 @@
+// The machine that runs kernels on a CPU, one for all of them. CUDA threads are fibers of one thread
+// of the system: they change places where they wait, and blocks take their turns at random, so that
+// one may run far ahead of another. Shared memory is NaN at first.
+#include "cuda.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+constexpr int SHARED_BYTES = 232448;
+Index threadIdx, blockIdx;
+
+namespace emulator {
+
+struct Barrier {
+  int arrived = 0;
+  unsigned phase = 0;
+};
+
+struct Fiber {
+  const unsigned* watched = nullptr;  // what it waits for: another number than `seen` here
+  unsigned seen;
+  bool done = false;
+};
+
+// Where a fiber lives. It stays there for the next launch: to begin takes longer than a short kernel.
+struct Home {
+  char stack[1 << 16];
+  jmp_buf place;
+  bool started;
+  char apart[5120 + 64 * 3 - sizeof(jmp_buf) - 16];  // or all would share a few lines of the cache
+};
+
+// One that counts arrivals and bytes, in shared memory of a block of a cluster.
+struct Mbarrier {
+  unsigned place;
+  int count = 0, pending = 0;
+  long bytes = 0;
+  unsigned phase = 0;
+
+  void advance() {
+    if (pending == 0 && bytes == 0) {
+      ++phase;
+      pending = count;
+    }
+  }
+};
+
+struct Block {
+  int number, rank, left;
+  Fiber fibers[1024];
+  Barrier all, warps[32], named[4];
+  double exchanged[1024];  // between the lanes of a warp
+  float4* memory;          // shared by its threads
+  Mbarrier mbarriers[16];
+};
+
+struct Range {
+  const char *begin, *end;
+};
+
+Block* block;  // whose fiber runs
+Fiber* fiber;
+Home* home;
+jmp_buf scheduler;
+Block* blocks;  // of the cluster
+int members, threads;
+Barrier cluster;
+unsigned long events;  // that somebody may have waited for
+bool outside;          // whether anything but an argument was read or written
+bool several;          // whether several blocks at a time have variables of their own
+Range arguments[64];
+int argument_count;
+
+void one_block() { several = several || members > 1; }
+
+float4* shared_memory() { return block->memory; }
+
+void yield() {
+  if (_setjmp(home->place) == 0) _longjmp(scheduler, 1);
+}
+
+// Where one looks for what another does: lets others come to it now and then.
+void poll() {
+  static unsigned count = 0;
+  if (++count % 8 == 0) yield();
+}
+
+// Waits while there is this number.
+void wait_while(const unsigned& watched, unsigned seen) {
+  if (watched != seen) return;
+  fiber->watched = &watched;
+  fiber->seen = seen;
+  yield();
+  fiber->watched = nullptr;
+}
+
+void pass(Barrier& barrier) {
+  barrier.arrived = 0;
+  ++barrier.phase;
+  ++events;
+}
+
+void wait(Barrier& barrier, int members) {
+  if (++barrier.arrived == members) {
+    pass(barrier);
+  } else {
+    wait_while(barrier.phase, barrier.phase);
+  }
+}
+
+void wait_for_warp() { wait(block->warps[threadIdx.x / LANES_OF_A_WARP], LANES_OF_A_WARP); }
+
+double exchange(double value, int from) {
+  block->exchanged[threadIdx.x] = value;
+  wait_for_warp();
+  const double other = block->exchanged[from];
+  wait_for_warp();
+  return other;
+}
+
+void sync(int number, int count) { wait(block->named[number], count); }
+
+void signal(int number, int count) {
+  Barrier& barrier = block->named[number];
+  if (++barrier.arrived == count) pass(barrier);
+}
+
+bool inside(const void* first, int bytes) {
+  const char* const begin = static_cast<const char*>(first);
+  for (int i = 0; i < argument_count; ++i)
+    if (begin >= arguments[i].begin && begin + bytes <= arguments[i].end) return true;
+  outside = true;
+  return false;
+}
+
+void check_alignment(const void* place, int bytes) {
+  outside = outside || reinterpret_cast<unsigned long>(place) % bytes != 0;
+}
+
+void look(const float* place, float* seen, int count) {
+  poll();
+  check_alignment(place, 4 * count);
+  if (inside(place, 4 * count)) memcpy(seen, place, 4 * count);
+}
+
+// An address in a cluster has the block in its upper byte.
+char* pointer(unsigned address) {
+  return reinterpret_cast<char*>(blocks[address >> 24].memory) + (address & 0xffffff);
+}
+
+// That at an address, or a new one.
+Mbarrier& mbarrier(unsigned address) {
+  for (Mbarrier& found : blocks[address >> 24].mbarriers)
+    if (found.count == 0 || found.place == address) {
+      found.place = address;
+      return found;
+    }
+  abort();
+}
+
+void send(unsigned there, const float* values, int bytes, unsigned barrier_there) {
+  memcpy(pointer(there), values, bytes);
+  Mbarrier& found = mbarrier(barrier_there);
+  found.bytes -= bytes;
+  found.advance();
+  ++events;
+}
+
+}  // namespace emulator
+
+void __syncthreads() { emulator::wait(emulator::block->all, emulator::threads); }
+int __syncthreads_or(int predicate) {
+  emulator::block->exchanged[threadIdx.x] = predicate ? 1 : 0;
+  __syncthreads();
+  bool any = false;
+  for (int i = 0; i < emulator::threads; ++i) any = any || emulator::block->exchanged[i] != 0;
+  __syncthreads();
+  return any;
+}
+void __syncwarp() { emulator::wait_for_warp(); }
+unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  for (int bits = 1; bits < LANES_OF_A_WARP; bits *= 2) {
+    const unsigned other = __shfl_xor_sync(mask, value, bits);
+    value = value < other ? other : value;
+  }
+  return value;
+}
+unsigned __float_as_uint(float value) {
+  unsigned bits;
+  memcpy(&bits, &value, 4);
+  return bits;
+}
+int min(int a, int b) { return a < b ? a : b; }
+long long min(long long a, long long b) { return a < b ? a : b; }
+void sincospi(double x, double* sin, double* cos) { sincos(M_PI * x, sin, cos); }
+float rsqrtf(float x) { return 1 / sqrtf(x); }
+float __fdividef(float a, float b) { return a / b; }
+float __fmul_rn(float a, float b) { return a * b; }
+float __fsub_rn(float a, float b) { return a - b; }
+float __ldg(const float* place) { return emulator::inside(place, 4) ? *place : NAN; }
+
+namespace machine {
+
+float Word::value() const {
+  float number;
+  memcpy(&number, &bits, 4);
+  return number;
+}
+unsigned Word::tag() const { return bits >> 32; }
+
+void post(Word* word, float value, unsigned tag) {
+  if (emulator::inside(word, 8))
+    word->bits = (unsigned long long)tag << 32 | __float_as_uint(value);
+  ++emulator::events;
+}
+
+Word peek(const Word* word) {
+  emulator::poll();
+  return *word;
+}
+
+void raise(unsigned* word, unsigned value) {
+  if (emulator::inside(word, 4)) *word = value;
+  ++emulator::events;
+}
+
+unsigned raised(const unsigned* word) {
+  emulator::poll();
+  return *word;
+}
+
+bool is_missing(float value) { return __float_as_uint(value) == MISSING; }
+
+void publish(float* place, float value) {
+  const unsigned bits = is_missing(value) ? 0x7fffffffu : __float_as_uint(value);
+  if (emulator::inside(place, 4)) memcpy(place, &bits, 4);
+  ++emulator::events;
+}
+
+void publish(float* place, const float (&values)[4]) {
+  emulator::check_alignment(place, 16);
+  for (int i = 0; i < 4; ++i) publish(place + i, values[i]);
+}
+
+int kept(int value) { return value; }
+const float* kept(const float* array) { return array; }
+float inverse(float x) { return 1 / x; }
+float inverse_root(float x) { return 1 / sqrtf(x); }
+
+unsigned rank_in_cluster() { return emulator::block->rank; }
+
+unsigned address(const void* place) {
+  const char* const base = reinterpret_cast<const char*>(emulator::block->memory);
+  return static_cast<const char*>(place) - base + (rank_in_cluster() << 24);
+}
+
+unsigned address_in(unsigned address, unsigned rank) {
+  return (address & 0xffffff) + (rank << 24);
+}
+
+void store_if(bool wanted, float* place, float value) {
+  if (wanted && emulator::inside(place, 4)) *place = value;
+}
+
+void copy_ahead(float* to, const float* from) {
+  if (emulator::inside(from, 4)) *to = *from;
+}
+void copy_ahead_if(bool wanted, float* to, const float* from) {
+  if (wanted) copy_ahead(to, from);
+}
+void copy_four_ahead(float* to, const float* from) {
+  emulator::check_alignment(to, 16);
+  emulator::check_alignment(from, 16);
+  if (emulator::inside(from, 16)) memcpy(to, from, 16);
+}
+void end_of_copies() {}
+
+void cluster_barrier() {
+  emulator::wait(emulator::cluster, emulator::members * emulator::threads);
+}
+
+float load(unsigned there) { return *reinterpret_cast<float*>(emulator::pointer(there)); }
+
+void init_barrier(unsigned barrier, int arrivals) {
+  emulator::Mbarrier& made = emulator::mbarrier(barrier);
+  made.count = made.pending = arrivals;
+}
+void publish_barriers() {}
+
+void arrive_if(bool arrives, unsigned barrier, int bytes) {
+  if (!arrives) return;
+  emulator::Mbarrier& found = emulator::mbarrier(barrier);
+  found.bytes += bytes;
+  --found.pending;
+  found.advance();
+  ++emulator::events;
+}
+
+void wait(unsigned barrier, unsigned parity) {
+  const unsigned& phase = emulator::mbarrier(barrier).phase;
+  while (phase % 2 == parity) emulator::wait_while(phase, phase);
+}
+
+void send(unsigned there, float value, unsigned barrier_there) {
+  emulator::send(there, &value, 4, barrier_there);
+}
+
+void send(unsigned there, const float (&values)[4], unsigned barrier_there) {
+  emulator::send(there, values, 16, barrier_there);
+}
+
+}  // namespace machine
+
+namespace emulator {
+
+extern "C" int late_block = -1;  // one that is slower than all others
+
+constexpr long PATIENCE = 1000;  // turns of a block in which nothing happens
+void (*kernel)(void**);          // with the arguments of the launch
+void** given;
+
+void run_fiber() {
+  for (;;) {
+    kernel(given);
+    fiber->done = true;
+    ++events;
+    yield();
+  }
+}
+
+// Fibers begin on stacks of their own; from then on `_longjmp` changes between them, which does not
+// ask the system for anything as `swapcontext` does.
+void start() {
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = home->stack;
+  context.uc_stack.ss_size = sizeof(home->stack);
+  context.uc_link = nullptr;
+  makecontext(&context, run_fiber, 0);
+  home->started = true;
+  setcontext(&context);
+}
+
+void run(Block& own, int thread, Home* homes) {
+  block = &own;
+  fiber = &own.fibers[thread];
+  if (fiber->done || (fiber->watched && *fiber->watched == fiber->seen)) return;
+  home = homes + thread;
+  blockIdx.x = own.number;
+  threadIdx.x = thread;
+  if (_setjmp(scheduler) == 0) {
+    if (home->started) _longjmp(home->place, 1);
+    start();
+  }
+  block->left -= fiber->done;
+}
+
+constexpr long LATE = 100;  // how seldom a block that is late has its turn
+
+// Whether all of them came to their end.
+bool run_cluster(Home* homes) {
+  unsigned random = 1;
+  long idle = 0, turns_of_late = 0;
+  for (int over = 0; over < members;) {
+    random = random * 1664525 + 1013904223;
+    const int rank = (random >> 16) % members;
+    Block& own = blocks[rank];
+    if (own.left == 0) continue;
+    if (own.number == late_block && idle < PATIENCE && ++turns_of_late % LATE > 0) continue;
+    const unsigned long before = events;
+    for (int i = 0; i < threads; ++i)
+      run(own, random >> 31 ? i : threads - 1 - i, homes + (size_t)rank * threads);
+    over += own.left == 0;
+    idle = events == before ? idle + 1 : 0;
+    if (idle > PATIENCE * members) return false;
+  }
+  return true;
+}
+
+// Memory that is 0 at first.
+void* mapped(size_t bytes) {
+  void* const space = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) abort();
+  return space;
+}
+
+struct Homes {
+  Home* first = nullptr;
+  size_t count = 0;
+
+  void demand(size_t wanted) {
+    if (wanted <= count) return;
+    leave();
+    first = static_cast<Home*>(mapped(wanted * sizeof(Home)));
+    count = wanted;
+  }
+
+  void leave() {
+    if (count) munmap(first, count * sizeof(Home));
+    count = 0;
+  }
+} homes;
+
+constexpr size_t KEPT = 4096;  // of more homes, the memory is given back
+
+}  // namespace emulator
+
+// Runs clusters, or teams, one after another, for one network after another. Returns 0, or 1 where
+// anything but the memory of the arguments, in `ranges`, was touched, or 2 where threads wait for
+// what does not come, or 3 where a cluster of blocks has `__shared__` variables, which are not
+// emulated.
+extern "C" int launch(void (*kernel)(void**), int clusters, int networks, int blocks, int threads,
+                      void** arguments, int count, const char** ranges) {
+  using namespace emulator;
+  outside = several = false;
+  emulator::kernel = kernel;
+  given = arguments;
+  members = blocks;
+  emulator::threads = threads;
+  argument_count = count;
+  for (int i = 0; i < count; ++i) emulator::arguments[i] = {ranges[2 * i], ranges[2 * i + 1]};
+  homes.demand((size_t)blocks * threads);
+  const size_t memory = (size_t)SHARED_BYTES * blocks;
+  char* const shared = static_cast<char*>(mapped(memory));
+  bool ended = true;
+  for (int number = 0; number < networks * clusters && ended; ++number) {
+    blockIdx.y = number / clusters;
+    memset(shared, 0xff, memory);
+    // all of it begins with 0; `new` would need the library of C++
+    emulator::blocks = static_cast<Block*>(calloc(blocks, sizeof(Block)));
+    cluster = {};
+    for (int rank = 0; rank < blocks; ++rank) {
+      Block& own = emulator::blocks[rank];
+      own.number = number % clusters * blocks + rank;
+      own.rank = rank;
+      own.left = threads;
+      own.memory = reinterpret_cast<float4*>(shared + (size_t)SHARED_BYTES * rank);
+    }
+    ended = run_cluster(homes.first);
+    free(emulator::blocks);
+  }
+  munmap(shared, memory);
+  // those that wait for ever cannot begin again
+  if (!ended || homes.count > KEPT) homes.leave();
+  return !ended ? 2 : several ? 3 : outside ? 1 : 0;
+}
