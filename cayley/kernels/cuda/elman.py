@@ -11,6 +11,7 @@ dimension in front of all others: then one launch runs all networks.
 """
 
 import functools
+import math
 from collections.abc import Collection, Sequence
 
 from torch import Tensor
@@ -163,7 +164,7 @@ def _launch(
         run_teams(f"elman_team_{direction}", kind, options, call.h0, arrays, *steps)
     else:
         device = given[0].device.index
-        G = networks[0] if networks else 1
+        G = math.prod(networks)
         launch = _kernel(device, direction, plan, nonlinearity, packed, inputs, G > 1)
         launch(plan.clusters(B), *arrays, *made, *of_input_made, *steps, shared, networks=G)
 

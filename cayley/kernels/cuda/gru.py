@@ -12,6 +12,7 @@ networks, along one more dimension in front of all others: then one launch runs 
 """
 
 import functools
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ from cayley.kernels.cuda.runtime.stepwise import runs_by_tiles, runs_stepwise
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 from cayley.kernels.cuda.runtime.tiles import TileKind, run_tiles
-from cayley.kernels.memory import readable
+from cayley.kernels.projection import projection_gradients
+from cayley.kernels.steps import product_of_rows
 
 __all__ = ["BACKWARD", "FORWARD", "TILES", "gru", "gru_backward", "refusal", "takes_networks"]
 
@@ -78,7 +80,7 @@ def gru(call: GruCall, out: GruStates | None = None) -> GruStates:
     *networks, B, H = call.h0.shape
     x = project_on_cuda(call.x, call.U, call.c)
     if out is None:
-        out = GruStates(x.new_empty(*x.shape[:-1], H), _empty(x))
+        out = GruStates(x.new_empty(*x.shape[:-1], H), x.new_empty(x.shape))
     arrays, shared = arrays_of((x, call.h0, call.W, call.b), bool(networks))
     if B > 0:
         _run("forward", _forward, FORWARD, gru_steps, call, (*arrays, *out), shared)
@@ -89,21 +91,21 @@ def gru_backward(
     gradients: GruGradients, states: GruStates, call: GruCall, needed: Collection[str]
 ) -> dict[str, Tensor | None]:
     """Gradients of a call; of x, h0, W, U and c those that are needed."""
-    h, U, (*networks, B, H) = states.h, call.U, call.h0.shape
+    h, (*networks, B, H) = states.h, call.h0.shape
     arrays, shared = arrays_of((gradients.h, *states, call.h0, call.W), bool(networks))
-    G = networks[0] if networks else 1
+    G = math.prod(networks)
     N = h.numel() // (G * H)  # rows of all steps of a network
     of_x, of_h0 = "x" in needed, "h0" in needed
     sizes = (0 if of_x else N * 3 * H, N * 2 * H, B * 4 * H, 0 if of_h0 else B * H)
     room, factors, partial, room_h0 = parts(h, *(G * size for size in sizes))
-    delta = _empty(states.gates) if of_x else room
-    grad_h0 = _empty(call.h0) if of_h0 else room_h0
+    delta = h.new_empty(states.gates.shape) if of_x else room
+    grad_h0 = h.new_empty(call.h0.shape) if of_h0 else room_h0
     if B > 0:
         made = (delta, grad_h0, partial, factors)
         _run("backward", _backward, BACKWARD, gru_steps_backward, call, (*arrays, *made), shared)
     found = _sums(call, N, delta, factors, partial, needed)
     if isinstance(delta, Tensor):
-        found["x"] = delta if U is None else _products(delta, U)
+        found["x"] = projection_gradients(delta, call.x, call.U, ("x",))["x"]
     if isinstance(grad_h0, Tensor):
         found["h0"] = grad_h0
     return found
@@ -129,73 +131,37 @@ def _sums(
     """
     x, h0, U, (*networks, B, H) = call.x, call.h0, call.U, call.h0.shape
     inputs = H if U is None else x.shape[-1]
-    grad_W = _empty(call.W) if "W" in needed else None
-    grad_U = _empty(U) if U is not None and "U" in needed else None
+    grad_W = grad_U = None
+    of_W, of_U = "W" in needed, U is not None and "U" in needed
     if 0 < N * 3 * H * (H + inputs) <= LITTLE:
         total, products = h0.new_empty(*networks, 4 * H), []
-        if grad_W is not None:
+        if of_W:
+            grad_W = h0.new_empty(call.W.shape)
             widths, size = (3 * H, 2 * H), 3 * H * H
             # the addresses of [δ_c], [r h] and the last third of the gradient
             candidate = delta.data_ptr() + 8 * H, factors.data_ptr() + 4 * H
             products.append(RowProduct(delta, factors, grad_W, widths, (2 * H, H), apart=size))
             place = grad_W.data_ptr() + 8 * H * H
             products.append(RowProduct(*candidate, place, widths, (H, H), apart=size))
-        if grad_U is not None:
-            rows, shared = _input(x, bool(networks))
+        if of_U:
+            grad_U = h0.new_empty(*networks, 3 * H, inputs)
+            (rows,), shared = arrays_of((x,), bool(networks))
             sizes = (3 * H, inputs)
             products.append(RowProduct(delta, rows, grad_U, sizes, sizes, shared=2 * shared))
-        G = networks[0] if networks else 1
+        G = math.prod(networks)
         row_products(h0.device.index, N, products, partial, total, (B, 4 * H), 0, G)
     else:
         rows, columns = delta.view(*networks, N, 3 * H), factors.view(*networks, N, 2 * H)
-        if networks:
-            _multiply_each(rows, columns, x, grad_W, grad_U)
-        else:
-            _multiply(rows, columns, x, grad_W, grad_U)
+        if of_W:
+            of_gates = product_of_rows(rows[..., : 2 * H], columns[..., :H])
+            of_candidate = product_of_rows(rows[..., 2 * H :], columns[..., H:])
+            grad_W = torch.cat((of_gates, of_candidate), -2)
+        if of_U:
+            grad_U = product_of_rows(rows, x.flatten(len(networks), -2))
         # always in the same order
         total = partial.view(*networks, B, 4 * H).sum(-2)
     grad_c, grad_b = torch.split_with_sizes(total, (3 * H, H), -1)
     return {"W": grad_W, "b": grad_b, "U": grad_U, "c": grad_c}
-
-
-def _multiply(
-    delta: Tensor, factors: Tensor, x: Tensor, grad_W: Tensor | None, grad_U: Tensor | None
-) -> None:
-    """Write the gradients of W and U of a network, those that are wanted."""
-    rows, H = delta.mT, factors.shape[-1] // 2
-    if grad_W is not None:
-        torch.mm(rows[: 2 * H], factors[:, :H], out=grad_W[: 2 * H])
-        torch.mm(rows[2 * H :], factors[:, H:], out=grad_W[2 * H :])
-    if grad_U is not None:
-        torch.mm(rows, x.flatten(0, -2), out=grad_U)
-
-
-def _multiply_each(
-    delta: Tensor, factors: Tensor, x: Tensor, grad_W: Tensor | None, grad_U: Tensor | None
-) -> None:
-    """The same for several, one by one: of so many rows, a batched product takes longer."""
-    x, shared = (x, False) if grad_U is None else _input(x, True)
-    for g in range(len(delta)):
-        of_W, of_U = (None if v is None else v[g] for v in (grad_W, grad_U))
-        _multiply(delta[g], factors[g], x if shared else x[g], of_W, of_U)
-
-
-def _input(x: Tensor, several: bool) -> tuple[Tensor, bool]:
-    """The input as kernels read it, and whether it is one that several networks share."""
-    shared = several and x.stride(0) == 0
-    return readable(x[0] if shared else x), shared
-
-
-def _empty(like: Tensor) -> Tensor:
-    """A tensor of the same shape, also where that is an expanded one."""
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
-
-
-def _products(delta: Tensor, U: Tensor) -> Tensor:
-    """The gradient of the input, of one network or of several."""
-    if U.dim() == 2:
-        return delta @ U
-    return torch.bmm(delta.flatten(1, 2), U).view(*delta.shape[:-1], U.shape[-1])
 
 
 def _run(
@@ -223,7 +189,7 @@ def _run(
     table = step_table(call.batch_sizes, call.x[0] if networks else call.x, B)
     steps = (*table, B, int(call.reverse))
     if layout := best(H, device):
-        G = networks[0] if networks else 1
+        G = math.prod(networks)
         launch = gate_kernel(device, f"gru_{direction}", layout, options, G > 1)
         launch(B, *arrays, *steps, shared, networks=G)
     elif runs_by_tiles(h0, kind, TILES[direction]):

@@ -18,10 +18,10 @@ networks.
 Statistics over the batch, and given ones, are in :mod:`~cayley.kernels.cuda.lstm.batch`.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
@@ -30,7 +30,7 @@ from cayley.kernels.cuda.lstm.kernels import fits_blocks, has_room, launch, lstm
 from cayley.kernels.cuda.lstm.pairs import inputs_of, pair_lstm
 from cayley.kernels.cuda.lstm.references import references
 from cayley.kernels.cuda.runtime.chip import no_room
-from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS
+from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.parts import parts
@@ -142,7 +142,7 @@ def contributed_lstm(
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index, several)
     if out is None:
         h, c = (x.new_empty(*x.shape[:-1], H) for _ in range(2))
-        kept = _new(x)
+        kept = x.new_empty(x.shape)
         # 0 for sequences that have ended
         new = x.new_zeros if packed else x.new_empty
         rows = iter(new(sum(normed), *networks, 4, T, B, 1).unbind() if any(normed) else ())
@@ -207,7 +207,7 @@ def lstm_backward(
         return batch.batch_lstm_backward(gradients, states, call, needed, contribution)
     K = _window_steps(call)
     input, U = call.x, call.U
-    G = networks[0] if several else 1
+    G = math.prod(networks)
     x, h0, c0, W, weights = _contiguous(
         *(contribution, call.h0, call.c0, call.W, call.weights), several=several
     )
@@ -241,14 +241,14 @@ def lstm_backward(
         0 if "c0" in needed else G * B * H,
     )
     if "x" in needed:
-        dx = _new(x)
-    grad_h0 = _new(h0) if "h0" in needed else room_h0
-    grad_c0 = _new(c0) if "c0" in needed else room_c0
+        dx = x.new_empty(x.shape)
+    grad_h0 = x.new_empty(h0.shape) if "h0" in needed else room_h0
+    grad_c0 = x.new_empty(c0.shape) if "c0" in needed else room_c0
     if not apart:
         d = da if of_x and not of_h else dx
     # past statistics that are not used have no gradient
     past_x, past_h, past_c = (
-        None if site.past is None else _new(site.past).zero_() for site in (N_x, N_h, N_c)
+        None if site.past is None else x.new_zeros(site.past.shape) for site in (N_x, N_h, N_c)
     )
     if pairs is not None:
         (own_input,) = _contiguous(input if inputs else None, several=several)
@@ -279,20 +279,21 @@ def lstm_backward(
     if not packed and 0 < N * 4 * H * (H + input.shape[-1]) <= LITTLE:
         products = []
         if grad_W is not None:
-            sizes, shared = (4 * H, H), 4 * _is_shared(h0, several)
-            products.append(RowProduct(delta, h, grad_W, sizes, sizes, h0, shared=shared))
+            (first,), shared = arrays_of((h0,), several)
+            sizes = (4 * H, H)
+            products.append(RowProduct(delta, h, grad_W, sizes, sizes, first, shared=4 * shared))
         if grad_U is not None:
-            (own_input,) = _contiguous(input, several=several)
-            sizes, shared = (4 * H, input.shape[-1]), 2 * _is_shared(input, several)
-            products.append(RowProduct(dx, own_input, grad_U, sizes, sizes, shared=shared))
+            (rows,), shared = arrays_of((input,), several)
+            sizes = (4 * H, input.shape[-1])
+            products.append(RowProduct(dx, rows, grad_U, sizes, sizes, shared=2 * shared))
         total = x.new_empty(*networks, shape[1])
         row_products(x.device.index, N, products, summed, total, shape, B, G)
     else:
         if grad_W is not None:
             grad_W = outer_products(delta.view(*x.shape), h, h0, call.batch_sizes, False)
         if grad_U is not None:
-            own_input = input.flatten(len(networks), -2)
-            grad_U = product_of_rows(dx.view(*networks, N, 4 * H), own_input)
+            rows = input.flatten(len(networks), -2)
+            grad_U = product_of_rows(dx.view(*networks, N, 4 * H), rows)
         total = summed.view(*networks, *shape).sum(-2)
     found: dict[str, Any] = {
         "h0": grad_h0 if "h0" in needed else None,
@@ -340,15 +341,6 @@ def _contiguous(*tensors: Tensor | None, several: bool = False) -> list[Any]:
         else readable(tensor)
         for tensor in tensors
     ]
-
-
-def _new(like: Tensor) -> Tensor:
-    """An empty tensor of the same shape, which no networks share."""
-    return torch.empty_like(like, memory_format=torch.contiguous_format)
-
-
-def _is_shared(tensor: Tensor, several: bool) -> bool:
-    return several and tensor.stride(0) == 0
 
 
 def _normed(call: LstmCall) -> tuple[bool, ...]:

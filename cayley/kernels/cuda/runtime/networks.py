@@ -1,6 +1,7 @@
 """Arrays of several networks, for a launch that runs all of them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ __all__ = ["MOST_NETWORKS", "arrays_of"]
 MOST_NETWORKS = 65535  # of a launch: the second dimension of a grid
 
 
-def arrays_of(tensors: Sequence[Tensor | None], several: bool) -> tuple[list[Tensor | None], int]:
+def arrays_of(tensors: Sequence[Tensor | None], several: bool) -> tuple[list[Any], int]:
     """Tensors as ``src/networks.cuh`` reads them, and what is shared by all networks.
 
     Arguments:
@@ -31,7 +32,8 @@ def arrays_of(tensors: Sequence[Tensor | None], several: bool) -> tuple[list[Ten
     """
     if not several:
         return [readable(tensor) for tensor in tensors], 0
-    arrays, bits = [], 0
+    arrays: list[Any] = []
+    bits = 0
     for k, tensor in enumerate(tensors):
         shared = tensor is None or tensor.stride(0) == 0
         bits |= shared << k

@@ -222,6 +222,8 @@ class Kernel:
             _thread.pointers,
         )
         if self.cluster > 1:
+            if networks > 1:
+                raise ValueError(f"expected one network for teams of clusters, got {networks}")
             self._launch_in_clusters(clusters * self.blocks)
         elif self.together:
             # an error if they cannot all run, and no blocks of other kernels in between

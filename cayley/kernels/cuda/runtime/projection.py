@@ -1,6 +1,7 @@
 """The product with a small input, in one kernel."""
 
 import functools
+import math
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +33,11 @@ def project_on_cuda(x: Tensor, U: Tensor | None, c: Tensor | None) -> Tensor:
     if not 0 < inputs <= FEW_INPUTS:
         return _products(x, U, c)
     result = x.new_empty(*x.shape[:-1], F)
-    N = x[0].numel() // inputs if networks else x.numel() // inputs
+    G = math.prod(networks)
+    N = x.numel() // (G * inputs)
     if N > 0:
         arrays, shared = arrays_of((x, U, c), bool(networks))
-        launch, G = _kernel("project", x.device.index, inputs), networks[0] if networks else 1
+        launch = _kernel("project", x.device.index, inputs)
         launch(-(-N // ROWS), *arrays, result, N, F, shared, networks=G)
     return result
 
