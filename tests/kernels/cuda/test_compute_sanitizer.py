@@ -16,9 +16,11 @@ KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products")
 KERNELS += ("pencil", "quotient", "cayley", "neumann", "composed")
 
 # small sizes of every kind: one block, clusters, teams, tiles, weights in registers and in shared
-# memory, dense and packed, windows that are full and that are not
+# memory, dense and packed, windows that are full and that are not, several networks a launch
 EVERY_KERNEL = """
+from functools import partial
 import torch, cayley
+from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.utils.rnn import pack_sequence
 from cayley.kernels.crowds import crowded
 from cayley.kernels.calls import ComposedCall, ElmanGradients
@@ -68,6 +70,16 @@ over_batch = [
 with cayley.backend("cuda"), crowded(100, 0):
     for layer in crowds:
         layer.cuda()(x[..., : layer.input_size])[0].sum().backward()
+# three networks a launch
+ensembles = [[make(2, H).cuda() for _ in range(3)] for make, H in (
+    (cayley.ScoRNN, 38), (cayley.ScuRNN, 85), (cayley.RNN, 301), (cayley.NCGRU, 21),
+    (cayley.LSTM, 21), (partial(cayley.LSTM, norm="atn", window=3), 21),
+)]
+with cayley.backend("cuda"):
+    for networks in ensembles:
+        def loss(parameters, buffers):
+            return functional_call(networks[0], (parameters, buffers), (x,))[0].sum()
+        vmap(grad(loss))(*stack_module_state(networks))
 with cayley.backend("cuda"):
     for layer in [*layers, *in_turns, *in_steps, *by_tiles, *over_batch]:
         if layer is in_turns[0]:

@@ -526,6 +526,32 @@ def test_no_rows() -> None:
 
 
 @gpu
+@pytest.mark.parametrize("is_complex", [False, True], ids=["real", "complex"])
+@pytest.mark.parametrize("H", [60, 170, 360, 512])
+def test_networks_in_one_launch(H: int, is_complex: bool) -> None:
+    """Against single ones. All share their input."""
+    T, B, G = 6, 50, 5
+    nonlinearity = "modrelu_stacked" if is_complex else "modrelu"
+    drawn = [inputs(T, B, H, nonlinearity, is_complex) for _ in range(G)]
+    x, h0, W, b, g = (torch.stack(column).cuda().float() for column in zip(*drawn, strict=True))
+    own: dict[str, Any] = {"x": x[0], "h0": h0, "W": W, "b": b}
+
+    def found(g: Tensor, tensors: dict[str, Any]) -> list[Any]:
+        call = ElmanCall(**tensors, nonlinearity=nonlinearity, is_complex=is_complex)
+        states = elman(call)
+        gradients = elman_backward(ElmanGradients(g), states, call, [*tensors])
+        return [states.h, *(gradients[name] for name in tensors)]
+
+    assert cuda.takes_networks(ElmanCall(x[0], h0[0], W[0], b[0], nonlinearity=nonlinearity), G)
+    together = found(g, {**own, "x": x[:1].expand_as(x)})
+    for k in range(G):
+        alone = found(g[k], {n: v if n == "x" else v[k] for n, v in own.items()})
+        for name, ours, theirs in zip(("h", *own), together, alone, strict=True):
+            error = (ours[k] - theirs).norm() / theirs.norm()
+            assert error <= 2e-6, f"{name} is off by {error:.1g}"
+
+
+@gpu
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(T: int, B: int, H: int) -> ElmanCall:
         zeros = partial(torch.zeros, device="cuda", dtype=torch.float32)
