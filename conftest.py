@@ -11,6 +11,8 @@ os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 # for a few lines of C++, inductor need neither try vector instructions nor precompile headers
 os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
 os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
+# nor dynamo look for garbage after every function
+os.environ["TORCH_DYNAMO_RUN_GC_AFTER_COMPILE"] = "0"
 
 # modules whose examples need a package
 NEEDS = {

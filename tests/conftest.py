@@ -11,6 +11,10 @@ def pytest_collection() -> None:
     torch.set_num_threads(1)
     # nobody reads where the nodes of a graph come from, and stacks are deep in tests
     torch.fx.config.do_not_emit_stack_traces = True
+    # nor how long the guards of a compiled function take, for which dynamo empties all caches of
+    # the processor
+    # pyrefly: ignore[bad-assignment]
+    torch._C._dynamo.guards.profile_guard_manager = lambda *_: 0.0
 
 
 @pytest.fixture(autouse=True)

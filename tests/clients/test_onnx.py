@@ -42,9 +42,13 @@ def one_registry() -> Iterator[None]:
     """Let all exports read one table of operators: to make it takes as long as a small export."""
     registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
     make = functools.cache(registry.from_torchlib)
+    # nor are operators of torch added between two exports
+    utils = importlib.import_module("torch._export.utils")
+    composite = functools.cache(utils._collect_all_valid_cia_ops_for_namespace)
     with pytest.MonkeyPatch.context() as patch:
         # its method of the class, called on an instance too
         patch.setattr(registry, "from_torchlib", staticmethod(make))
+        patch.setattr(utils, "_collect_all_valid_cia_ops_for_namespace", composite)
         yield
 
 

@@ -22,9 +22,10 @@ from cayley.kernels.cpu.elman import ACTIVATIONS
 from cayley.kernels.cpu.elman_step import elman_step
 from cayley.parametrizations import ScaledCayley, StructuredMatrix
 
-SHAPES = ((1, (1, 1, 1)), (2, (3, 7, 19)), (3, (2, 2, 33)), (2, (90, 7, 2)))
-# the second with three chunks of rows for the gradients of matrices, which share two buffers
-MANY_THREADS = ((3, (2, 7, 33)), (8, (130, 9, 9)))
+# the last with a chunk of rows, for the gradients of matrices, that is as long as one can be
+SHAPES = ((1, (1, 1, 1)), (2, (3, 7, 19)), (3, (2, 2, 33)), (2, (75, 7, 2)))
+# the second with three chunks, which share two buffers
+MANY_THREADS = ((3, (2, 7, 33)), (8, (33, 32, 9)))
 # B, I and H of single steps
 STEPS = ((1, 1, 2), (2, 3, 34), (1, 70, 140))
 MATRICES = ((1, None), (2, None), (9, 3), (16, None), (33, 1), (71, None))
