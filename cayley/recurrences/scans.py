@@ -63,7 +63,7 @@ def _scan(
     def combine(carry: list[Tensor], x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         after, given = step(carry, x)
         # a scan must not return the same tensor twice
-        return [*after], [y.clone() if any(y is h for h in after) else y for y in given]
+        return [h.clone() for h in after], [y.clone() for y in given]
 
     return scan(combine, [h.clone() for h in init], [*xs], reverse=reverse)
 

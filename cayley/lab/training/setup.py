@@ -92,8 +92,7 @@ def initial_model(recipe: Recipe, task: Task, seed: int, machine: Machine) -> nn
     before = torch.get_default_dtype()
     torch.set_default_dtype(machine.dtype)
     try:
-        # torch.manual_seed formats a traceback for every kind of device that is not there
-        (torch.default_generator if machine.device == "cpu" else torch).manual_seed(seed)
+        torch.manual_seed(seed)
         model = build_model(recipe.model, task)
     except (TypeError, ValueError) as error:
         raise RecipeError(f"{recipe.name}: {error}") from error
