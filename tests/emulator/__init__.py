@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -27,10 +28,12 @@ from compiled import compiled_from
 from cayley.kernels.cuda.runtime.chip import Chip
 from cayley.kernels.cuda.runtime.nvrtc import SOURCES
 
-__all__ = ["COMPILER", "H200", "Kernel", "emulated", "replacing"]
+__all__ = ["COMPILER", "H200", "Kernel", "Launches", "counted", "emulated", "replacing"]
 
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
+# what else a GPU gives
+GIVEN = {"on": lambda _: nullcontext(), "chip": lambda _: H200}
 MODULES = ("cayley.kernels.cuda.",)
 MACHINE = Path(__file__).with_name("machine.cpp")
 HEADERS = [Path(__file__).with_name("cuda.h"), *sorted(SOURCES.glob("*.cuh"))]
@@ -170,7 +173,34 @@ class Kernel:
 
 def emulated() -> AbstractContextManager[None]:
     """Context in which functions that launch kernels take tensors of the CPU."""
-    return replacing(Kernel=Kernel, on=lambda _: nullcontext(), chip=lambda _: H200)
+    return replacing(Kernel=Kernel, **GIVEN)
+
+
+class Launches(Counter[str]):
+    """How often kernels of each source were launched, and in ``networks`` for how many networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.networks: Counter[str] = Counter()
+
+
+@contextmanager
+def counted() -> Iterator[Launches]:
+    """The same, and what was launched in it."""
+    launches = Launches()
+
+    class Counted(Kernel):
+        def __init__(self, source: str, *arguments: Any, **options: Any) -> None:
+            super().__init__(source, *arguments, **options)
+            self.source = source
+
+        def __call__(self, *arguments: Any, networks: int = 1) -> None:
+            launches[self.source] += 1
+            launches.networks[self.source] += networks
+            super().__call__(*arguments, networks=networks)
+
+    with replacing(Kernel=Counted, **GIVEN):
+        yield launches
 
 
 @contextmanager

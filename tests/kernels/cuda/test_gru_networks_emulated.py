@@ -1,12 +1,10 @@
 """Several gated networks in one launch, emulated, against the loop in double precision."""
 
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from emulator import COMPILER, Kernel, emulated
+from emulator import COMPILER, Launches
 from teams import force_team
 from torch import Tensor
 from torch.func import grad, vmap
@@ -23,31 +21,13 @@ from cayley.recurrences.gru import _gru
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
     pytest.mark.slow,
+    pytest.mark.usefixtures("launches"),
 ]
 
 H = 9
 WEIGHTS = ("W", "b", "U", "c")
 owns = pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
 candidates = pytest.mark.parametrize("candidate", ["modrelu", "tanh"])
-
-
-@pytest.fixture(autouse=True)
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """How often kernels of each source were launched."""
-    seen: Counter[str] = Counter()
-
-    class Counted(Kernel):
-        def __init__(self, source: str, *arguments: Any, **options: Any) -> None:
-            super().__init__(source, *arguments, **options)
-            self.source = source
-
-        def __call__(self, *arguments: Any, **options: Any) -> None:
-            seen[self.source] += 1
-            super().__call__(*arguments, **options)
-
-    monkeypatch.setattr("emulator.Kernel", Counted)
-    with emulated():
-        yield seen
 
 
 def random(*shape: int) -> Tensor:
@@ -121,7 +101,7 @@ def check(
 @candidates
 @pytest.mark.parametrize("inputs", [0, 3, 17])
 def test_networks_equal_single_ones(
-    inputs: int, candidate: str, own: str, launches: Counter[str]
+    inputs: int, candidate: str, own: str, launches: Launches
 ) -> None:
     check(3, 4, 5, inputs, candidate, own, reverse=candidate == "tanh")
     # those of many inputs are multiplied by torch
@@ -133,7 +113,7 @@ def test_networks_equal_single_ones(
 @owns
 @candidates
 def test_products_by_torch(
-    candidate: str, own: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+    candidate: str, own: str, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gru, "LITTLE", 0)
     check(3, 4, 5, 3, candidate, own, reverse=candidate == "modrelu")
@@ -230,7 +210,7 @@ def test_who_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 @owns
 @pytest.mark.parametrize(("G", "calls"), [(1, 1), (7, 2)])
 def test_transforms_make_a_few_calls(
-    G: int, calls: int, own: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+    G: int, calls: int, own: str, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By vmap of grad, and by autograd of vmap."""
     monkeypatch.setattr(gru, "tensor_refusal", lambda *tensors: memory.memory_refusal(*tensors))

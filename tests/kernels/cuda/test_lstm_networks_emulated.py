@@ -1,13 +1,11 @@
 """LSTMs of several networks in one launch against the loop in double precision, also emulated."""
 
-from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from emulator import COMPILER, Kernel, emulated
+from emulator import COMPILER, Launches
 from teams import fill_new_memory, force_team
 from torch import Tensor
 from torch.func import grad, vmap
@@ -28,26 +26,6 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 # what networks may share; all others are weights, which each has of its own
 DATA = ("x", "h0", "c0", "weights")
 backward = with_references(cuda.lstm_backward)
-
-
-@pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """How often emulated kernels of each source were launched, and for how many networks."""
-    seen: Counter[str] = Counter()
-
-    class Counted(Kernel):
-        def __init__(self, source: str, *arguments: Any, **options: Any) -> None:
-            super().__init__(source, *arguments, **options)
-            self.source = source
-
-        def __call__(self, *arguments: Any, networks: int = 1) -> None:
-            seen[self.source] += 1
-            seen[f"networks of {self.source}"] += networks
-            super().__call__(*arguments, networks=networks)
-
-    monkeypatch.setattr("emulator.Kernel", Counted)
-    with emulated():
-        yield seen
 
 
 def tensors_of(
@@ -184,7 +162,7 @@ def check(
 @pytest.mark.parametrize("own", ["", "x h0 c0"], ids=["shared", "own"])
 @pytest.mark.parametrize("inputs", [0, 1, 3, 17])
 @pytest.mark.parametrize("crowd", [1, 100], ids=["a row a block", "two rows a block"])
-def test_without_normalisations(crowd: int, inputs: int, own: str, launches: Counter[str]) -> None:
+def test_without_normalisations(crowd: int, inputs: int, own: str, launches: Launches) -> None:
     with crowded(crowd):
         check((3, 4, 5, 21), inputs=inputs, own=own, bias=inputs != 3, only_h=inputs == 17)
     kind = "lstm" if crowd == 1 else "lstm_pair"
@@ -192,8 +170,8 @@ def test_without_normalisations(crowd: int, inputs: int, own: str, launches: Cou
     multiplied = inputs == 3 or (inputs == 1 and crowd == 1)
     expected = {f"{kind}_forward": 1, f"{kind}_backward": 1, "row_products": 1}
     expected |= {"project": 1} if multiplied else {}
-    networks = {f"networks of {name}": 3 for name in expected}
-    assert launches == {**expected, **networks}
+    assert launches == expected
+    assert launches.networks == dict.fromkeys(expected, 3)
 
 
 CASES = [("xhc", 1, False), ("xhc", 3, False), ("xhc", 3, True), ("hc", 1, False), ("c", 1, False)]
@@ -204,16 +182,14 @@ CASES += [("x", 2, True), ("h", 4, True), ("xh", 9, False)]
 @compiles
 @pytest.mark.parametrize("own", ["", "x h0 c0 weights"], ids=["shared", "own"])
 @pytest.mark.parametrize(("norms", "window", "past"), CASES)
-def test_normalisations(
-    norms: str, window: int, past: bool, own: str, launches: Counter[str]
-) -> None:
+def test_normalisations(norms: str, window: int, past: bool, own: str, launches: Launches) -> None:
     """That of the cell alone may have U."""
     check((3, 5, 2, 10), norms, window, own, past=past, inputs=2 * (norms == "c"))
     of_input = {"lstm_input_forward"} if "x" in norms else set()
     of_input |= {"lstm_input_backward"} if norms != "c" else {"project"}
     sources = {"lstm_forward", "lstm_backward", "row_products", *of_input}
-    expected = dict.fromkeys(sources, 1) | {f"networks of {name}": 3 for name in sources}
-    assert launches == expected
+    assert launches == dict.fromkeys(sources, 1)
+    assert launches.networks == dict.fromkeys(sources, 3)
 
 
 @slow
@@ -265,7 +241,7 @@ def test_who_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def on_kernels(launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def on_kernels(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator runs on the emulated kernels."""
     monkeypatch.setattr(cuda, "tensor_refusal", lambda *tensors: memory.memory_refusal(*tensors))
     kernels = Kernels(cuda.refusal, cuda.lstm, backward, cuda.takes_networks)
@@ -290,7 +266,7 @@ def outcome(named: dict[str, Any], window: int, run: Any) -> Tensor:
 @pytest.mark.usefixtures("on_kernels")
 @pytest.mark.parametrize("own", ["", "x h0 c0"], ids=["shared", "own"])
 @pytest.mark.parametrize(("norms", "window"), [("", 1), ("xhc", 1), ("xhc", 3)])
-def test_transforms(norms: str, window: int, own: str, launches: Counter[str]) -> None:
+def test_transforms(norms: str, window: int, own: str, launches: Launches) -> None:
     """By vmap of grad, and by autograd of vmap, in fewer launches than networks."""
     G, _, _, H = sizes = 5, 4, 3, 6
     named = tensors_of(sizes, norms, window, 2, own)
@@ -301,10 +277,10 @@ def test_transforms(norms: str, window: int, own: str, launches: Counter[str]) -
     loss = partial(outcome, window=window, run=lstm)
     found = vmap(grad(loss), (dims,))({name: v.detach() for name, v in single.items()})
     for name in ("lstm_forward", "lstm_backward"):
-        assert launches[f"networks of {name}"] == G
+        assert launches.networks[name] == G
         assert launches[name] < G
     vmap(loss, (dims,))(single).sum().backward()
-    assert launches["networks of lstm_backward"] == 2 * G
+    assert launches.networks["lstm_backward"] == 2 * G
     totals: dict[str, Any] = {
         name: value.sum(0) if dims[name] is None else value for name, value in found.items()
     }

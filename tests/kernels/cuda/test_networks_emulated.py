@@ -1,12 +1,11 @@
 """Several networks in a launch, emulated on the CPU, against the loop in double precision."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from emulator import COMPILER, Kernel, emulated
+from emulator import COMPILER, Kernel, Launches
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -27,6 +26,7 @@ from cayley.recurrences.elman import _elman
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no g++ on Linux"),
     pytest.mark.slow,
+    pytest.mark.usefixtures("launches"),
 ]
 
 H = 22
@@ -36,25 +36,6 @@ PLANS = {
     "a cluster of one pass": Plan(H, 4, 4, 1, 4, 8, 2, 1),
 }
 WEIGHTS = ("W", "b", "U", "c")
-
-
-@pytest.fixture(autouse=True)
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """How often kernels of each source were launched."""
-    seen: Counter[str] = Counter()
-
-    class Counted(Kernel):
-        def __init__(self, source: str, *arguments: Any, **options: Any) -> None:
-            super().__init__(source, *arguments, **options)
-            self.source = source
-
-        def __call__(self, *arguments: Any, **options: Any) -> None:
-            seen[self.source] += 1
-            super().__call__(*arguments, **options)
-
-    monkeypatch.setattr("emulator.Kernel", Counted)
-    with emulated():
-        yield seen
 
 
 def random(*shape: int) -> Tensor:
@@ -124,7 +105,7 @@ def test_networks_equal_single_ones(
     plan: Plan,
     inputs: int,
     own: str,
-    launches: Counter[str],
+    launches: Launches,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
@@ -175,7 +156,7 @@ def on_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(_OperatorRule, "room", room)
 
 
-def check_transforms(G: int, own: str, launches: Counter[str], calls: int) -> None:
+def check_transforms(G: int, own: str, launches: Launches, calls: int) -> None:
     """All gradients, by vmap of grad and by autograd of vmap, and the number of calls."""
     T, B, nonlinearity = 4, 5, "modrelu"
     named = tensors_of(G, T, B, 1, nonlinearity, own)
@@ -210,14 +191,14 @@ def check_transforms(G: int, own: str, launches: Counter[str], calls: int) -> No
 @pytest.mark.usefixtures("on_kernels")
 @pytest.mark.parametrize("own", ["", "x h0"], ids=["shared", "own"])
 @pytest.mark.parametrize(("G", "calls"), [(1, 1), (2, 2), (3, 2), (16, 2)])
-def test_transforms_make_a_few_calls(G: int, calls: int, own: str, launches: Counter[str]) -> None:
+def test_transforms_make_a_few_calls(G: int, calls: int, own: str, launches: Launches) -> None:
     check_transforms(G, own, launches, calls)
 
 
 @pytest.mark.usefixtures("on_kernels")
 @pytest.mark.parametrize(("most", "calls"), [(1, 10), (2, 5)])
 def test_no_call_is_larger_than_kernels_take(
-    most: int, calls: int, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+    most: int, calls: int, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elman, "MOST_NETWORKS", most)
     check_transforms(10, "x", launches, calls)
@@ -254,7 +235,7 @@ def test_plans_are_those_for_all_networks(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("on_kernels")
 @pytest.mark.parametrize(("G", "calls"), [(1, 1), (3, 2), (6, 2)])
-def test_levels_and_second_derivatives(G: int, calls: int, launches: Counter[str]) -> None:
+def test_levels_and_second_derivatives(G: int, calls: int, launches: Launches) -> None:
     """Two levels of vmap make as many calls for each network of the inner one.
 
     Other orders use loops.
