@@ -269,37 +269,19 @@ def lstm_backward(
         made = (d, da, dx, past_x, partial)
         steps = (table, T, B, K, kernels.length, sum(kinds))
         launch(kernels.after, blocks, networks, given, made, *steps)
-    grad_W = x.new_empty(*networks, 4 * H, H) if "W" in needed else None
-    summed_U = pairs is not None and inputs
-    grad_U = x.new_empty(U.shape) if U is not None and "U" in needed and not summed_U else None
     delta = da if of_x or of_h else dx  # the gradient of W h + b
-    # one sum for all, in a fixed order
-    partly = any(normed) or pairs is not None
-    summed, shape = (partial, (blocks, sum(kinds))) if partly else (dx, (N, 4 * H))
-    if not packed and 0 < N * 4 * H * (H + input.shape[-1]) <= LITTLE:
-        products = []
-        if grad_W is not None:
-            (first,), shared = arrays_of((h0,), several)
-            sizes = (4 * H, H)
-            products.append(RowProduct(delta, h, grad_W, sizes, sizes, first, shared=4 * shared))
-        if grad_U is not None:
-            (rows,), shared = arrays_of((input,), several)
-            sizes = (4 * H, input.shape[-1])
-            products.append(RowProduct(dx, rows, grad_U, sizes, sizes, shared=2 * shared))
-        total = x.new_empty(*networks, shape[1])
-        row_products(x.device.index, N, products, summed, total, shape, B, G)
+    if any(normed) or pairs is not None:
+        summed, shape = partial, (blocks, sum(kinds))
     else:
-        if grad_W is not None:
-            grad_W = outer_products(delta.view(*x.shape), h, h0, call.batch_sizes, False)
-        if grad_U is not None:
-            rows = input.flatten(len(networks), -2)
-            grad_U = product_of_rows(dx.view(*networks, N, 4 * H), rows)
-        total = summed.view(*networks, *shape).sum(-2)
+        summed, shape = dx, (N, 4 * H)
+    blocks_sum_U = pairs is not None and inputs == 1
+    absent = ("U",) if U is None or blocks_sum_U else ()
+    wanted = [name for name in ("W", "U") if name in needed and name not in absent]
+    products, total = _sums(call, h, N, delta, dx, summed, shape, wanted)
     found: dict[str, Any] = {
         "h0": grad_h0 if "h0" in needed else None,
         "c0": grad_c0 if "c0" in needed else None,
-        "W": grad_W,
-        "U": grad_U,
+        **products,
         "input_past": past_x,
         "recurrent_past": past_h,
         "cell_past": past_c,
@@ -311,7 +293,7 @@ def lstm_backward(
     elif any(normed):
         found |= zip(("cell_gamma", "cell_beta"), total.split(kinds, -1), strict=True)
         found["b"] = found["c"] = dx.view(*networks, N, 4 * H).sum(-2)
-    elif summed_U:
+    elif blocks_sum_U:
         found["b"], of_U = total.split(kinds, -1)
         found["c"], found["U"] = found["b"], of_U[..., None]
     else:
@@ -319,6 +301,58 @@ def lstm_backward(
     if isinstance(dx, Tensor):
         found["x"] = projection_gradients(dx, input, U, ("x",))["x"]
     return found
+
+
+def _sums(
+    call: LstmCall,
+    h: Tensor,
+    N: int,
+    delta: Any,
+    dx: Any,
+    summed: Any,
+    shape: tuple[int, int],
+    wanted: Collection[str],
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Gradients that are sums over all steps, in a fixed order.
+
+    Arguments:
+        call: The call, of one network or of several.
+        h: Its states.
+        N: The number of rows of all steps, of one network.
+        delta: The gradient of W h + b.
+        dx: That of the contribution of the input.
+        summed: Another array.
+        shape: Its rows and columns, of one network.
+        wanted: Those of ``"W"`` and ``"U"`` to compute.
+
+    Returns:
+        Their gradients by name, and the sum of the rows of the other array.
+    """
+    x, h0, (*networks, B, H) = call.x, call.h0, call.h0.shape
+    found: dict[str, Tensor] = {}
+    if call.batch_sizes is None and 0 < N * 4 * H * (H + x.shape[-1]) <= LITTLE:
+        products = []
+        if "W" in wanted:
+            (first,), shared = arrays_of((h0,), bool(networks))
+            sizes, found["W"] = (4 * H, H), h.new_empty(*networks, 4 * H, H)
+            products.append(
+                RowProduct(delta, h, found["W"], sizes, sizes, first, shared=4 * shared)
+            )
+        if "U" in wanted:
+            (rows,), shared = arrays_of((x,), bool(networks))
+            sizes = (4 * H, x.shape[-1])
+            found["U"] = h.new_empty(*networks, *sizes)
+            products.append(RowProduct(dx, rows, found["U"], sizes, sizes, shared=2 * shared))
+        total, G = h.new_empty(*networks, shape[1]), math.prod(networks)
+        row_products(h.device.index, N, products, summed, total, shape, B, G)
+        return found, total
+    if "W" in wanted:
+        steps = delta.view(*h.shape[:-1], 4 * H)
+        found["W"] = outer_products(steps, h, h0, call.batch_sizes, False)
+    if "U" in wanted:
+        rows = x.flatten(len(networks), -2)
+        found["U"] = product_of_rows(dx.view(*networks, N, 4 * H), rows)
+    return found, summed.view(*networks, *shape).sum(-2)
 
 
 def _window_steps(call: LstmCall) -> int:
