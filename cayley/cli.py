@@ -404,6 +404,14 @@ def _duration(text: str) -> float:
     return seconds
 
 
+def _seconds_between(text: str) -> float:
+    """A number of seconds, not NaN and not negative."""
+    number = float(text)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"expected 0 seconds or more, got {text}")
+    return number
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -626,7 +634,7 @@ def _add_json(sub: argparse.ArgumentParser) -> None:
 def _add_checkpoints(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--checkpoint-every",
-        type=float,
+        type=_seconds_between,
         default=60.0,
         metavar="SECONDS",
         help="time between two checkpoints (%(default)s)",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from cayley.lab.commands.files import write_file
+from cayley.lab.errors import RunError
 from cayley.lab.runs import read_result
 
 __all__ = ["Queue", "Running", "Work"]
@@ -105,6 +106,10 @@ class Queue:
         for work in self.works:
             folder = work.folder
             if work.recipe == recipe and folder and (folder / "result.json").exists():
-                result = read_result(folder)
+                try:
+                    result = read_result(folder)
+                except RunError:
+                    # the run itself will say so
+                    continue
                 return result.seconds + result.evaluation_seconds
         return None

@@ -65,14 +65,16 @@ def train(options: Namespace) -> int:
         _say(entry.implied(options.variant, changes, tiny=options.tiny), options)
         overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
         first = convert(recipe.seed if options.seed is None else options.seed, Seed, "--seed")
-        seeds = range(first, first + (options.seeds or 1))
+        seeds = _seeds(first, options.seeds or 1)
         asked = ("--task", options.task) if options.task else ()
         source = (options.recipe, "--variant", options.variant, *asked, *_set(changes))
         jobs += [_Job(recipe, base, seed, tuple(overrides), source) for seed in seeds]
     if options.together:
         if options.jobs > 1:
             raise RecipeError("expected --together or --jobs, got both: choose one")
-        return _work_together(jobs, options)
+        # a value that was given twice makes one run
+        distinct = {_folder(job, options): job for job in jobs}
+        return _work_together([*distinct.values()], options)
     if options.jobs > 1:
         if options.extend:
             raise RecipeError(
@@ -106,6 +108,11 @@ def grid(settings: Sequence[str]) -> list[list[str]]:
         several = not equals or any(mark in values for mark in "[]{}\"'")
         choices.append([text] if several else [f"{key}={one}" for one in values.split(",")])
     return [[*chosen] for chosen in itertools.product(*choices)]
+
+
+def _seeds(first: int, count: int) -> range:
+    """So many seeds, of which the last is one too."""
+    return range(first, convert(first + count - 1, Seed, "--seeds: the last seed") + 1)
 
 
 def reproduce(options: Namespace) -> int:
@@ -143,8 +150,7 @@ def reproduce(options: Namespace) -> int:
             recipe = entry.recipe(variant, changes, tiny=options.tiny)
             base = entry.recipe(variant, tiny=options.tiny)
             said += entry.implied(variant, changes, tiny=options.tiny)
-            count = options.seeds or recipe.seeds
-            seeds = range(recipe.seed, recipe.seed + count)
+            seeds = _seeds(recipe.seed, options.seeds or recipe.seeds)
             source = (curve.recipe, "--variant", variant, *_set(changes))
             jobs += [_Job(recipe, base, seed, tuple(changes), source) for seed in seeds]
     if not jobs:

@@ -112,6 +112,11 @@ def _template() -> dict[str, Any]:
     return draw_curves(Curves("", "step", [line], baselines=[0.0]))
 
 
+def _picture(title: str, path: PurePosixPath) -> str:
+    """A picture in Markdown."""
+    return f"![{escape_markdown(title)}]({quote(str(path))})"
+
+
 def write_markdown(
     report: Report,
     figures: dict[str, list[Figure]],
@@ -135,14 +140,14 @@ def write_markdown(
             blocks.append(result_table(section).markdown())
         if folder is not None:
             for figure in figures[section.name]:
-                blocks.append(f"![{escape_markdown(figure.title)}]({folder / figure.name}.png)")
+                blocks.append(_picture(figure.title, folder / f"{figure.name}.png"))
                 blocks.append(escape_markdown(figure.caption))
     for sweep, charts in (sweeps or {}).values():
         blocks += [f"## {escape_markdown(sweep.title)}", escape_markdown(sweep.sentence)]
         blocks.append(sweep_table(sweep).markdown())
         if folder is not None:
             for chart in charts:
-                blocks.append(f"![{escape_markdown(chart.title)}]({folder / chart.name}.png)")
+                blocks.append(_picture(chart.title, folder / f"{chart.name}.png"))
                 blocks.append(escape_markdown(chart.caption))
     if report.problems:
         blocks.append("## Runs that are not, or not fully, in these numbers")

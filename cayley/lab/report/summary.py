@@ -4,7 +4,16 @@ import json
 from collections.abc import Sequence
 from statistics import mean
 
-from cayley.lab.recipes import data_set, differences, distinguish, flatten, published, tables
+from cayley.lab.recipes import (
+    Entry,
+    Recipe,
+    data_set,
+    differences,
+    distinguish,
+    flatten,
+    published,
+    tables,
+)
 from cayley.lab.report.quantities import (
     AUDIO,
     Quantity,
@@ -17,7 +26,7 @@ from cayley.lab.report.reading import MeasuredRun, Problem, find_published
 from cayley.lab.report.rows import Environment, Line, PublishedValue, Report, Row
 from cayley.lab.report.sections import arrange, show_views
 
-__all__ = ["find_changes", "summarize"]
+__all__ = ["find_changes", "find_entry", "summarize"]
 
 
 def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> Report:
@@ -49,17 +58,24 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
     return Report(sections, tuple(environments), tuple(problems), tuple(rows), shown)
 
 
-def find_changes(run: MeasuredRun) -> tuple[str, ...]:
-    """The settings of a run that differ from the package's recipe, in words.
-
-    If the package has no such recipe, they are the overrides that the run was started with.
-    """
-    recipe, description = run.recipe, run.description
+def find_entry(recipe: Recipe) -> Entry | None:
+    """The package's recipe of the same table, name and variant; None if there is none."""
     table = tables().get(recipe.table)
     entries = {} if table is None else {entry.name: entry for entry in table.entries}
     entry = entries.get(recipe.name)
-    if entry is None or recipe.variant not in entry.variants:
-        changes = list(description.overrides)
+    return entry if entry is not None and recipe.variant in entry.variants else None
+
+
+def find_changes(run: MeasuredRun) -> tuple[str, ...]:
+    """The settings of a run that differ from the package's recipe, in words.
+
+    If the package has no such recipe, they are the overrides that the run was started with; and one
+    that names published numbers is said to be a user's own, since its settings may be any.
+    """
+    recipe, description = run.recipe, run.description
+    entry = find_entry(recipe)
+    if entry is None:
+        changes = [*description.overrides, *(["a recipe of one's own"] if recipe.reported else [])]
     else:
         changes = differences(recipe, entry.recipe(recipe.variant))
     if description.tiny:

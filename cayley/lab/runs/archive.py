@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cayley.lab.errors import RunError
+from cayley.lab.recipes import write_recipe
 from cayley.lab.runs.description import RunDescription
 from cayley.lab.runs.folders import Record
 from cayley.lab.runs.reading import (
@@ -130,8 +131,9 @@ def archive_run(
     try:
         target.mkdir(parents=True, exist_ok=True)
         # without the sound, which may be the voice of a real person
-        for path in (folder / "recipe.toml", *folder.glob("sample*.txt")):
+        for path in folder.glob("sample*.txt"):
             shutil.copyfile(path, target / path.name)
+        (target / "recipe.toml").write_text(description.settings or write_recipe(recipe))
         (target / "metrics.jsonl").unlink(missing_ok=True)
         curves = gzip.compress("".join(lines).encode(), mtime=0)
         (target / "metrics.jsonl.gz").write_bytes(curves)

@@ -36,6 +36,10 @@ class RunState:
     message: str = ""
 
 
+# events with which a run ends before its result
+ENDS = ("interrupted", NOT_FINITE)
+
+
 def find_state(folder: Path) -> RunState:
     """The state of the run in a folder; nothing in it is changed."""
     try:
@@ -52,7 +56,8 @@ def find_state(folder: Path) -> RunState:
     if is_running(folder):
         return RunState(folder, "running", step, steps)
     event, message = "", "killed, or the machine went off"
-    if records and records[-1]["kind"] == "event":
+    # after other events it went on
+    if records and records[-1].get("event") in ENDS:
         event, message = records[-1]["event"], records[-1]["message"]
     return RunState(folder, "failed" if event == NOT_FINITE else "stopped", step, steps, message)
 

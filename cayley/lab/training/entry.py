@@ -149,6 +149,11 @@ def resume(
             recipe = lengthen(recipe, extend, result)
         else:
             check_format(folder / "run.json", description)
+            if run.has("metrics.jsonl.gz"):
+                raise RunError(
+                    f"expected a run that can be continued, got an archive in {folder}, which has "
+                    "no checkpoint: continue the run that it was made from, or train it again"
+                )
         if extend and not finished:
             raise RunError(
                 f"expected a finished run to extend, got an unfinished one in {folder}: first "

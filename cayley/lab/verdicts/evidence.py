@@ -7,7 +7,7 @@ from typing import Literal
 
 from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better, measure
 from cayley.lab.report.reading import MeasuredRun
-from cayley.lab.report.summary import find_changes
+from cayley.lab.report.summary import find_changes, find_entry
 from cayley.lab.runs import StudyRecord
 
 __all__ = ["Evidence", "Moment", "Point", "Trial"]
@@ -97,7 +97,8 @@ class Evidence:
         self._trials: dict[str, dict[int, Trial]] = {}
         self._diverged: dict[str, dict[int, float]] = {}
         for run in runs:
-            if run.recipe.variant != "paper" or find_changes(run):
+            other = run.recipe.variant != "paper" or find_entry(run.recipe) is None
+            if other or find_changes(run):
                 continue
             if run.result is None:
                 if run.diverged:
