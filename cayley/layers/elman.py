@@ -147,6 +147,11 @@ class RNN(Recurrent):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_integer("hidden_size", hidden_size)
+        if dtype is not None and dtype.is_complex:
+            raise TypeError(
+                f"{type(self).__name__}: expected a real dtype, got {dtype}: for complex units use "
+                "a complex recurrent matrix, as cayley.ScuRNN does, with a real dtype"
+            )
         template = None if recurrent is None else make_map(recurrent, hidden_size, device)
         is_complex = template is not None and template.is_complex
         check_norm(norm, window, affine, is_complex)
@@ -302,6 +307,8 @@ class RNN(Recurrent):
         frozen = self._frozen.value
         if frozen is None or not frozen.is_current(U, b):
             matrix = cast(StructuredMatrix, self.structured["weight_hh_l0"])
+            if not matrix.is_frozen:
+                return None
             frozen = self._frozen.value = FrozenStep.of(self._activation, U, matrix, b)
         return frozen(x, state)
 

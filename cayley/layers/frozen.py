@@ -27,7 +27,6 @@ class FrozenStep(NamedTuple):
         matrix: The frozen matrix.
         kept: The W that it kept when this was made, (H, H).
         U: The input matrix, (H, I).
-        Ut: U transposed, a view.
         Wt: W transposed, contiguous.
         b: The bias, or the threshold of the activation, (H), or (H/2) if it is complex.
         sizes: I and H.
@@ -39,7 +38,6 @@ class FrozenStep(NamedTuple):
     matrix: StructuredMatrix
     kept: Tensor
     U: Tensor
-    Ut: Tensor
     Wt: Tensor
     b: Tensor
     sizes: tuple[int, int]
@@ -56,11 +54,14 @@ class FrozenStep(NamedTuple):
         kernel = device.elman_step if refusal is None else None
         H, I = U.shape  # noqa: E741
         most_rows = device.most_rows(I, H)
-        return cls(nonlinearity, matrix, W, U, U.t(), Wt, b, (I, H), kernel, most_rows)
+        return cls(nonlinearity, matrix, W, U, Wt, b, (I, H), kernel, most_rows)
 
     def is_current(self, U: Tensor, b: Tensor) -> bool:
-        """Whether U, W and b are those that this was made from."""
-        return self.U is U and self.b is b and self.matrix._buffers["kept"] is self.kept
+        """Whether U, W and b are those that this was made from, and W is still frozen."""
+        matrix = self.matrix
+        same = self.U is U and self.b is b and matrix._buffers["kept"] is self.kept
+        # another layer, or a cell, that shares the matrix may have ended it
+        return same and matrix.is_frozen
 
     def __call__(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """The output and the state after a step; None if the general path has to look at it.
@@ -69,18 +70,23 @@ class FrozenStep(NamedTuple):
             x: The input, (B, I).
             state: h, (B, H), or (1, B, H) for a state that shares no memory with the output.
         """
-        nonlinearity, _, _, U, Ut, Wt, b, (I, H), kernel, most_rows = self  # noqa: E741
+        nonlinearity, _, _, U, Wt, b, (I, H), kernel, most_rows = self  # noqa: E741
+        if x.dim() != 2:
+            return None
         B, alone = len(x), state.dim() == 2
         if (
             x.shape != (B, I)
             or state.shape != ((B, H) if alone else (1, B, H))
-            or not (x.dtype is state.dtype is U.dtype)
+            or not (x.dtype is state.dtype is U.dtype is Wt.dtype)
             or not (x.device == state.device == U.device)
         ):
             return None
         if (
             kernel is not None
             and 0 < B <= most_rows
+            # their memory may be another one by now: weight.data = …
+            and U.is_contiguous()
+            and b.is_contiguous()
             and backend_in_force() == "auto"
             and not traced(x, state)
         ):
@@ -88,7 +94,7 @@ class FrozenStep(NamedTuple):
         if transforms_active():
             # vmap has no rule for products in place
             return None
-        h = state if alone else state[0]
+        h, Ut = state if alone else state[0], U.t()
         if nonlinearity == "modrelu":
             z = torch.mm(x, Ut).addmm_(h, Wt)
             # modrelu with a launch less: |z| + b in one operation, and the rest in place

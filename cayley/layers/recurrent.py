@@ -28,25 +28,31 @@ class _Stream(NamedTuple):
     Attributes:
         tensors: The state that was returned, detached. Keeping it keeps its memory from being used
             for another tensor, so that addresses can be compared.
-        versions: The version counter of each when it was returned.
+        values: Copies, which no caller can write to.
+        versions: The version counter of each when it was returned; -1 where there is none.
         stream: The tensor that was left out, the last of the full state.
     """
 
     tensors: list[Tensor]
+    values: list[Tensor]
     versions: list[int]
     stream: Tensor
 
     def goes_on_with(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a state is the one that was returned, or has its values."""
-        pairs = [*zip(tensors, self.tensors, strict=True)]
-        if any(h.shape != last.shape or h.dtype != last.dtype for h, last in pairs):
+        pairs = [*zip(tensors, self.values, strict=True)]
+        if any(
+            h.shape != value.shape or h.dtype != value.dtype or h.device != value.device
+            for h, value in pairs
+        ):
             return False
-        if len(self.versions) == len(pairs) and all(
-            h.data_ptr() == last.data_ptr() and not h.is_inference() and h._version == version
-            for (h, last), version in zip(pairs, self.versions, strict=True)
+        # to compare values would wait for a GPU
+        if all(h.is_cuda and not h.is_inference() for h in tensors) and all(
+            h.data_ptr() == last.data_ptr() and h._version == version
+            for h, last, version in zip(tensors, self.tensors, self.versions, strict=True)
         ):
             return True
-        return all(h.device == last.device and torch.equal(h, last) for h, last in pairs)
+        return all(torch.equal(h, value) for h, value in pairs)
 
 
 class Recurrent(nn.Module, ABC):
@@ -430,8 +436,10 @@ class Recurrent(nn.Module, ABC):
         if traced(stream):
             self._stream.value = None
         else:
-            versions = [h._version for h in tensors if not h.is_inference()]
-            self._stream.value = _Stream([h.detach() for h in tensors], versions, stream.detach())
+            versions = [-1 if h.is_inference() else h._version for h in tensors]
+            returned = [h.detach() for h in tensors]
+            values = [h.clone() for h in returned]
+            self._stream.value = _Stream(returned, values, versions, stream.detach())
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def carry(self, state: State, *, decay: float = 1.0, max_norm: float | None = None) -> State:
@@ -466,8 +474,11 @@ class Recurrent(nn.Module, ABC):
             if k < plain and decay != 1:
                 h = decay * h
             if k < plain and max_norm is not None:
-                norm = torch.linalg.vector_norm(h, dim=-1, keepdim=True)
-                h = h * (max_norm / norm.clamp_min(max_norm))
+                # scaled first, or the squares of large entries would be infinite
+                largest = h.abs().amax(-1, keepdim=True)
+                unit = h / largest.clamp_min(torch.finfo(h.dtype).tiny)
+                most = max_norm / torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
+                h = torch.where(largest > most, most * unit, h)
             carried.append(h)
         return carried[0] if isinstance(state, Tensor) else tuple(carried)
 

@@ -306,6 +306,15 @@ class AssortedTimeNorm(nn.Module):
         if a.shape[0] == 0:
             raise RuntimeError("expected a sequence of at least one step, got none")
         past, seen = (None, 0) if state is None else state
+        if past is not None:
+            B = a.shape[1] if batch_sizes is None else int(batch_sizes[0])
+            expected = (1, self.features) if self.over == "batch" else (B, 1)
+            found = tuple(past.reference.shape)
+            if found != expected:
+                raise ValueError(
+                    f"expected a state of statistics {expected}, got {found}: pass the state of "
+                    "the same sequences, or None at their start"
+                )
         dtype = a.dtype
         # half precision cannot hold the sum of a thousand values
         a = a.to(torch.promote_types(dtype, torch.float32))

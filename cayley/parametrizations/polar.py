@@ -27,6 +27,10 @@ def polar(W: Tensor) -> Tensor:
         tensor([[ 0., -1.],
                 [ 1.,  0.]])
     """
+    if W.dim() != 2 or W.shape[0] != W.shape[1]:
+        raise ValueError(f"expected a square matrix, (n, n), got {tuple(W.shape)}")
+    if W.dtype.to_real() not in (torch.float32, torch.float64):
+        raise TypeError(f"expected single or double precision, got {W.dtype}: call W.float()")
     U, _, Vh = torch.linalg.svd(W)
     return U @ Vh
 

@@ -1,5 +1,6 @@
 """What programs do with ``nn.LSTM``, ``nn.RNN`` and their parameters, done with our layers."""
 
+import copy
 import io
 import sys
 from collections.abc import Callable
@@ -93,6 +94,27 @@ def test_a_plain_state_goes_on_as_the_whole_one_does(make: Callable[..., Any]) -
     b[0].add_(1)  # written to: it is another state
     alone = b[0] if count == 1 else tuple(b)
     torch.testing.assert_close(plain.step(x[0, 1], alone)[0], whole.step(x[0, 1], alone)[0])
+
+
+@pytest.mark.parametrize("make", PLAIN.values(), ids=PLAIN)
+@pytest.mark.parametrize("way", ["in place", "through data", "through numpy", "in inference mode"])
+def test_a_plain_state_that_is_written_to_is_another(make: Callable[..., Any], way: str) -> None:
+    """Also where a caller has a copy of it."""
+    layer = make(plain_state=True)
+    with torch.no_grad():  # a population to evaluate by
+        layer(torch.randn(3 * T, B, I))
+    layer.eval()
+    x = torch.randn(2, T, B, I)
+    for copied in (False, True):
+        with torch.inference_mode(way == "in inference mode"):
+            state = tree_leaves(layer(x[0])[1])
+        with torch.inference_mode(way == "in inference mode"), torch.no_grad():
+            for h in state:
+                {"through data": h.data, "through numpy": h.detach().numpy()}.get(way, h)[:, 0] = 0
+            state = [h.clone() if copied else h for h in state]
+            given = state[0] if len(state) == 1 else tuple(state)
+            expected = copy.deepcopy(layer)(x[1], given)[0]  # it has seen no state
+            torch.testing.assert_close(layer(x[1], given)[0], expected)
 
 
 def test_a_plain_state_trains_by_chunks() -> None:
@@ -189,6 +211,19 @@ def test_compilers_of_yesterday_say_what_to_use() -> None:
     graph = torch.fx.GraphModule(model, Tracer().trace(model))
     x = torch.randn(T, B, I)
     torch.testing.assert_close(graph(x), model(x))
+
+
+def test_a_bound_of_any_size_holds_for_states_of_any_size() -> None:
+    layer = cayley.ScoRNN(I, N)
+    h = torch.randn(1, B, N)
+    norms = [0.0, 1e-40, 1.0, 1e20, 3e38]
+    for size in norms:
+        state = (h / h.norm(dim=-1, keepdim=True) * size).float()
+        for most in norms:
+            found = layer.carry(state, max_norm=most)
+            assert isinstance(found, Tensor)
+            expected = state.double() * (min(1.0, most / size) if size else 1.0)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-44)
 
 
 @pytest.mark.parametrize("remedy", [{"decay": 0.5}, {"max_norm": 0.1}])

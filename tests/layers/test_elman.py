@@ -430,3 +430,9 @@ def test_normalisations_that_do_not_exist_are_refused() -> None:
     for options, message in wrong:
         with pytest.raises(ValueError, match=message):
             cayley.RNN(I, H, **options)
+
+
+@pytest.mark.parametrize("make", [cayley.RNN, cayley.ScoRNN, cayley.ScuRNN, cayley.RNNCell])
+def test_complex_dtypes_are_refused(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected a real dtype, got torch\.complex64: .*ScuRNN"):
+        make(3, 4, dtype=torch.complex64)

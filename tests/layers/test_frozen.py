@@ -118,6 +118,42 @@ def test_what_is_written_to_a_bias_or_an_input_matrix_counts(way: str) -> None:
             torch.testing.assert_close(layer.step(x, h)[0], expected[0])
 
 
+def test_other_memory_of_an_input_matrix_counts(way: str) -> None:
+    layer = made("ScoRNN", torch.float32)
+    x, h = states(layer, "numbers")
+    with torch.no_grad():
+        layer.step(x, h)
+        # the second one that kernels cannot read
+        for U in (torch.randn(N, I), torch.randn(I, N).mT):
+            layer.weight_ih_l0.data = U.float()
+            with cayley.backend("reference"):
+                expected, _ = layer(x[None], h)
+            torch.testing.assert_close(layer.step(x, h)[0], expected[0])
+            torch.testing.assert_close(layer.step(x[:1], h[:, :1])[0], expected[0, :1])
+
+
+@pytest.mark.parametrize("ends", ["layer", "cell", "matrix"])
+def test_what_shares_a_matrix_is_not_frozen_without_it(ends: str, way: str) -> None:
+    layer = made("ScoRNN", torch.float32)
+    cell = cell_of(layer)
+    x, h = states(layer, "numbers")
+    with torch.no_grad():
+        cell(x, h[0])
+        {"layer": layer, "cell": cell, "matrix": layer.structured}[ends].train()
+        for _ in range(2):
+            layer.structured["weight_hh_l0"].A.add_(torch.randn(N * (N - 1) // 2))
+            with cayley.backend("reference"):
+                expected, _ = layer(x[None], h)
+            torch.testing.assert_close(cell(x, h[0]), expected[0])
+            torch.testing.assert_close(layer.step(x, h)[0], expected[0])
+
+
+def test_inputs_of_no_dimensions_are_said() -> None:
+    layer = made("ScoRNN", torch.float32)
+    with torch.no_grad(), pytest.raises(ValueError, match="got 0 dimensions"):
+        layer.step(torch.ones(()).float(), torch.zeros(1, 1, N).float())
+
+
 class Counted(TorchDispatchMode):
     """The names of the operations inside."""
 
@@ -139,7 +175,7 @@ def test_a_step_of_torch_is_few_operations() -> None:
         cell(x, before)  # now the transposed matrices are there
         with Counted() as found:
             cell(x, before)
-        expected = ["mm", "addmm_", "sign", "addcmul", "relu_", "mul_"]
+        expected = ["t", "mm", "addmm_", "sign", "addcmul", "relu_", "mul_"]
         assert found.names == expected
         with Counted() as found:
             layer.step(x, h)

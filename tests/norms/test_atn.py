@@ -301,6 +301,13 @@ def test_a_single_sequence_does_not_enter_the_population() -> None:
     assert (norm(torch.randn(T, 3, F)).abs() < 30).all()
 
 
+def test_a_state_of_another_batch_is_said() -> None:
+    norm = norm_of(3, "layer")
+    _, state = norm.step(torch.randn(4, F))
+    with pytest.raises(ValueError, match=r"expected a state of statistics \(3, 1\), got \(4, 1\)"):
+        norm.step(torch.randn(3, F), state)
+
+
 @overs
 def test_module_behaves(over: Over) -> None:
     norm = norm_of(3, over)

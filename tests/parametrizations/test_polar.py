@@ -5,6 +5,13 @@ from torch.autograd import forward_ad
 from cayley.parametrizations import polar, refine
 
 
+def test_polar_says_what_it_takes() -> None:
+    with pytest.raises(ValueError, match=r"expected a square matrix, \(n, n\), got \(3, 4\)"):
+        polar(torch.zeros(3, 4))
+    with pytest.raises(TypeError, match=r"got torch.float16: call W.float\(\)"):
+        polar(torch.eye(3).half())
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_polar_is_the_nearest_unitary_matrix(dtype: torch.dtype) -> None:
     W = torch.randn(6, 6, dtype=dtype)
