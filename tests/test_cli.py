@@ -253,6 +253,25 @@ def test_a_damaged_run_does_not_stop_the_others(
     assert f"quickstart, seed 5545: could not use {second / 'checkpoint.pt'}" in err
 
 
+def test_an_archive_is_whole_and_not_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    diverging = ("--set", "optim.lr=1e30", "optim.recurrent_lr=1e30", "training.clip_norm=0")
+    assert run("train", "quickstart", "-q", "-o", tmp_path / "runs", *QUICK, *diverging) == 3
+    (folder,) = find_runs(tmp_path)
+    settings = (folder / "recipe.toml").read_bytes()
+    (folder / "recipe.toml").unlink()
+    assert run("archive", folder, "-o", tmp_path / "archive") == 0
+    (archived,) = (path.parent for path in (tmp_path / "archive").rglob("run.json"))
+    assert (archived / "recipe.toml").read_bytes() == settings
+    before = {path.name: path.read_bytes() for path in archived.iterdir()}
+    capsys.readouterr()
+    assert run("resume", archived, "-q") == 4
+    assert "got an archive in" in capsys.readouterr().err
+    names = {path.name for path in archived.iterdir()} - {"lock"}
+    assert {name: (archived / name).read_bytes() for name in names} == before
+
+
 def test_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("train", "quickstart", "-o", tmp_path, "-q", *QUICK)
     (folder,) = find_runs(tmp_path)
@@ -344,6 +363,8 @@ def test_what_is_no_description_and_no_result_is_said(
         (["train", "quickstart", "--task", "os:Foo"], 2, "expected Foo in os to be a subclass"),
         (["train", "quickstart", "--task", "nobody:Foo"], 2, "expected a module that Python"),
         (["train", "quickstart", "--set", "model.name=os:Foo"], 2, "model.name: expected os:Foo"),
+        (["train", "quickstart", "--seed", "4294967294", "--seeds", "3"], 2, "the last seed"),
+        (["train", "quickstart", "--set", "variant=code"], 2, "--variant"),
         (["resume", "nowhere"], 4, "expected a run in nowhere"),
         (["evaluate", "nowhere"], 4, "expected a run in nowhere"),
     ],
@@ -375,6 +396,11 @@ def test_errors_have_codes(
         (["resume", "runs", "--device", "cuda:x"], "expected auto, cpu, cuda or cuda:1, got"),
         (["train", "quickstart", "--precision", "16"], "choose from"),
         (["train", "quickstart", "--threads", "-2"], "expected at least 0, got -2"),
+        (
+            ["train", "quickstart", "--checkpoint-every", "nan"],
+            "expected 0 seconds or more, got nan",
+        ),
+        (["resume", "runs", "--checkpoint-every", "-1"], "expected 0 seconds or more, got -1"),
     ],
 )
 def test_wrong_arguments_are_code_2(

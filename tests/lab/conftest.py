@@ -33,8 +33,10 @@ def source() -> Source:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of runs: seeds, overrides, sound, an unfinished run, and damaged ones."""
+    # their tables stand for those of the package
+    monkeypatch.setattr("cayley.lab.report.summary.is_packaged", lambda recipe: True)
     write_run = partial(folders.write_run, tmp_path / "runs")
     images = {
         "start": {"accuracy": 0.1, "cross_entropy": 2.303},

@@ -68,6 +68,11 @@ class Entry:
         """
         content = self._content(variant, tiny)
         changes = _merged(overrides)
+        if "variant" in changes:
+            raise RecipeError(
+                f"{self.name}: expected settings of a variant, got variant = "
+                f"{changes['variant']!r}: choose it with --variant"
+            )
         if task or "model" in changes or "task" in changes:
             content["parameters"] = 0
         if task:

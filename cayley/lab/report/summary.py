@@ -26,7 +26,7 @@ from cayley.lab.report.reading import MeasuredRun, Problem, find_published
 from cayley.lab.report.rows import Environment, Line, PublishedValue, Report, Row
 from cayley.lab.report.sections import arrange, show_views
 
-__all__ = ["find_changes", "find_entry", "summarize"]
+__all__ = ["find_changes", "is_packaged", "summarize"]
 
 
 def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> Report:
@@ -58,8 +58,12 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
     return Report(sections, tuple(environments), tuple(problems), tuple(rows), shown)
 
 
-def find_entry(recipe: Recipe) -> Entry | None:
-    """The package's recipe of the same table, name and variant; None if there is none."""
+def is_packaged(recipe: Recipe) -> bool:
+    """Whether the package has a recipe of the same table, name and variant."""
+    return _entry(recipe) is not None
+
+
+def _entry(recipe: Recipe) -> Entry | None:
     table = tables().get(recipe.table)
     entries = {} if table is None else {entry.name: entry for entry in table.entries}
     entry = entries.get(recipe.name)
@@ -73,9 +77,11 @@ def find_changes(run: MeasuredRun) -> tuple[str, ...]:
     that names published numbers is said to be a user's own, since its settings may be any.
     """
     recipe, description = run.recipe, run.description
-    entry = find_entry(recipe)
+    entry = _entry(recipe)
     if entry is None:
-        changes = [*description.overrides, *(["a recipe of one's own"] if recipe.reported else [])]
+        changes = [*description.overrides]
+        if recipe.reported and not is_packaged(recipe):
+            changes.append("a recipe of one's own")
     else:
         changes = differences(recipe, entry.recipe(recipe.variant))
     if description.tiny:

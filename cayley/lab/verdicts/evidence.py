@@ -7,7 +7,7 @@ from typing import Literal
 
 from cayley.lab.report.quantities import Quantity, find_baseline, is_higher_better, measure
 from cayley.lab.report.reading import MeasuredRun
-from cayley.lab.report.summary import find_changes, find_entry
+from cayley.lab.report.summary import find_changes, is_packaged
 from cayley.lab.runs import StudyRecord
 
 __all__ = ["Evidence", "Moment", "Point", "Trial"]
@@ -97,7 +97,7 @@ class Evidence:
         self._trials: dict[str, dict[int, Trial]] = {}
         self._diverged: dict[str, dict[int, float]] = {}
         for run in runs:
-            other = run.recipe.variant != "paper" or find_entry(run.recipe) is None
+            other = run.recipe.variant != "paper" or not is_packaged(run.recipe)
             if other or find_changes(run):
                 continue
             if run.result is None:

@@ -135,6 +135,16 @@ def test_the_time_is_over(tmp_path: Path) -> None:
     assert said == ["the time is over with 1 run to do; continue with the same command"]
 
 
+def test_a_damaged_result_gives_no_estimate(tmp_path: Path) -> None:
+    damaged, fine = work(tmp_path, "a", ""), work(tmp_path, "b", "")
+    assert damaged.folder is not None
+    damaged.folder.mkdir(parents=True, exist_ok=True)
+    (damaged.folder / "result.json").write_text('{"x":')
+    queue = Queue([damaged, fine], tmp_path / "queue.json")
+    assert run_side_by_side(queue, 2, Interrupts()) == 0
+    assert states(queue) == {"a": "done", "b": "done"}
+
+
 @pytest.mark.slow
 def test_a_table_with_two_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

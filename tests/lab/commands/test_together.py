@@ -52,3 +52,10 @@ def test_what_it_does_not_go_with(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main([*TINY, "-o", str(tmp_path), "--extend", "3"]) == 2
     assert "--extend" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_value_that_is_given_twice_is_one_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*TINY, "optim.lr=1e-3,0.001", "-o", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("done, 3 steps") == 1

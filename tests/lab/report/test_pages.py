@@ -393,3 +393,5 @@ def test_figures_of_markdown_are_linked_where_they_are(runs: Path) -> None:
     assert not any(line.startswith("![") for line in markdown(runs, None))
     lines = markdown(runs, PurePosixPath("../figures"))
     assert lines.count("![a\\_b: test MSE](../figures/curve.png)") == 3
+    lines = markdown(runs, PurePosixPath("my figures"))
+    assert lines.count("![a\\_b: test MSE](my%20figures/curve.png)") == 3

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -10,6 +11,7 @@ from cayley.lab.recipes import find_recipe
 from cayley.lab.report.reading import read_runs
 from cayley.lab.report.rows import Report, Row
 from cayley.lab.report.summary import find_changes, summarize
+from cayley.lab.verdicts import Evidence
 
 SCORES: dict[str, Any] = {
     "scores": {"accuracy": 0.5, "cross_entropy": 1.0},
@@ -189,6 +191,17 @@ def test_against_nothing(tmp_path: Path) -> None:
     assert changes(write_run(tmp_path, recipe, overrides=("model.hidden=8",), **SCORES)) == (
         "model.hidden=8",
     )
+
+
+def test_a_recipe_of_ones_own_is_not_that_of_a_paper(tmp_path: Path) -> None:
+    """Its settings may be any, also if nothing was changed at the start."""
+    recipe = find_recipe("scornn/mnist-170").recipe()
+    for one in (replace(recipe, name="mine"), replace(recipe, table="mine")):
+        write_run(tmp_path, one, **SCORES)
+    report = summary(tmp_path)
+    assert {row.changes for row in report.rows} == {("a recipe of one's own",)}
+    assert not any(report.tally.values())
+    assert not Evidence(read_runs([tmp_path])[0]).trials("scornn/mnist-170")
 
 
 def test_what_no_recipe_says(tmp_path: Path) -> None:

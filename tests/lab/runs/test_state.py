@@ -42,6 +42,15 @@ def test_the_last_event_tells_why_a_run_ended(tmp_path: Path) -> None:
         assert (found.state, found.message) == (state, "why")
 
 
+def test_a_run_that_was_killed_after_it_had_gone_on_was_killed(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, finished=False)
+    for event in ("interrupted", "resumed"):
+        with RunFolder(folder) as run:
+            run.record({"kind": "event", "step": 7, "epoch": 0.5, "event": event, "message": "why"})
+    found = find_state(folder)
+    assert (found.state, found.message) == ("stopped", "killed, or the machine went off")
+
+
 def test_a_damaged_run_is_told_apart(tmp_path: Path) -> None:
     folder = make_run(tmp_path, finished=True)
     (folder / "result.json").write_text("{")
