@@ -218,7 +218,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--continue-with",
         action="store_true",
-        help="use the recipe.toml that was edited after the start",
+        help="use what was edited after the start: recipe.toml, or a task or model of your own",
     )
     _add_devices(sub)
     _add_output_style(sub)

@@ -333,6 +333,26 @@ def test_a_stranger_is_trusted_when_asked_for(
         assert run(command, folder, "--trust") == 0
 
 
+def test_edited_code_is_another_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "edited_task.py"
+    path.write_text("from cayley.lab.tasks.synthetic import Adding as Own\n")
+    arguments = ("train", "quickstart", "--task", "edited_task:Own", "-o", tmp_path, *QUICK, "-q")
+    assert run(*arguments, "--seeds", 1) == 0
+    path.write_text(path.read_text() + "# edited\n")
+    monkeypatch.delitem(sys.modules, "edited_task")
+    # the seed of the old code is not taken for one of the new
+    assert run(*arguments, "--seeds", 3) == 4
+    assert "got one with code of edited_task" in capsys.readouterr().err
+    (section,) = summarize(*read_runs([tmp_path])).sections
+    assert sorted(len(row.runs) for row in section.rows) == [1, 2]
+    for row in section.rows:
+        (code,) = {run.description.code["edited_task"] for run in row.runs}
+        assert f"code of edited_task {code[:8]}" in row.label
+
+
 @pytest.mark.parametrize("name", ["run.json", "result.json"])
 @pytest.mark.parametrize("text", ["{}", "[]", "null", "1", "", 100_000 * "["])
 def test_what_is_no_description_and_no_result_is_said(

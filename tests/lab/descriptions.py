@@ -41,6 +41,7 @@ CONTENT: dict[str, Any] = {
     },
     "versions": {"cayley": "0.1.0", "python": "3.11.9"},
     "git": None,
+    "code": {},
     "settings": write_recipe(find_recipe("quickstart").recipe()),
     "changes": [],
     "trial": None,

@@ -177,9 +177,9 @@ def resume(options: Namespace) -> int:
     selected; the report says so. A run that stopped early cannot be extended, nor one whose
     schedule is OneCycleLR.
 
-    A recipe.toml that was edited after the start is refused. With --continue-with, the run
-    continues with it, at the learning rates that it has at this step; the report shows what was
-    changed, and when.
+    A recipe.toml that was edited after the start is refused, as is a task or model of your own.
+    With --continue-with, the run continues with it, at the learning rates that the recipe has at
+    this step; the report shows what was changed, and when.
     """
     _check_devices(options)
     if options.devices > 1 and not find_processes().several:
@@ -581,7 +581,7 @@ def check_same_run(
         seed: The requested seed; None for any.
         any_length: Whether it may be trained for another number of steps or epochs.
     """
-    from cayley.lab.runs import read_run
+    from cayley.lab.runs import compare_code, find_code, read_run
     from cayley.lab.training import reads_files
 
     description, found = read_run(folder)
@@ -589,6 +589,7 @@ def check_same_run(
         length = {"steps": found.training.steps, "epochs": found.training.epochs}
         recipe = replace(recipe, training=replace(recipe.training, **length))
     differ = differences(found, recipe)
+    differ += compare_code(description.code, find_code(recipe))
     if seed not in (None, description.seed):
         differ.append(f"seed {description.seed}, not {seed}")
     if description.tiny != settings.tiny:

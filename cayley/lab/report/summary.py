@@ -1,6 +1,7 @@
 """Runs gathered into the rows of tables."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from statistics import mean
 
@@ -25,6 +26,7 @@ from cayley.lab.report.quantities import (
 from cayley.lab.report.reading import MeasuredRun, Problem, find_published
 from cayley.lab.report.rows import Environment, Line, PublishedValue, Report, Row
 from cayley.lab.report.sections import arrange, show_views
+from cayley.lab.runs import code_words, own_classes
 
 __all__ = ["find_changes", "is_packaged", "summarize"]
 
@@ -39,11 +41,12 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
     facts = [_facts(run) for run in runs]
     letters = {one: _letter(index) for index, one in enumerate(dict.fromkeys(facts))}
     places = {id(run): letters[one] for run, one in zip(runs, facts, strict=True)}
+    code = _tell_code_apart(runs)
     # by recipe and changes, then by all settings, since the file may have been edited
     groups: dict[tuple[str, ...], dict[str, list[MeasuredRun]]] = {}
-    for run in runs:
+    for run, words in zip(runs, code, strict=True):
         recipe = run.recipe
-        key = (recipe.table, recipe.name, recipe.variant, *find_changes(run))
+        key = (recipe.table, recipe.name, recipe.variant, *find_changes(run), *words)
         settings = json.dumps(flatten(recipe), sort_keys=True)
         groups.setdefault(key, {}).setdefault(settings, []).append(run)
     rows = []
@@ -96,6 +99,19 @@ def find_changes(run: MeasuredRun) -> tuple[str, ...]:
         elif change.note:
             changes.append(f"extended: {change.note}")
     return tuple(changes)
+
+
+def _tell_code_apart(runs: Sequence[MeasuredRun]) -> list[tuple[str, ...]]:
+    """For each run, those of the user's own modules whose source is not the same in all runs."""
+    code = [
+        {
+            module: code_words(module, run.description.code)
+            for _, module in own_classes(run.recipe).values()
+        }
+        for run in runs
+    ]
+    sources = Counter(module for module, _ in {pair for one in code for pair in one.items()})
+    return [tuple(words for module, words in one.items() if sources[module] > 1) for one in code]
 
 
 def _row(group: list[MeasuredRun], changes: tuple[str, ...], environments: tuple[str, ...]) -> Row:

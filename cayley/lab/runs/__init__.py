@@ -4,6 +4,7 @@
 ``folders``     a folder, held by the process that writes it
 ``description`` ``run.json``: what was started, on what
 ``result``      ``result.json``: the numbers
+``code``        the source of the user's own modules
 ``seals``       checksums, and which run a file belongs to
 ``reading``     folders read, with errors that name the file
 ``state``       done, running, stopped or failed
@@ -21,6 +22,7 @@
 """
 
 from cayley.lab.runs.archive import archive_run, thin
+from cayley.lab.runs.code import code_words, compare_code, find_code, own_classes
 from cayley.lab.runs.description import (
     FORMAT,
     DataPlace,
@@ -107,8 +109,11 @@ __all__ = [
     "archive_run",
     "check_format",
     "check_metrics",
+    "code_words",
+    "compare_code",
     "describe_machine",
     "explain_damage",
+    "find_code",
     "find_git_state",
     "find_runs",
     "find_state",
@@ -120,6 +125,7 @@ __all__ = [
     "load_tensors",
     "metrics_content",
     "open_folder",
+    "own_classes",
     "pack_weights",
     "parse_json",
     "read_edited_run",

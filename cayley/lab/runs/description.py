@@ -48,13 +48,13 @@ class TrialInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeChange:
-    """A change of a run's recipe after its start.
+    """A change of a run's recipe, or of the code that it names, after its start.
 
     Attributes:
         step: After how many steps.
         time: When.
-        kind: Whether the run was made longer, or its recipe edited.
-        differences: The settings that changed, in words.
+        kind: Whether the run was made longer, or its recipe or code edited.
+        differences: The settings and the code that changed, in words.
         before: The digest of the recipe before.
         note: How the numbers differ from those of a run with the new recipe from the start; empty
             if they do not.
@@ -94,6 +94,8 @@ class RunDescription:
         machine: The machine that it runs on.
         versions: The versions of Python and of packages.
         git: The revision of the source; None outside a repository.
+        code: The digests of the source files of the user's own modules that the recipe names;
+            empty if it names none, and in older runs, whose code is not checked.
         settings: The recipe as ``recipe.toml`` has it, with which that file is compared; empty in
             format 1.
         changes: The changes of the recipe after the start.
@@ -123,6 +125,7 @@ class RunDescription:
     machine: MachineFacts
     versions: dict[str, str]
     git: GitState | None = None
+    code: dict[str, str] = field(default_factory=dict)
     settings: str = ""
     changes: tuple[RecipeChange, ...] = ()
     trial: TrialInfo | None = None

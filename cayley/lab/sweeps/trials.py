@@ -15,7 +15,16 @@ from cayley.lab.errors import (
     is_shortage,
 )
 from cayley.lab.recipes import Recipe, differences
-from cayley.lab.runs import Interrupts, Record, RunDescription, RunFolder, RunResult, read_run
+from cayley.lab.runs import (
+    Interrupts,
+    Record,
+    RunDescription,
+    RunFolder,
+    RunResult,
+    compare_code,
+    find_code,
+    read_run,
+)
 from cayley.lab.sweeps.outcomes import Outcome
 from cayley.lab.training import Quiet, Reporter, RunSettings, resume, train
 
@@ -113,6 +122,7 @@ def _check_same(folder: Path, recipe: Recipe, settings: RunSettings) -> None:
     """Raise unless the run in a folder belongs to this trial."""
     description, found = read_run(folder)
     differ = differences(found, recipe)
+    differ += compare_code(description.code, find_code(recipe))
     if description.trial != settings.trial:
         differ.append("another trial" if description.trial else "no trial of a sweep")
     if description.tiny != settings.tiny:

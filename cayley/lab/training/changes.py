@@ -1,15 +1,16 @@
-"""Changes to a run's recipe after its start: a longer run, or edited settings."""
+"""Changes to a run after its start: a longer one, edited settings, or edited code."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import Recipe, edits, flatten, write_recipe
-from cayley.lab.runs import RecipeChange, RunDescription, RunResult
+from cayley.lab.runs import RecipeChange, RunDescription, RunResult, compare_code, find_code
 from cayley.lab.training.loop import Loop
 
-__all__ = ["change_description", "check_edit", "lengthen"]
+__all__ = ["change_description", "check_code", "check_edit", "lengthen"]
 
 # settings with which earlier checkpoints and scores would not be compatible
 FIXED = (
@@ -63,6 +64,27 @@ def check_edit(recipe: Recipe, edited: Recipe) -> None:
         )
 
 
+def check_code(
+    folder: Path, description: RunDescription, recipe: Recipe, *, accept: bool = False
+) -> bool:
+    """Whether the code that a recipe names was edited after a run's start; raise if it must not be.
+
+    Arguments:
+        folder: The run folder.
+        description: The description of the run.
+        recipe: The recipe to continue with.
+        accept: Whether the user asked for the edited code, and the run can continue with it.
+    """
+    edited = compare_code(find_code(recipe), description.code)
+    if edited and not accept:
+        raise RunError(
+            f"expected the code that the run in {folder} was trained with, got {'; '.join(edited)}:"
+            " undo the edit, or train from the start with another --output. An unfinished run also "
+            f"continues with the edited code: cayley resume {folder} --continue-with --trust"
+        )
+    return bool(edited)
+
+
 def change_description(
     description: RunDescription, recipe: Recipe, loop: Loop, kind: Literal["extended", "edited"]
 ) -> RunDescription:
@@ -74,16 +96,22 @@ def change_description(
         loop: The loop with the new recipe, at the checkpoint.
         kind: The kind of change.
     """
+    same = write_recipe(loop.recipe) == write_recipe(recipe)
+    code = find_code(loop.recipe)
+    edited = compare_code(code, description.code)
+    # what an older run was trained with until now stays unknown
+    unknown = find_code(recipe).keys() - description.code.keys()
     change = RecipeChange(
         step=loop.progress.step,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         kind=kind,
-        differences=tuple(edits(loop.recipe, recipe)),
+        differences=(*([] if same else edits(loop.recipe, recipe)), *edited),
         before=description.seal.recipe,
         note=_note(loop) if kind == "extended" else "",
     )
     return replace(
         description,
+        code={module: one for module, one in code.items() if module not in unknown},
         settings=write_recipe(loop.recipe),
         steps=loop.times.steps,
         changes=(*description.changes, change),

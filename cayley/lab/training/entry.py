@@ -22,7 +22,7 @@ from cayley.lab.runs import (
     read_run,
 )
 from cayley.lab.tasks import Split, Task
-from cayley.lab.training.changes import change_description, check_edit, lengthen
+from cayley.lab.training.changes import change_description, check_code, check_edit, lengthen
 from cayley.lab.training.evaluation import audio_metrics, check_work, score_model
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.loop import Loop
@@ -116,8 +116,8 @@ def resume(
             longer. Its numbers are then those of a run that was longer from the start, except that
             its former last evaluation is kept even if it is between two regular ones;
             ``run.json`` records that.
-        continue_with: Whether to continue with a recipe that was edited after the start;
-            ``run.json`` records the change.
+        continue_with: Whether to continue with a recipe, or with one's own task or model, that was
+            edited after the start; ``run.json`` records the change.
         trust: Whether the recipe may name a module outside cayley, whose code then runs.
 
     Returns:
@@ -159,6 +159,7 @@ def resume(
                 f"expected a finished run to extend, got an unfinished one in {folder}: first "
                 f"continue it with cayley resume {folder}"
             )
+        recoded = check_code(folder, description, recipe, accept=continue_with and not finished)
         task = build_task(recipe.task, settings)
         seed = description.seed
         model = initial_model(recipe, task, seed, settings.machine)
@@ -169,15 +170,15 @@ def resume(
             try:
                 loop.restore(edited=edited)
             except RunError as error:
-                if not edited:
+                if not (edited or recoded):
                     raise
                 raise RunError(
-                    f"{error}. If the checkpoint does not fit the edited recipe, undo the change"
+                    f"{error}. If the checkpoint does not fit what was edited, undo the change"
                 ) from error
         else:
             # without a checkpoint the run starts over, and earlier records do not count
             run.rewind(Mark())
-        if finished or edited:
+        if finished or edited or recoded:
             kind = "extended" if finished else "edited"
             description = change_description(description, before, loop, kind)
             run.change(description)

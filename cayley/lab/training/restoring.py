@@ -7,7 +7,14 @@ from torch import nn
 
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import Recipe
-from cayley.lab.runs import RunDescription, Weights, explain_damage, read_run, read_weights
+from cayley.lab.runs import (
+    RunDescription,
+    Weights,
+    explain_damage,
+    own_classes,
+    read_run,
+    read_weights,
+)
 from cayley.lab.tasks import Split, Task
 from cayley.lab.training.setup import RunSettings, build_task, initial_model, restore_settings
 
@@ -82,9 +89,8 @@ def check_trusted(folder: Path, recipe: Recipe, trust: bool = False) -> None:
         recipe: The recipe of the run.
         trust: Whether the recipe may name such a module.
     """
-    for key, name in (("task.name", recipe.task.name), ("model.name", recipe.model.name)):
-        module, colon, _ = name.partition(":")
-        if colon and module.partition(".")[0] != "cayley" and not trust:
+    for key, (name, module) in own_classes(recipe).items():
+        if not trust:
             raise RunError(
                 f"expected a recipe in {folder} that names classes of cayley, got {key} = "
                 f"{name!r}, which would run the code of the module {module}: if you trust it, "

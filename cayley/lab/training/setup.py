@@ -23,6 +23,7 @@ from cayley.lab.runs import (
     RunDescription,
     TrialInfo,
     describe_machine,
+    find_code,
     find_git_state,
     find_versions,
 )
@@ -141,6 +142,7 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
         ),
         versions=find_versions(),
         git=find_git_state(),
+        code=find_code(recipe),
         settings=write_recipe(recipe),
         trial=settings.trial,
     )

@@ -18,6 +18,7 @@ from cayley.lab.runs import (
     read_run,
 )
 from cayley.lab.tasks import Batch, Task
+from cayley.lab.training.changes import check_code
 from cayley.lab.training.ensemble import Ensemble, check_together, shape_of
 from cayley.lab.training.evaluation import check_work
 from cayley.lab.training.learner import Learner
@@ -111,6 +112,7 @@ def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interru
     if run.has("run.json"):
         description, _ = read_run(member.folder)
         check_format(member.folder / "run.json", description)
+        check_code(member.folder, description, recipe)
         run.description = description
         if run.has("checkpoint.pt"):
             loop.restore()

@@ -19,3 +19,14 @@ def test_the_run_of_another_trial_is_not_gone_on_with(tmp_path: Path) -> None:
             SETTINGS,
             interrupts=Interrupts(),
         )
+
+
+def test_the_run_of_other_code_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cayley.lab.training.setup.find_code", lambda _: {"mine": "old"})
+    work(begin(tmp_path, trials=1), SETTINGS, interrupts=Interrupts())
+    (tmp_path / "sweeps.journal").unlink()
+    monkeypatch.setattr("cayley.lab.sweeps.trials.find_code", lambda _: {"mine": "new"})
+    with pytest.raises(RunError, match="got one with code of mine old, not new"):
+        work(begin(tmp_path, trials=1), SETTINGS, interrupts=Interrupts())

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from cayley.lab.runs import (
     read_run,
 )
 from cayley.lab.runs.machine import Machine
-from cayley.lab.training import RunSettings, evaluate, resume, train
+from cayley.lab.runs.seals import digest
+from cayley.lab.training import Member, RunSettings, evaluate, resume, train, train_together
 from cayley.lab.training.reporters import Quiet
 
 TINY = RunSettings(Machine("cpu", "64-true", 1), tiny=True)
@@ -221,3 +224,69 @@ def test_a_finished_run_is_not_edited(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["changes"] == []
     edit(tmp_path, "steps = 12", "steps = 10")
     assert read_result(tmp_path) == resume(tmp_path)
+
+
+PARITY = "from cayley.lab.tasks.synthetic import Adding\n\n\nclass Parity(Adding):\n    pass\n"
+
+
+@pytest.fixture
+def parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Writes a task of one's own, and forgets the one that was imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(more: str) -> None:
+        (tmp_path / "my_parity.py").write_text(PARITY + more)
+        monkeypatch.delitem(sys.modules, "my_parity", raising=False)
+
+    write("")
+    return write
+
+
+OWN = {"task": {"name": "my_parity:Parity"}}
+
+
+def test_edited_code_is_taken_on_when_asked_for(
+    tmp_path: Path, parity: Callable[[str], None]
+) -> None:
+    train(recipe(**OWN), tmp_path / "whole", settings=TINY)
+    folder = tmp_path / "run"
+    stop_after(6, folder, recipe(**OWN))
+    (before,) = read_run(folder)[0].code.values()
+    parity("# edited\n")
+    after = digest((tmp_path / "my_parity.py").read_bytes())
+    words = f"code of my_parity {after[:8]}, not {before[:8]}"
+    with pytest.raises(RunError, match=rf"expected the code .*{words}: undo .*--continue-with"):
+        resume(folder, trust=True)
+    parity("")
+    assert not read_run(folder)[0].changes
+    parity("# edited\n")
+    member = Member(recipe(**OWN), folder, 5544, TINY, Quiet())
+    with pytest.raises(RunError, match="expected the code"):
+        train_together([member])
+    resume(folder, trust=True, continue_with=True)
+    # the edit did not change what it computes, nor was the optimiser told of new settings
+    assert numbers(folder) == numbers(tmp_path / "whole")
+    description, found = read_run(folder)
+    assert found == recipe(**OWN)
+    assert description.code == {"my_parity": after}
+    (change,) = description.changes
+    assert (change.kind, change.step, change.differences) == ("edited", 6, (words,))
+    # from now on this is its code
+    assert resume(folder, trust=True, extend=2).step == 12
+    assert read_run(folder)[0].code == {"my_parity": after}
+    parity("")
+    assert resume(folder, trust=True).step == 12
+    for asked in (False, True):
+        with pytest.raises(RunError, match="expected the code"):
+            resume(folder, trust=True, extend=2, continue_with=asked)
+
+
+def test_the_code_of_older_runs_stays_unknown(
+    tmp_path: Path, parity: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr("cayley.lab.training.setup.find_code", lambda _: {})
+        train(recipe(**OWN), tmp_path / "run", settings=TINY)
+    parity("# edited\n")
+    assert resume(tmp_path / "run", trust=True, extend=2).step == 12
+    assert read_run(tmp_path / "run")[0].code == {}
