@@ -1,11 +1,11 @@
 """Scaled Cayley transforms that choose D again while they are trained."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Optimizer
+from torch.optim import Adagrad, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from cayley.checks import check_number
@@ -24,10 +24,11 @@ __all__ = ["attach_rebase", "rebase_"]
 
 Moments = Literal["carry", "reset"]
 
-# the names under which optimizers keep averages of gradients, averages of squares, and steps
+# the names under which optimizers keep averages of gradients, averages of squares, and steps,
+# which move A without being divided by a root of squares
 GRADIENTS = ("exp_avg", "grad_avg", "mean")
 SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "square", "accumulator")
-STEPS = ("velocity",)
+STEPS = ("velocity", "momentum_buffer")
 STEPS_TAKEN = "rebase_steps"
 
 
@@ -53,9 +54,15 @@ def rebase_(
     recorded before would give a gradient for the old A.
 
     Note:
-        Averages of gradients, and steps, are converted to the new coordinates exactly. Averages of
-        squares cannot be: they are converted as if the entries were independent, see
+        Averages of gradients, and steps, are converted to the new coordinates exactly:
+        :math:`K^\top M K` and :math:`K^{-1} V K^{-\top}`, with
+        :math:`K = (I + A)(I + A')^{-1}`. Averages of squares cannot be: they are converted as if
+        what varies were independent between entries, see
         :meth:`~cayley.parametrizations.rebasing.Rebased.covector_squares`.
+
+        The momentum of SGD counts as a step, so it moves W as it would have without the new D. It
+        is a sum of gradients too, but of gradients at smaller A, for which K is too large: as a
+        gradient it would grow by up to :math:`1 + \|A\|^2` and drive A further each time.
 
     Arguments:
         model: A model with scaled Cayley transforms; those with a bandwidth are left alone.
@@ -231,31 +238,25 @@ def _members(optimizer: Optimizer) -> tuple[Optimizer, ...]:
 
 def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
     """Convert an optimizer's state of the free entries to the new coordinates."""
-    changes: dict[str, Callable[[Tensor], Tensor]] = {}
     state = optimizer.state[A]
-    gradients, squares, steps = GRADIENTS, SQUARES, STEPS
-    if isinstance(optimizer, SGD):
-        gradients = (*gradients, "momentum_buffer")
-    else:
-        # that of RMSprop is a sum of steps
-        steps = (*steps, "momentum_buffer")
-    for key, value in state.items():
-        if not isinstance(value, Tensor) or value.shape != A.shape:
-            continue
-        if key in gradients:
-            changes[key] = lambda v: skew.entries(new.covector(skew(v)))
-        elif key in squares:
-            changes[key] = lambda v: skew.entries(new.covector_squares(skew(v).abs()))
-        elif key in steps:
-            changes[key] = lambda v: skew.entries(new.vector(skew(v)))
+    kept = {k: v for k, v in state.items() if isinstance(v, Tensor) and v.shape == A.shape}
+    mean = next((skew(kept[key]) for key in GRADIENTS if key in kept), None)
+    carried: dict[str, Tensor] = {}
+    for key, value in kept.items():
+        if key in GRADIENTS:
+            carried[key] = new.covector(skew(value))
+        elif key in SQUARES:
+            carried[key] = new.covector_squares(skew(value).abs(), mean)
+        elif key in STEPS:
+            carried[key] = new.vector(skew(value))
         else:
             raise ValueError(
                 f"expected the state of {type(optimizer).__name__} to consist of averages of "
-                f"gradients {gradients}, of squares {squares} or steps {steps}, got {key!r}: use "
+                f"gradients {GRADIENTS}, of squares {SQUARES} or steps {STEPS}, got {key!r}: use "
                 'moments="reset"'
             )
-    for key, change in changes.items():
-        state[key].copy_(change(state[key]))
+    for key, value in carried.items():
+        kept[key].copy_(skew.entries(value))
 
 
 def _reset(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:

@@ -37,22 +37,39 @@ class Rebased(NamedTuple):
     def vector(self, step: Tensor) -> Tensor:
         r"""A step of the old A as one of the new: :math:`K^{-1} dA\, K^{-\top}`.
 
+        However large A is, it grows by a factor of at most :math:`1 + \|A'\|^2`, while that of
+        :meth:`covector` reaches :math:`1 + \|A\|^2`.
+
         Arguments:
             step: dA, skew-symmetric, (n, n).
         """
         inverse = torch.linalg.inv(self.K)
         return (inverse @ step.to(self.K) @ inverse.mT).to(step)
 
-    def covector_squares(self, V: Tensor) -> Tensor:
-        r"""Mean squares of gradients, as if the entries of a gradient were independent.
+    def covector_squares(self, V: Tensor, mean: Tensor | None = None) -> Tensor:
+        r"""Mean squares of gradients, as if what varies were independent between entries.
 
-        .. math:: (K \odot K)^\top V (K \odot K)
+        .. math::
+            (K \odot K)^\top (V - M \odot M / c^2) (K \odot K) + M' \odot M' / c^2, \qquad
+            c = \max(1, \max_{ij} |m_{ij}| / \sqrt{v_{ij}})
+
+        with the mean M, which is 0 if it is not given, and :math:`M' = K^\top M K`. So no
+        :math:`|m'_{ij}| / \sqrt{v'_{ij}}` exceeds c, and steps of Adam do not grow. c is above 1
+        if V is the mean over a longer time than M.
 
         Arguments:
             V: The mean squares with respect to the old A, symmetric, (n, n).
+            mean: M, the mean of the gradients, skew-symmetric, (n, n).
         """
-        squares = self.K.square()
-        return (squares.mT @ V.to(self.K) @ squares).to(V)
+        squares, varying = self.K.square(), V.to(self.K)
+        constant = torch.zeros_like(varying)
+        if mean is not None:
+            M = mean.to(self.K)
+            # 0 / 0 on the diagonal
+            bound = (M.square() / varying).nan_to_num(0.0, torch.inf).max().clamp_min(1)
+            varying = (varying - M.square() / bound).clamp_min(0)
+            constant = self.covector(M).square() / bound
+        return (squares.mT @ varying @ squares + constant).to(V)
 
 
 @torch.no_grad()

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
+from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
 
 import cayley
 from cayley.optim import AdagradTF, Optimizers, RMSpropTF, attach_rebase, rebase_
+from cayley.optim.rebasing import SQUARES
 from cayley.parametrizations import ScaledCayley, StructuredMatrix
 
 T, B, I, N = 6, 4, 3, 8  # noqa: E741
@@ -79,7 +80,6 @@ def matrix_of(n: int = 6) -> StructuredMatrix:
 @pytest.mark.parametrize(
     ("make", "key"),
     [
-        (lambda p: SGD(p, lr=1e-3, momentum=0.9), "momentum_buffer"),
         (lambda p: Adam(p, lr=1e-3, amsgrad=True), "exp_avg"),
         (lambda p: RMSprop(p, lr=1e-3, centered=True), "grad_avg"),
     ],
@@ -102,6 +102,7 @@ def test_averages_of_gradients_are_those_of_the_new_coordinates(make: Callable, 
 @pytest.mark.parametrize(
     ("make", "key"),
     [
+        (lambda p: SGD(p, lr=1e-3, momentum=0.9), "momentum_buffer"),
         (lambda p: RMSprop(p, lr=1e-3, momentum=0.9), "momentum_buffer"),
         (lambda p: RMSpropTF(p, lr=1e-3, momentum=0.9), "velocity"),
     ],
@@ -119,6 +120,82 @@ def test_steps_move_w_as_before(make: Callable, key: str) -> None:
     before = moved()
     rebase_(matrix, optimizer)
     torch.testing.assert_close(moved(), before)
+
+
+def test_momentum_alone_moves_w_as_without_a_new_d() -> None:
+    """By steps of SGD without a gradient, against differences of W."""
+    torch.manual_seed(0)
+    matrix = matrix_of()
+    optimizer = SGD(matrix.parameters(), lr=1e-6, momentum=0.9)
+    matrix().sum().backward()
+    optimizer.step()
+    twin = copy.deepcopy(matrix)
+    other = SGD(twin.parameters(), lr=1e-6, momentum=0.9)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert rebase_(matrix, optimizer)[""]
+    moved = []
+    for one, own in ((matrix, optimizer), (twin, other)):
+        before = one().detach()
+        one.free[0].grad = torch.zeros_like(one.free[0])
+        own.step()
+        moved.append((one().detach() - before) / 1e-6)
+    torch.testing.assert_close(*moved, rtol=1e-3, atol=1e-7)
+
+
+STABLE: dict[str, Callable[..., Optimizer]] = {
+    "SGD": lambda p: SGD(p, 0.01, momentum=0.9),
+    "Nesterov": lambda p: SGD(p, 0.01, momentum=0.9, nesterov=True),
+    "dampening": lambda p: SGD(p, 0.1, momentum=0.9, dampening=0.9),
+    "Adam": lambda p: Adam(p, 0.3),
+    "AMSGrad": lambda p: AdamW(p, 0.05, amsgrad=True),
+    "NAdam": lambda p: NAdam(p, 0.05),
+    "RMSprop": lambda p: RMSprop(p, 0.01, momentum=0.9),
+    "RMSprop-centred": lambda p: RMSprop(p, 0.01, centered=True),
+    "RMSpropTF": lambda p: RMSpropTF(p, 0.01, momentum=0.9, centered=True),
+    "Adagrad": lambda p: Adagrad(p, 0.3),
+    "AdagradTF": lambda p: AdagradTF(p, 0.3),
+}
+
+
+@pytest.mark.parametrize("make", STABLE.values(), ids=STABLE)
+def test_carried_moments_stay_as_small_as_new_ones(make: Callable[..., Optimizer]) -> None:
+    def train(moments: Any) -> float:
+        torch.manual_seed(0)
+        layer = cayley.ScoRNN(I, N, rebase=5)
+        optimizer, (A,) = make([*layer.parameters()]), entries(layer)
+        attach_rebase(layer, optimizer, moments=moments)
+        largest = 0.0
+        for _ in range(60):
+            optimizer.zero_grad()
+            (layer(torch.randn(T, B, I))[0][-1] * torch.randn(N)).sum().backward()
+            optimizer.step()
+            for key, value in optimizer.state[A].items():
+                if isinstance(value, Tensor) and value.shape == A.shape:
+                    size = value.abs().max().item()
+                    largest = max(largest, size**0.5 if key in SQUARES else size)
+        W = layer.weight_hh_l0.detach()
+        torch.testing.assert_close(W @ W.mT, torch.eye(N))
+        return largest
+
+    assert train("carry") < 100 * train("reset")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda p: RMSprop(p, centered=True), lambda p: RMSpropTF(p, 0.01, centered=True)],
+)
+def test_a_variance_stays_positive(make: Callable[..., Optimizer]) -> None:
+    """Where gradients hardly vary, so that their mean square is hardly above their squared mean."""
+    matrix = matrix_of()
+    optimizer, A = make(matrix.parameters()), matrix.free[0]
+    matrix().sum().backward()
+    optimizer.step()
+    state = optimizer.state[A]
+    square, mean = ("square_avg", "grad_avg") if "grad_avg" in state else ("square", "mean")
+    state[mean].copy_(torch.randn_like(A))
+    state[square].copy_(1.01 * state[mean].square())
+    assert rebase_(matrix, optimizer)[""]
+    assert (state[square] > state[mean].square()).all()
 
 
 def test_a_gradient_that_is_there_goes_over() -> None:

@@ -58,6 +58,42 @@ def test_squares_stay_nonnegative_and_are_kept_by_the_identity() -> None:
     torch.testing.assert_close(same.covector_squares(V), V)
 
 
+def test_steps_and_gradients_agree_with_differences() -> None:
+    """The new A as a function of the old, by ``right_inverse`` of W for the new D."""
+    A, D = large(5, 1.0)
+    new, h = rebase_cayley(A, D), 1e-6
+    step, G = (x - x.mT for x in torch.randn(2, 5, 5))
+    eye = torch.eye(5)
+
+    def coordinates(A: Tensor) -> Tensor:
+        W = scaled_cayley(A, D) * new.D
+        return torch.linalg.solve(eye + W, eye - W, left=False)
+
+    torch.testing.assert_close(coordinates(A), new.A)
+    moved = (coordinates(A + h * step) - coordinates(A - h * step)) / (2 * h)
+    torch.testing.assert_close(new.vector(step), moved, rtol=1e-5, atol=1e-7)
+    # a gradient gives the same slope along the same step
+    torch.testing.assert_close((new.covector(G) * moved).sum(), (G * step).sum(), rtol=1e-5, atol=0)
+
+
+def test_squares_of_one_gradient_are_those_of_the_new() -> None:
+    A, D = large(6)
+    new, G = rebase_cayley(A, D), torch.randn(6, 6)
+    G = G - G.mT
+    # as Adam has them after one step
+    carried = new.covector_squares(1e-3 * G.square(), 0.1 * G)
+    torch.testing.assert_close(carried, 1e-3 * new.covector(G).square())
+
+
+def test_means_stay_within_the_bound_of_their_squares() -> None:
+    A, D = large(6)
+    new, (V, M) = rebase_cayley(A, D), torch.randn(2, 6, 6)
+    V, M = V.square() + V.mT.square(), M - M.mT
+    c = max(1.0, (M.square() / V).max().item()) ** 0.5
+    small = new.covector_squares(V, M).sqrt() * c * (1 + 1e-9)
+    assert (new.covector(M).abs() <= small).all()
+
+
 def test_single_precision_stays_single() -> None:
     A, D = (x.float() for x in large(8))
     new = rebase_cayley(A, D)
