@@ -216,14 +216,14 @@ def test_compilers_of_yesterday_say_what_to_use() -> None:
 def test_a_bound_of_any_size_holds_for_states_of_any_size() -> None:
     layer = cayley.ScoRNN(I, N)
     h = torch.randn(1, B, N)
-    norms = [0.0, 1e-40, 1.0, 1e20, 3e38]
+    norms = [0.0, 1e-30, 1.0, 1e20, 3e38]
     for size in norms:
         state = (h / h.norm(dim=-1, keepdim=True) * size).float()
         for most in norms:
             found = layer.carry(state, max_norm=most)
             assert isinstance(found, Tensor)
             expected = state.double() * (min(1.0, most / size) if size else 1.0)
-            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-44)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("remedy", [{"decay": 0.5}, {"max_norm": 0.1}])
