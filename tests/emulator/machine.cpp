@@ -30,7 +30,7 @@ struct Home {
   char stack[1 << 16];
   jmp_buf place;
   bool started;
-  char apart[5120 + 64 * 3 - sizeof(jmp_buf) - 16];  // or all would share a few lines of the cache
+  char apart[5000];  // or the tops of all stacks would share a few lines of the cache
 };
 
 // One that counts arrivals and bytes, in shared memory of a block of a cluster.

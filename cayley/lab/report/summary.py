@@ -83,10 +83,10 @@ def find_changes(run: MeasuredRun) -> tuple[str, ...]:
     entry = _entry(recipe)
     if entry is None:
         changes = [*description.overrides]
-        if recipe.reported and not is_packaged(recipe):
-            changes.append("a recipe of one's own")
     else:
         changes = differences(recipe, entry.recipe(recipe.variant))
+    if recipe.reported and not is_packaged(recipe):
+        changes.append("a recipe of one's own")
     if description.tiny:
         changes.append("a few made-up examples")
     elif not description.data.check and data_set(recipe.task):

@@ -230,17 +230,7 @@ def lstm_kernels(
     return _kernels(H, window_room(K), normed, packed, eps, device, several)
 
 
-@functools.cache
-def _kernels(
-    H: int,
-    K: int,
-    normed: tuple[bool, ...],
-    packed: bool,
-    eps: float,
-    device: int,
-    several: bool,
-) -> LstmKernels:
-    return LstmKernels(H, K, normed, packed, eps, device, several)
+_kernels = functools.cache(LstmKernels)
 
 
 @functools.cache
