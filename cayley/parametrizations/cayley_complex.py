@@ -6,14 +6,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cayley.cache import Cache
+from cayley.kernels.cuda.replay import Replay
 from cayley.parametrizations.cayley import scaled_cayley
+from cayley.parametrizations.formation import of_inverse
 from cayley.parametrizations.parametrization import (
     Parametrization,
+    Pullback,
     check_orthogonal,
     check_square,
+    full_precision,
 )
+from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
-from cayley.parametrizations.skew import SkewHermitian, skew_repr
+from cayley.parametrizations.skew import SkewHermitian, parts, skew_hermitian_at, skew_repr
 
 __all__ = ["ComplexScaledCayley", "phases_to_diagonal"]
 
@@ -68,6 +74,7 @@ class ComplexScaledCayley(Parametrization):
     def __init__(self, n: int, *, bandwidth: int | None = None, init: str = "blocks") -> None:
         super().__init__(n)
         self.skew = SkewHermitian(n, bandwidth=bandwidth, init=init)
+        self._replay: Cache[Replay] = Cache()
 
     @property
     def onto(self) -> bool:
@@ -77,6 +84,19 @@ class ComplexScaledCayley(Parametrization):
     def forward(self, A: Tensor, theta: Tensor) -> Tensor:
         """The unitary matrix of the free entries ``A`` and the phases ``theta``."""
         return scaled_cayley(self.skew(A), phases_to_diagonal(theta))
+
+    def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
+        """The matrix, detached, and its pullback in closed form."""
+        n, places = self.n, parts(self.n, self.skew.bandwidth, X[0])
+        with full_precision(*X):
+            replay = self._replay.value = self._replay.value or Replay(_stacked)
+            (rows,) = replay(X, (places,))
+        W, inverse, d = rows[:n], rows[n:-1], rows[-1]
+        return W, lambda G: _pulled_back(G, W, inverse, d, places)
+
+    def capturable(self, *X: Tensor) -> bool:
+        """Whether a CUDA graph can capture :meth:`with_pullback`: always, it asks no host."""
+        return X[0].is_cuda
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
         """Free entries of at most 1 in modulus, and phases, that give ``W``."""
@@ -96,3 +116,33 @@ class ComplexScaledCayley(Parametrization):
     def extra_repr(self) -> str:
         """The size, and settings of A that are not defaults."""
         return f"{self.n}{skew_repr(self.skew)}"
+
+
+def _stacked(x: Tensor, theta: Tensor, places: Tensor) -> tuple[Tensor]:
+    """W, (I + A)⁻¹ and d, stacked: on a GPU, one copy takes a third of the time of three."""
+    d = phases_to_diagonal(theta)
+    X = resolvent(skew_hermitian_at(x, len(d), places))
+    return (torch.cat((of_inverse(X, d), X, d[None])),)
+
+
+def _pulled_back(
+    G: Tensor, W: Tensor, X: Tensor, d: Tensor, places: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Gradients with respect to the free entries of A and to θ, from that of W = (2X − I) D.
+
+    With :math:`P = -2 X^* G D^* X^*`, the gradient of a matrix A without structure, they are
+    :math:`\mathrm{Re}(p_{ij} - p_{ji})` and :math:`\mathrm{Im}(p_{ij} + p_{ji})` above the
+    diagonal, :math:`\mathrm{Im}\, p_{ii}` on it, and :math:`-\mathrm{Im} \sum_i \bar g_{ij} w_{ij}`
+    for :math:`\theta_j`.
+
+    Arguments:
+        G: The gradient with respect to W, as torch has it: ∂L/∂Re W + i ∂L/∂Im W, (n, n).
+        W: The matrix, (n, n).
+        X: The inverse (I + A)⁻¹, (n, n).
+        d: The diagonal of D, (n).
+        places: Where the free entries are, see :func:`~cayley.parametrizations.skew.parts`.
+    """
+    with full_precision(G):
+        P = torch.addmm(G, X.mH @ (G * d.conj()), X.mH, beta=0, alpha=-2)
+    pairs = torch.view_as_real(P - P.tril(-1).mH)
+    return pairs.flatten().index_select(0, places), -(G.conj() * W).sum(0).imag

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,10 +23,12 @@ __all__ = [
     "diagonal_entries",
     "initial_entries",
     "last_diagonal",
+    "parts",
     "positions",
     "skew_at",
     "skew_blocks",
     "skew_hermitian",
+    "skew_hermitian_at",
     "skew_repr",
     "skew_symmetric",
 ]
@@ -63,20 +65,49 @@ def positions(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
         >>> positions(3, None, torch.zeros(1))
         tensor([1, 5, 2])
     """
-    last = last_diagonal(n, bandwidth)
-    if computes_now(like):
-        return _kept_positions(n, last, like.device)
-    row, column = diagonals(n, 1, last, like.device)
+    return _found(_above, n, bandwidth, like)
+
+
+def parts(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
+    """The same in a flattened complex matrix of pairs [Re, Im].
+
+    First the real parts above the diagonal, then the imaginary parts on and above it.
+
+    Example:
+        >>> parts(2, None, torch.zeros(1))
+        tensor([2, 1, 7, 3])
+    """
+    return _found(_parts, n, bandwidth, like)
+
+
+Finder = Callable[[int, int, torch.device], Tensor]
+
+
+def _above(n: int, last: int, device: torch.device) -> Tensor:
+    row, column = diagonals(n, 1, last, device)
     return row * n + column
 
 
+def _parts(n: int, last: int, device: torch.device) -> Tensor:
+    row, column = diagonals(n, 0, last, device)
+    real = 2 * (row * n + column)
+    # the main diagonal comes first
+    return torch.cat((real[n:], real + 1))
+
+
+def _found(find: Finder, n: int, bandwidth: int | None, like: Tensor) -> Tensor:
+    last = last_diagonal(n, bandwidth)
+    if computes_now(like):
+        return _kept(find, n, last, like.device)
+    return find(n, last, like.device)
+
+
 @functools.lru_cache(maxsize=16)
-def _kept_positions(n: int, last: int, device: torch.device) -> Tensor:
+def _kept(find: Finder, n: int, last: int, device: torch.device) -> Tensor:
     # Not an inference tensor, which later calls that record gradients could not use; and copied
     # from the CPU, so that it is ready for every stream.
     with torch.inference_mode(False):
-        row, column = diagonals(n, 1, last, torch.device("cpu"))
-        return (row * n + column).to(device)
+        return find(n, last, torch.device("cpu")).to(device)
 
 
 def skew_blocks(s: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
@@ -194,12 +225,19 @@ def skew_hermitian(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
         tensor([[ 0.+2.j,  1.+4.j],
                 [-1.+4.j,  0.+3.j]])
     """
-    last = last_diagonal(n, bandwidth)
-    real, imaginary = x.split([diagonal_entries(n, 1, last), diagonal_entries(n, 0, last)])
-    i, j = diagonals(n, 0, last, x.device)
-    upper = x.new_zeros(n, n).index_put((i, j), imaginary)
-    symmetric = upper + upper.triu(1).mT
-    return torch.complex(skew_symmetric(real, n, bandwidth), symmetric)
+    return skew_hermitian_at(x, n, parts(n, bandwidth, x))
+
+
+def skew_hermitian_at(x: Tensor, n: int, places: Tensor) -> Tensor:
+    """The skew-Hermitian (n, n) matrix with entries x at places as :func:`parts` gives them.
+
+    Example:
+        >>> skew_hermitian_at(torch.tensor([2.0]), 1, torch.tensor([1]))
+        tensor([[0.+2.j]])
+    """
+    pairs = x.new_zeros(2 * n * n).scatter(0, places, x).view(n, n, 2)
+    U = torch.view_as_complex(pairs)
+    return U - U.triu(1).mH
 
 
 class Banded(Parametrization):
@@ -305,14 +343,8 @@ class SkewHermitian(Banded):
         """The free entries of a skew-Hermitian matrix."""
         check_square(W, self.n, is_complex=True)
         check_skew(W, self.defect(W), self.n, self.bandwidth)
-        last = last_diagonal(self.n, self.bandwidth)
-        imaginary = W.imag if W.is_complex() else torch.zeros_like(W)
-        return torch.cat(
-            (
-                W.real[diagonals(self.n, 1, last, W.device)],
-                imaginary[diagonals(self.n, 0, last, W.device)],
-            )
-        )
+        pairs = torch.view_as_real(W.to(W.dtype.to_complex()).resolve_conj().contiguous())
+        return pairs.flatten().index_select(0, parts(self.n, self.bandwidth, W))
 
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None

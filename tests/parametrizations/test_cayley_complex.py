@@ -1,5 +1,6 @@
 """The complex scaled Cayley transform against its plain formula and the theorem on gradients."""
 
+import pytest
 import torch
 
 from cayley.parametrizations import ComplexScaledCayley, scaled_cayley
@@ -21,6 +22,23 @@ def test_is_the_plain_formula_with_its_gradients() -> None:
             W = torch.linalg.solve(eye + A, eye - A) @ torch.exp(1j * own[1]).diag()
         results.append((W, *torch.autograd.grad(W, own, G)))
     torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("bandwidth", [None, 1, 3])
+def test_the_pullback_in_closed_form_is_that_of_the_plain_formula(
+    n: int, bandwidth: int | None
+) -> None:
+    map = ComplexScaledCayley(n, bandwidth=bandwidth)
+    x, theta = ((X + torch.randn_like(X)).requires_grad_() for X in map.sample())
+    # a lazy conjugate, as gradients of W* are
+    G = torch.randn(n, n, dtype=torch.complex128).mH
+    eye, A = torch.eye(n), map.skew(x)
+    plain = torch.linalg.solve(eye + A, eye - A) @ torch.exp(1j * theta).diag()
+    W, pullback = map.with_pullback(x, theta)
+    assert not W.requires_grad
+    torch.testing.assert_close(W, plain)
+    torch.testing.assert_close(pullback(G), torch.autograd.grad(plain, (x, theta), G))
 
 
 def test_gradients_are_those_of_the_theorem() -> None:

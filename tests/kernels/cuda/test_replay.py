@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,12 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.cuda.replay import Captured, Replay
-from cayley.parametrizations import ScaledCayley, StructuredMatrix
+from cayley.parametrizations import (
+    ComplexScaledCayley,
+    Parametrization,
+    ScaledCayley,
+    StructuredMatrix,
+)
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -69,32 +75,71 @@ def test_streams_have_graphs_of_their_own() -> None:
         torch.testing.assert_close(y, affine(*x, b=b))
 
 
+maps = pytest.mark.parametrize("map", [ScaledCayley(200), ComplexScaledCayley(60)], ids=repr)
+
+
+def on_gpu(map: Parametrization) -> tuple[Any, Tensor]:
+    """A matrix on the GPU, and a gradient for it."""
+    matrix: Any = StructuredMatrix(map, device="cuda", dtype=torch.float32)
+    return matrix, torch.randn_like(matrix().detach())
+
+
+def inner(W: Tensor, G: Tensor) -> Tensor:
+    return (W * G.conj()).sum().real
+
+
 @gpu
+@maps
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_matrices_are_replayed_as_they_were_formed() -> None:
-    W: Any = StructuredMatrix(ScaledCayley(200), device="cuda", dtype=torch.float32)
-    G = torch.randn(200, 200, dtype=torch.float32, device="cuda")
+def test_matrices_are_replayed_as_they_were_formed(map: Parametrization) -> None:
+    W, G = on_gpu(map)
     losses, expected = [], []
     for step in range(6):
         if step == 4:
             torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error")
         try:
-            losses.append((W() * G).sum())
+            losses.append(inner(W(), G))
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        expected.append(torch.autograd.grad((W.map(W.A) * G).sum(), W.A)[0])
+        expected.append(torch.autograd.grad(inner(W.map(*W.free), G), W.free))
         with torch.no_grad():
-            W.A.mul_(0.9)
+            torch._foreach_mul_(W.free, 0.9)
     # each with the matrices of its own forward pass, whatever came after it
-    for loss, gradient in zip(losses, expected, strict=True):
-        found = torch.autograd.grad(loss, W.A)[0]
-        torch.testing.assert_close(found, gradient, rtol=1e-4, atol=1e-4)
+    for loss, gradients in zip(losses, expected, strict=True):
+        found = torch.autograd.grad(loss, W.free)
+        torch.testing.assert_close(found, gradients, rtol=1e-4, atol=1e-4)
 
 
-def test_maps_with_a_replay_are_copied_pickled_and_forgotten() -> None:
-    W = StructuredMatrix(ScaledCayley(5))
-    W().sum().backward()
+@gpu
+@maps
+def test_a_graph_of_a_whole_step_forms_the_matrix_too(map: Parametrization) -> None:
+    W, G = on_gpu(map)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.autograd.grad(inner(W(), G), W.free)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        formed = W()
+        gradients = torch.autograd.grad(inner(formed, G), W.free)
+    for _ in range(2):
+        with torch.no_grad():
+            torch._foreach_mul_(W.free, 0.9)
+        graph.replay()
+        expected = W.map(*W.free)
+        torch.testing.assert_close(formed, expected, rtol=1e-5, atol=1e-5)
+        by_autograd = torch.autograd.grad(inner(expected, G), W.free)
+        torch.testing.assert_close(gradients, by_autograd, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [ScaledCayley, ComplexScaledCayley])
+def test_maps_with_a_replay_are_copied_pickled_and_forgotten(
+    make: Callable[[int], Parametrization],
+) -> None:
+    W = StructuredMatrix(make(5))
+    W().abs().sum().backward()
     for twin in (copy.deepcopy(W), pickle.loads(pickle.dumps(W))):
         torch.testing.assert_close(twin(), W())
     map = weakref.ref(W.map)
