@@ -63,8 +63,10 @@ def check(call: ComposedCall, device: str = "cpu") -> None:
     call = rounded(call, device)
     states = composed(call)
     found = composed_backward(ElmanGradients(g), states, call, names)
-    # a reflection of one unit is −1 for every v: its gradient is what rounding leaves of the terms
-    least = {"v": float(g.norm() * h.detach().norm())} if call.b.shape == (1,) else {}
+    # Of one unit, each gradient is a single sum, of which rounding is all that is left if its terms
+    # cancel: those of v always do, since a reflection of one unit is −1 for every v.
+    one_unit, terms = call.b.shape == (1,), float(g.norm() * h.detach().norm())
+    least = dict.fromkeys(("w", "v", "b"), terms) if one_unit else {}
     for name, one, other in zip(
         ("h", *names), (states.h, *(found[name] for name in names)), theirs, strict=True
     ):

@@ -11,6 +11,7 @@ from cayley.lab.errors import RunError
 from cayley.lab.recipes import find_recipe
 from cayley.lab.runs import WEIGHTS_FILE, Machine, archive_run, read_result
 from cayley.lab.tasks import Split
+from cayley.lab.tasks.sources import Source
 from cayley.lab.training import RunSettings, evaluate, load_model, train
 
 SHARED = Path(__file__).parents[3] / "results/weights"
@@ -87,14 +88,21 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "mse" in capsys.readouterr().out.lower()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_shared_weights_give_the_number_of_their_card(
-    name: str, request: pytest.FixtureRequest
-) -> None:
-    folder = SHARED / name
-    data = request.getfixturevalue("source").folder if "mnist" in name else None
-    selected = read_result(folder).selected
+def check_card(name: str, device: str, data: Path | None = None) -> None:
+    """Evaluate shared weights, on any device, and compare with the scores of their run."""
+    selected = read_result(SHARED / name).selected
     split: Split = "test" if "test" in selected else "valid"
-    # on another device than the run's
-    scores = evaluate(folder, split, device="cpu", data=data)
+    scores = evaluate(SHARED / name, split, device=device, data=data)
     assert scores == pytest.approx(selected[split].scores, rel=1e-3, abs=2e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "mnist" not in name])
+def test_shared_weights_give_the_number_of_their_card(name: str) -> None:
+    check_card(name, "cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", [name for name in NAMES if "mnist" in name])
+def test_shared_weights_for_images_give_the_number_of_their_card(name: str, source: Source) -> None:
+    """Not on a CPU, where it takes a minute each."""
+    check_card(name, "cuda", source.folder)
