@@ -70,13 +70,13 @@ class Queue:
     """What is done, running and to do, in a file that says so.
 
     Arguments:
-        works: What is to be done, most wanted first.
+        works: What is to be done, most wanted first; those with an exit code are done.
         file: The file, written anew whenever something changes.
     """
 
     def __init__(self, works: Sequence[Work], file: Path) -> None:
         self.works, self.file = works, file
-        self.waiting = deque(works)
+        self.waiting = deque(work for work in works if work.code is None)
         self.running: dict[str, Running] = {}
 
     def write(self) -> None:

@@ -451,7 +451,7 @@ def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
     from cayley.lab.runs import Interrupts
 
     left = _leave_out(jobs, options)
-    queue = Queue(_works(left, options), options.output / "queue.json")
+    queue = Queue(_works_to_do(left, options), options.output / "queue.json")
     with Interrupts() as interrupts:
         code = run_side_by_side(
             queue,
@@ -474,7 +474,7 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
     options = on_nodes(options)
     left = _leave_out(jobs, options)
     code = run_on_cluster(
-        _works(left, options),
+        _works_to_do(left, options),
         options.ray,
         share,
         options.output / "queue.json",
@@ -533,6 +533,35 @@ def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":
         command = child_command((*arguments, *shared_arguments(options)))
         works[name] = Work(name, job.recipe.name, folder, command)
     return list(works.values())
+
+
+def _works_to_do(jobs: list[_Job], options: Namespace) -> "list[Work]":
+    """The same, of which those that are done need no process, which would import torch to say so."""
+    done = {folder for job in jobs if _is_done(job, folder := _folder(job, options), options)}
+    works = _works(jobs, options)
+    for work in works:
+        work.code = 0 if work.folder in done else None
+    if done:
+        _say([f"{counted(len(done), 'run')} done before"], options)
+    return works
+
+
+def _is_done(job: _Job, folder: Path, options: Namespace) -> bool:
+    """Whether the run of a job is finished, and is the requested one.
+
+    If it is not as it should be, it gets a process, which will say why.
+    """
+    from cayley.lab.runs import read_result
+    from cayley.lab.training import has_samples
+
+    if not (folder / "result.json").exists():
+        return False
+    try:
+        check_same_run(folder, job.recipe, run_settings(options, job.overrides), job.seed)
+        read_result(folder)
+    except LabError:
+        return False
+    return not has_samples(job.recipe.task.name) or any(folder.glob("sample*"))
 
 
 def _reporter(options: Namespace, folder: Path) -> "Reporter":

@@ -156,6 +156,19 @@ def test_a_table_with_two_jobs(
     assert cayley.cli.main(command) == 0
     assert len(list(tmp_path.rglob("result.json"))) == 2
     assert "seed5545: done" in capsys.readouterr().err
-    # what is done is skipped; one shows it
-    command[command.index("2")] = "1"
+    # what is done needs no process
+    monkeypatch.setattr("cayley.lab.commands.side_by_side.subprocess", None)
     assert cayley.cli.main(command) == 0
+    assert "2 runs done before" in capsys.readouterr().err
+    assert {row["state"] for row in json.loads((tmp_path / "queue.json").read_text())} == {"done"}
+
+    # what is not as it should be says so itself
+    monkeypatch.setattr("cayley.lab.commands.side_by_side.subprocess", FORKED)
+    result, other = sorted(tmp_path.rglob("result.json"))
+    result.write_text('{"x":')
+    recipe = other.with_name("recipe.toml")
+    recipe.write_text(recipe.read_text().replace("hidden = 80", "hidden = 81"))
+    assert cayley.cli.main(command) == 4
+    said = capsys.readouterr().err
+    assert "done before" not in said
+    assert said.count("failed (exit code 4)") == 2
