@@ -536,7 +536,7 @@ def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":
 
 
 def _works_to_do(jobs: list[_Job], options: Namespace) -> "list[Work]":
-    """The same, of which those that are done need no process, which would import torch to say so."""
+    """The same; those that are done have an exit code, and need no process to say so."""
     done = {folder for job in jobs if _is_done(job, folder := _folder(job, options), options)}
     works = _works(jobs, options)
     for work in works:
