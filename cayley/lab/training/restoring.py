@@ -1,5 +1,6 @@
 """A run that is loaded with its weights."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from cayley.lab.recipes import Recipe
 from cayley.lab.runs import (
     RunDescription,
     Weights,
+    compare_code,
     explain_damage,
+    find_code,
     own_classes,
     read_run,
     read_weights,
@@ -52,6 +55,8 @@ def restore_run(
 ) -> RestoredRun:
     """Load a run, which need not be finished, with its weights.
 
+    If one's own task or model was edited since, a warning says so.
+
     Arguments:
         folder: The run folder.
         weights: Which weights, see :func:`~cayley.lab.runs.weights.read_weights`.
@@ -62,6 +67,12 @@ def restore_run(
     """
     description, recipe = read_run(folder)
     check_trusted(folder, recipe, trust)
+    if edited := compare_code(description.code, find_code(recipe)):
+        warnings.warn(
+            f"the run in {folder} was trained with {'; '.join(edited)}, as it is now: what is "
+            "computed here may not be what the run computed",
+            stacklevel=3,
+        )
     settings = restore_settings(description, device, data)
     task = build_task(recipe.task, settings)
     model = initial_model(recipe, task, description.seed, settings.machine)

@@ -76,7 +76,9 @@ def test_a_damaged_run_is_named(runs: Path, tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "archive").exists()
 
 
-@pytest.mark.parametrize("content", [b"{}", gzip.compress(b"{}\n" * 99)[:-9]])
+@pytest.mark.parametrize(
+    "content", [b"{}", gzip.compress(b"{}\n" * 99)[:-9]], ids=["not compressed", "cut off"]
+)
 def test_damaged_metrics_of_an_archive_are_named(
     runs: Path, tmp_path: Path, content: bytes
 ) -> None:

@@ -281,6 +281,17 @@ def test_edited_code_is_taken_on_when_asked_for(
             resume(folder, trust=True, extend=2, continue_with=asked)
 
 
+def test_what_is_evaluated_with_other_code_is_said(
+    tmp_path: Path, parity: Callable[[str], None]
+) -> None:
+    folder = tmp_path / "run"
+    result = train(recipe(**OWN), folder, settings=TINY)
+    assert evaluate(folder, "test", trust=True) == pytest.approx(result.selected["test"].scores)
+    parity("# edited\n")
+    with pytest.warns(UserWarning, match="was trained with code of my_parity .*, as it is now"):
+        evaluate(folder, "test", trust=True)
+
+
 def test_the_code_of_older_runs_stays_unknown(
     tmp_path: Path, parity: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
