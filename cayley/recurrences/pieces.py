@@ -51,13 +51,14 @@ def piece_steps(x: Tensor, h0: Tensor, batch_sizes: Tensor | None) -> int | None
         >>> piece_steps(x, h0, None), torch.no_grad()(piece_steps)(x, h0, None)
         (None, 64)
     """
-    if torch.is_grad_enabled() or batch_sizes is not None or h0.numel() == 0:
+    if torch.is_grad_enabled() or batch_sizes is not None or is_observed():
+        return None
+    # before any size is looked at, which a tracer would take for a promise
+    if not is_eager(x, h0) or x.is_meta or h0.numel() == 0:
         return None
     numbers, fewest = SIZES.get(x.device.type, OTHER_SIZES)
     steps = max(fewest, numbers // h0.numel())
-    if steps >= x.shape[0] or x.is_meta or is_observed() or not is_eager(x, h0):
-        return None
-    return steps
+    return steps if steps < x.shape[0] else None
 
 
 def in_pieces(
