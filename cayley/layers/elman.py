@@ -312,6 +312,10 @@ class RNN(Recurrent):
             frozen = self._frozen.value = FrozenStep.of(self._activation, U, matrix, b)
         return frozen(x, state)
 
+    def _keeps_more(self) -> bool:
+        """Whether z is kept beside h; see :meth:`Recurrent._keeps_more`."""
+        return ACTIVATIONS[self._activation].needs_z
+
     def _stacked_matrix(self, suffix: str) -> Tensor:
         """W as it acts on real features, (H, H)."""
         return acting_on_reals(self.recurrent_matrix(suffix))

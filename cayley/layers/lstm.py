@@ -315,6 +315,10 @@ class LSTM(Recurrent):
         y = reversed_sequences(states.h, batch_sizes) if reverse else states.h
         return y, (h_n, c_n, *windows.state())
 
+    def _keeps_more(self) -> bool:
+        """Always; but over the batch, steps are counted. See :meth:`Recurrent._keeps_more`."""
+        return self.over != "batch"
+
     def advance(
         self, suffix: str, x: Tensor, state: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ from cayley.cache import Cache
 from cayley.checks import check_integer, check_number
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.observation import is_observed
+from cayley.layers.pieces import in_pieces, piece_steps
 from cayley.parametrizations import StructuredMatrix
 from cayley.tracing import autocast_enabled, is_batched, traced, transforms_active
 
@@ -489,7 +490,7 @@ class Recurrent(nn.Module, ABC):
         outputs: list[Tensor] = []
         for suffix, _, reverse in self.suffixes():
             state = None if states is None else states[len(last)]
-            y, state = self.run(suffix, x, state, batch_sizes, reverse)
+            y, state = self._pass(suffix, x, state, batch_sizes, reverse)
             last.append(state)
             outputs.append(y)
             if len(outputs) == self.num_directions:
@@ -498,6 +499,30 @@ class Recurrent(nn.Module, ABC):
                 if self.dropout and len(last) < self.num_layers * self.num_directions:
                     x = nn.functional.dropout(x, self.dropout, self.training)
         return x, last
+
+    def _pass(
+        self,
+        suffix: str,
+        x: Tensor,
+        state: tuple[Tensor, ...] | None,
+        batch_sizes: Tensor | None,
+        reverse: bool,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """:meth:`run`, piece by piece if that spares memory."""
+        divided = batch_sizes is None and self._keeps_more()
+        steps = piece_steps(x, self.state_sizes[0]) if divided else None
+        if steps is None:
+            return self.run(suffix, x, state, batch_sizes, reverse)
+
+        def some(x: Tensor, state: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+            return self.run(suffix, x, state, None, reverse)
+
+        with self.held():
+            return in_pieces(some, x, state, steps, reverse)
+
+    def _keeps_more(self) -> bool:
+        """Whether a pass keeps more than its output, and can be divided into pieces."""
+        return True
 
     def _split(self, hx: State | None, B: int, unbatched: bool) -> list[tuple[Tensor, ...]] | None:
         """The states of all recurrences, one tuple of (B, ·) tensors for each."""

@@ -20,7 +20,6 @@ from cayley.kernels.steps import (
     step_order,
     step_sizes,
 )
-from cayley.recurrences.pieces import states_of
 
 __all__ = ["composed", "composed_loop", "prefers_factors"]
 
@@ -126,7 +125,7 @@ def composed(
     """
     call = ComposedCall(x, h0, w, v, b, permutation, U, c, batch_sizes, reverse)
     _check(call)
-    return states_of(_composed, call)
+    return _composed(call).h
 
 
 def _check(call: ComposedCall) -> None:

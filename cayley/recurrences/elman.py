@@ -19,7 +19,6 @@ from cayley.kernels.steps import (
     step_order,
     step_sizes,
 )
-from cayley.recurrences.pieces import states_of
 from cayley.recurrences.scans import elman_scan
 
 __all__ = ["elman", "elman_loop"]
@@ -102,8 +101,7 @@ def elman(
     """
     call = ElmanCall(x, h0, W, b, U, c, batch_sizes, reverse, nonlinearity, is_complex)
     _check(call)
-    # otherwise nothing is saved beside h
-    return states_of(_elman, call) if ACTIVATIONS[nonlinearity].needs_z else _elman(call).h
+    return _elman(call).h
 
 
 def _check(call: ElmanCall) -> None:

@@ -21,7 +21,6 @@ from cayley.kernels.steps import (
     step_order,
     step_sizes,
 )
-from cayley.recurrences.pieces import states_of
 from cayley.recurrences.scans import gru_scan
 
 __all__ = ["gru", "gru_loop"]
@@ -123,7 +122,7 @@ def gru(
     """
     call = GruCall(x, h0, W, b, U, c, batch_sizes, reverse)
     _check(call)
-    return states_of(_gru, call)
+    return _gru(call).h
 
 
 def _check(call: GruCall) -> None:

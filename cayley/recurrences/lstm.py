@@ -1,6 +1,6 @@
 r"""The LSTM recurrence with normalised products and cells, and its gradient."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,6 @@ from cayley.norms.pooling import Pool
 from cayley.recurrences.lstm_call import LstmArguments, NormSite, lstm_call
 from cayley.recurrences.lstm_forward import lstm_forward
 from cayley.recurrences.lstm_gradient import lstm_gradient, with_references
-from cayley.recurrences.pieces import in_pieces, piece_steps
 from cayley.recurrences.scans import lstm_scan
 
 __all__ = ["States", "lstm", "lstm_loop"]
@@ -168,13 +167,6 @@ def lstm(
         use_kernel(x.device.type, refusal, x.device)
         call = lstm_call(arguments)
         return _states(lstm_forward(call, pool=pool), _references(call))
-    if not any(arguments.sites()) and (steps := piece_steps(x, h0, batch_sizes)):
-
-        def run(x: Tensor, h0: Tensor, c0: Tensor) -> Sequence[Tensor]:
-            return lstm(x, h0, c0, W, b, U=U, c=c)[:2]
-
-        h, cells = in_pieces(run, x, [h0, c0], steps)
-        return States(h, cells)
     if x.is_cuda:
         fused = _fused_call(arguments)
         if fused is not None and node.refusal(fused, c) is None:
