@@ -36,6 +36,7 @@ bench: $(READY)  ## speed and memory beside the peers, in one run each; JSON and
 	$(BIN)/python benchmarks/formation.py -o out/formation-cpu.json
 	$(BIN)/python benchmarks/training.py -o out/training-cpu.json
 	$(BIN)/python benchmarks/streams.py -o out/streams-cpu.json
+	$(BIN)/python benchmarks/inference.py -o out/inference-cpu.json
 	$(BIN)/python benchmarks/eigenvalue.py --quick
 	$(BIN)/python benchmarks/bnp.py
 	$(BIN)/python benchmarks/sweeps.py -o out/sweeps-cpu.json
@@ -50,6 +51,7 @@ bench-gpu: $(READY)  ## the same on an NVIDIA GPU
 	$(BIN)/python benchmarks/ensembles.py --device cuda -o out/ensembles-gpu.json
 	$(BIN)/python benchmarks/throughput.py --device cuda -o out/throughput-gpu.json
 	$(BIN)/python benchmarks/streams.py --device cuda -o out/streams-gpu.json
+	$(BIN)/python benchmarks/inference.py --device cuda -o out/inference-gpu.json
 	$(BIN)/python benchmarks/batch_norm.py -o out/batch-norm-gpu.json
 	$(BIN)/python benchmarks/complex_networks.py --device cuda -o out/complex-gpu.json
 

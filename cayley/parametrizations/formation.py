@@ -37,7 +37,7 @@ def kernel_for(n: int, A: Tensor, D: Tensor) -> str | None:
 def of_inverse(X: Tensor, D: Tensor) -> Tensor:
     """The matrix (2X − I) D from the inverse X = (I + A)⁻¹, with rounding errors removed."""
     eye = torch.eye(X.shape[-1], device=X.device, dtype=X.dtype)
-    return refine(torch.sub(eye, X, alpha=2)) * -D
+    return refine(2 * X - eye) * D
 
 
 def pulled_back(G: Tensor, X: Tensor, D: Tensor, places: Tensor) -> Tensor:

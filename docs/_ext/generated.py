@@ -191,6 +191,8 @@ def speed(name: str) -> str:
         table = _ensembles(rows)
     elif "ours, ms" in rows[0]:
         table = _complex(rows)
+    elif "memory over output" in rows[0]:
+        table = _inference(rows)
     elif "network" in rows[0] and "B" in rows[0]:
         table = _by_network(rows)
     elif "network" in rows[0]:
@@ -277,6 +279,21 @@ def _complex(rows: list[dict[str, Any]]) -> str:
         )
         lines.append((row["network"], *times, peers[peer], f"{row[f'over {peer}']:.2f}"))
     return _table(("ms (the GPU alone)", "ours", "beside", "which has", "times as fast"), lines)
+
+
+def _inference(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        cells = (
+            f"{_ms(row[key])} ({row[memory]:.2f})" if key in row else "–"
+            for key, memory in (
+                ("ms", "memory over output"),
+                ("whole, ms", "whole, memory over output"),
+            )
+        )
+        lines.append((row["network"], *cells))
+    head = f"{_shape(rows[0])}, ms (memory over that of the output)"
+    return _table((head, "layer", "the same, not divided"), lines)
 
 
 def _by_shape(rows: list[dict[str, Any]]) -> str:
