@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import torch
 from gpu import busy
-from measure import Run, distance, machine, rounds, write
+from measure import Run, distance, machine, rounds, show_row, write
 from torch import Tensor
 
 import cayley
@@ -112,8 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     rows = []
     for name in options.networks:
         row = measure(name, tuple(options.sizes), options.repeat, options.device)
-        numbers = {key: value for key, value in row.items() if isinstance(value, float)}
-        print(name, ", ".join(f"{key} {value:.3g}" for key, value in numbers.items()), flush=True)
+        show_row(name, row)
         rows.append(row)
     write(options.output, machine(options.device, repeat=options.repeat), rows)
 

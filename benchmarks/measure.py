@@ -5,7 +5,7 @@ import gc
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -106,6 +106,12 @@ def _status(field: str) -> int:
         if line.startswith(field):
             return 1024 * int(line.split()[1])
     raise RuntimeError(f"expected {field} in /proc/self/status, found none")
+
+
+def show_row(name: str, row: Mapping[str, object]) -> None:
+    """Print the numbers of a row, as soon as it has been measured."""
+    numbers = {key: value for key, value in row.items() if isinstance(value, float)}
+    print(name, ", ".join(f"{key} {value:.3g}" for key, value in numbers.items()), flush=True)
 
 
 def machine(device: str = "cpu", **settings: object) -> dict[str, object]:

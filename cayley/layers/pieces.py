@@ -13,8 +13,8 @@ __all__ = ["in_pieces", "piece_steps"]
 Tensors = tuple[Tensor, ...]
 
 # How many numbers the states of a piece have, and its fewest steps. On a CPU the other arrays of a
-# piece then stay in a cache, or in memory that is at hand: an LSTM of 256 units and 500 sequences
-# takes two thirds of the time. A GPU would wait for many launches; there memory alone counts.
+# piece then stay in a cache, or in memory that is at hand, which is faster, too: see
+# benchmarks/inference.py. A GPU would wait for many launches; there memory alone counts.
 SIZES = {"cpu": (2**21, 8)}
 OTHER_SIZES = (2**24, 64)
 

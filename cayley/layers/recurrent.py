@@ -4,6 +4,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, Self, cast
 
 import torch
@@ -490,7 +491,15 @@ class Recurrent(nn.Module, ABC):
         outputs: list[Tensor] = []
         for suffix, _, reverse in self.suffixes():
             state = None if states is None else states[len(last)]
-            y, state = self._pass(suffix, x, state, batch_sizes, reverse)
+            divided = batch_sizes is None and self._keeps_more()
+            steps = piece_steps(x, self.state_sizes[0]) if divided else None
+            if steps is None:
+                y, state = self.run(suffix, x, state, batch_sizes, reverse)
+            else:
+                run = partial(self.run, suffix, batch_sizes=None, reverse=reverse)
+                # W is formed once
+                with self.held():
+                    y, state = in_pieces(run, x, state, steps, reverse)
             last.append(state)
             outputs.append(y)
             if len(outputs) == self.num_directions:
@@ -499,26 +508,6 @@ class Recurrent(nn.Module, ABC):
                 if self.dropout and len(last) < self.num_layers * self.num_directions:
                     x = nn.functional.dropout(x, self.dropout, self.training)
         return x, last
-
-    def _pass(
-        self,
-        suffix: str,
-        x: Tensor,
-        state: tuple[Tensor, ...] | None,
-        batch_sizes: Tensor | None,
-        reverse: bool,
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """:meth:`run`, piece by piece if that spares memory."""
-        divided = batch_sizes is None and self._keeps_more()
-        steps = piece_steps(x, self.state_sizes[0]) if divided else None
-        if steps is None:
-            return self.run(suffix, x, state, batch_sizes, reverse)
-
-        def some(x: Tensor, state: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-            return self.run(suffix, x, state, None, reverse)
-
-        with self.held():
-            return in_pieces(some, x, state, steps, reverse)
 
     def _keeps_more(self) -> bool:
         """Whether a pass keeps more than its output, and can be divided into pieces."""

@@ -194,7 +194,7 @@ class ScaledCayley(Parametrization):
         return W, lambda G: (pulled_back(G, inverse, D, places),)
 
     def capturable(self, *X: Tensor) -> bool:
-        """Whether a CUDA graph can capture :meth:`with_pullback`: always, it asks no host."""
+        """Whether a CUDA graph can capture :meth:`with_pullback`, which needs no host."""
         return X[0].is_cuda
 
     def right_inverse(self, W: Tensor) -> Tensor:

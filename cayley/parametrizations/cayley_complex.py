@@ -19,7 +19,12 @@ from cayley.parametrizations.parametrization import (
 )
 from cayley.parametrizations.resolvent import resolvent
 from cayley.parametrizations.signature import small_cayley
-from cayley.parametrizations.skew import SkewHermitian, parts, skew_hermitian_at, skew_repr
+from cayley.parametrizations.skew import (
+    SkewHermitian,
+    complex_positions,
+    skew_hermitian_at,
+    skew_repr,
+)
 
 __all__ = ["ComplexScaledCayley", "phases_to_diagonal"]
 
@@ -87,7 +92,7 @@ class ComplexScaledCayley(Parametrization):
 
     def with_pullback(self, *X: Tensor, update: bool = False) -> tuple[Tensor, Pullback]:
         """The matrix, detached, and its pullback in closed form."""
-        n, places = self.n, parts(self.n, self.skew.bandwidth, X[0])
+        n, places = self.n, complex_positions(self.n, self.skew.bandwidth, X[0])
         with full_precision(*X):
             replay = self._replay.value = self._replay.value or Replay(_stacked)
             (rows,) = replay(X, (places,))
@@ -95,7 +100,7 @@ class ComplexScaledCayley(Parametrization):
         return W, lambda G: _pulled_back(G, W, inverse, d, places)
 
     def capturable(self, *X: Tensor) -> bool:
-        """Whether a CUDA graph can capture :meth:`with_pullback`: always, it asks no host."""
+        """Whether a CUDA graph can capture :meth:`with_pullback`, which needs no host."""
         return X[0].is_cuda
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
@@ -140,7 +145,7 @@ def _pulled_back(
         W: The matrix, (n, n).
         X: The inverse (I + A)⁻¹, (n, n).
         d: The diagonal of D, (n).
-        places: Where the free entries are, see :func:`~cayley.parametrizations.skew.parts`.
+        places: Where the free entries are, as ``complex_positions`` gives them.
     """
     with full_precision(G):
         P = torch.addmm(G, X.mH @ (G * d.conj()), X.mH, beta=0, alpha=-2)

@@ -20,10 +20,10 @@ __all__ = [
     "INITS",
     "Skew",
     "SkewHermitian",
+    "complex_positions",
     "diagonal_entries",
     "initial_entries",
     "last_diagonal",
-    "parts",
     "positions",
     "skew_at",
     "skew_blocks",
@@ -68,16 +68,16 @@ def positions(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
     return _found(_above, n, bandwidth, like)
 
 
-def parts(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
+def complex_positions(n: int, bandwidth: int | None, like: Tensor) -> Tensor:
     """The same in a flattened complex matrix of pairs [Re, Im].
 
     First the real parts above the diagonal, then the imaginary parts on and above it.
 
     Example:
-        >>> parts(2, None, torch.zeros(1))
+        >>> complex_positions(2, None, torch.zeros(1))
         tensor([2, 1, 7, 3])
     """
-    return _found(_parts, n, bandwidth, like)
+    return _found(_complex_above, n, bandwidth, like)
 
 
 Finder = Callable[[int, int, torch.device], Tensor]
@@ -88,7 +88,7 @@ def _above(n: int, last: int, device: torch.device) -> Tensor:
     return row * n + column
 
 
-def _parts(n: int, last: int, device: torch.device) -> Tensor:
+def _complex_above(n: int, last: int, device: torch.device) -> Tensor:
     row, column = diagonals(n, 0, last, device)
     real = 2 * (row * n + column)
     # the main diagonal comes first
@@ -225,11 +225,11 @@ def skew_hermitian(x: Tensor, n: int, bandwidth: int | None = None) -> Tensor:
         tensor([[ 0.+2.j,  1.+4.j],
                 [-1.+4.j,  0.+3.j]])
     """
-    return skew_hermitian_at(x, n, parts(n, bandwidth, x))
+    return skew_hermitian_at(x, n, complex_positions(n, bandwidth, x))
 
 
 def skew_hermitian_at(x: Tensor, n: int, places: Tensor) -> Tensor:
-    """The skew-Hermitian (n, n) matrix with entries x at places as :func:`parts` gives them.
+    """The skew-Hermitian (n, n) matrix with entries x at places of :func:`complex_positions`.
 
     Example:
         >>> skew_hermitian_at(torch.tensor([2.0]), 1, torch.tensor([1]))
@@ -344,7 +344,7 @@ class SkewHermitian(Banded):
         check_square(W, self.n, is_complex=True)
         check_skew(W, self.defect(W), self.n, self.bandwidth)
         pairs = torch.view_as_real(W.to(W.dtype.to_complex()).resolve_conj().contiguous())
-        return pairs.flatten().index_select(0, parts(self.n, self.bandwidth, W))
+        return pairs.flatten().index_select(0, complex_positions(self.n, self.bandwidth, W))
 
     def sample(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
