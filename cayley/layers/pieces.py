@@ -13,7 +13,7 @@ __all__ = ["in_pieces", "piece_steps"]
 Tensors = tuple[Tensor, ...]
 
 # How many numbers the states of a piece have, and its fewest steps. On a CPU the other arrays of a
-# piece then stay in a cache, or in memory that is at hand, which is faster, too: see
+# piece then stay in a cache, or in memory that is at hand, and LSTMs take less time, too: see
 # benchmarks/inference.py. A GPU would wait for many launches; there memory alone counts.
 SIZES = {"cpu": (2**21, 8)}
 OTHER_SIZES = (2**24, 64)
