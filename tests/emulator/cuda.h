@@ -88,6 +88,9 @@ inline float from_lane(float value, int bits) {
   return emulator::exchange(value, (threadIdx.x & ~MASK) | bits);
 }
 float inverse_root(float x);
+float first_bits(float x);
+float nearest_bits(float x);
+void multiply(const float (&weights)[4], const float (&states)[2], float (&sums)[4]);
 
 unsigned rank_in_cluster();
 unsigned address(const void* place);

@@ -53,6 +53,7 @@ struct Block {
   Fiber fibers[1024];
   Barrier all, warps[32], named[4];
   double exchanged[1024];  // between the lanes of a warp
+  float tiles[1024][6];    // the weights and states of a product of a warp
   float4* memory;          // shared by its threads
   Mbarrier mbarriers[16];
 };
@@ -249,6 +250,30 @@ int kept(int value) { return value; }
 const float* kept(const float* array) { return array; }
 float inverse(float x) { return 1 / x; }
 float inverse_root(float x) { return 1 / sqrtf(x); }
+
+float bits_of(unsigned bits) {
+  float number;
+  bits &= 0xffffe000u;
+  memcpy(&number, &bits, 4);
+  return number;
+}
+float first_bits(float x) { return bits_of(__float_as_uint(x)); }
+float nearest_bits(float x) { return bits_of(__float_as_uint(x) + 0x1000u); }
+
+void multiply(const float (&weights)[4], const float (&states)[2], float (&sums)[4]) {
+  const int lane = threadIdx.x % LANES_OF_A_WARP;
+  auto* const tiles = emulator::block->tiles + threadIdx.x - lane;
+  for (int i = 0; i < 4; ++i) tiles[lane][i] = first_bits(weights[i]);
+  for (int i = 0; i < 2; ++i) tiles[lane][4 + i] = first_bits(states[i]);
+  emulator::wait_for_warp();
+  for (int i = 0; i < 4; ++i) {
+    const int output = lane / 4 + i / 2 * 8, row = 2 * (lane % 4) + i % 2;
+    for (int k = 0; k < 8; ++k)
+      sums[i] += tiles[output % 8 * 4 + k % 4][output / 8 + k / 4 * 2] *
+                 tiles[row * 4 + k % 4][4 + k / 4];
+  }
+  emulator::wait_for_warp();
+}
 
 unsigned rank_in_cluster() { return emulator::block->rank; }
 

@@ -1,11 +1,12 @@
 """LSTMs of several networks in one launch against the loop in double precision, also emulated."""
 
+import dataclasses
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from emulator import COMPILER, Launches
+from emulator import COMPILER, H200, Launches
 from teams import fill_new_memory, force_team
 from torch import Tensor
 from torch.func import grad, vmap
@@ -13,6 +14,7 @@ from torch.func import grad, vmap
 from cayley.kernels import memory
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.crowds import crowded
+from cayley.kernels.cuda.lstm import kernels as lstm_kernels
 from cayley.kernels.cuda.lstm import recurrence as cuda
 from cayley.kernels.operator import Kernels
 from cayley.recurrences import NormSite, lstm, lstm_loop
@@ -161,17 +163,37 @@ def check(
 @compiles
 @pytest.mark.parametrize("own", ["", "x h0 c0"], ids=["shared", "own"])
 @pytest.mark.parametrize("inputs", [0, 1, 3, 17])
-@pytest.mark.parametrize("crowd", [1, 100], ids=["a row a block", "two rows a block"])
-def test_without_normalisations(crowd: int, inputs: int, own: str, launches: Launches) -> None:
+@pytest.mark.parametrize(
+    ("B", "crowd", "kind"), [(5, 1, "lstm"), (5, 100, "lstm_pair"), (90, 1, "lstm_eight")]
+)
+def test_without_normalisations(
+    B: int, crowd: int, kind: str, inputs: int, own: str, launches: Launches
+) -> None:
+    """By blocks of one row, of two, and of eight."""
     with crowded(crowd):
-        check((3, 4, 5, 21), inputs=inputs, own=own, bias=inputs != 3, only_h=inputs == 17)
-    kind = "lstm" if crowd == 1 else "lstm_pair"
-    # two rows a block read a single input themselves
-    multiplied = inputs == 3 or (inputs == 1 and crowd == 1)
+        check((3, 4, B, 21), inputs=inputs, own=own, bias=inputs != 3, only_h=inputs == 17)
+    # several rows a block read a single input themselves
+    multiplied = inputs == 3 or (inputs == 1 and kind == "lstm")
     expected = {f"{kind}_forward": 1, f"{kind}_backward": 1, "row_products": 1}
     expected |= {"project": 1} if multiplied else {}
     assert launches == expected
     assert launches.networks == dict.fromkeys(expected, 3)
+
+
+@slow
+@compiles
+@pytest.mark.parametrize("spare", [0, 200, 250], ids=["registers", "both", "shared"])
+@pytest.mark.parametrize(("T", "B", "H"), [(1, 1, 5), (3, 8, 16), (3, 9, 40), (2, 19, 33)])
+def test_eight_rows_a_block(
+    T: int, B: int, H: int, spare: int, monkeypatch: pytest.MonkeyPatch, launches: Launches
+) -> None:
+    """Wherever weights are, and with rows and units that do not fill a block or a tile."""
+    fill_new_memory(monkeypatch)
+    monkeypatch.setattr(lstm_kernels, "EIGHT_SPARE", (spare, spare))
+    monkeypatch.setattr(lstm_kernels, "_kernels", lstm_kernels._kernels.__wrapped__)
+    monkeypatch.setattr(lstm_kernels, "chip", lambda _: dataclasses.replace(H200, processors=0))
+    check((2, T, B, H), inputs=H % 2, own="x", given=True)
+    assert launches["lstm_eight_forward"] == launches["lstm_eight_backward"] == 1
 
 
 CASES = [("xhc", 1, False), ("xhc", 3, False), ("xhc", 3, True), ("hc", 1, False), ("c", 1, False)]
@@ -302,7 +324,7 @@ def test_transforms(norms: str, window: int, own: str, launches: Launches) -> No
 @pytest.mark.parametrize("H", [33, 128])
 @pytest.mark.parametrize(("norms", "window"), [("", 1), ("xhc", 1), ("xhc", 5), ("c", 1)])
 def test_on_a_gpu(norms: str, window: int, H: int, own: str) -> None:
-    """Rows for one a block, and for two; and more steps than a block of N_x has."""
-    for B in (7, 60):
+    """Rows for one a block, two and eight; and more steps than a block of N_x has."""
+    for B in (7, 60, 101):
         for inputs in (0,) if norms else (0, 1, 2):
             check((3, 70 if norms else 9, B, H), norms, window, own, "cuda", inputs=inputs)

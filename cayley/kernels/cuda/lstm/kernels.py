@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -16,16 +16,18 @@ from cayley.kernels.cuda.runtime.blocks import (
     gate_kernel,
     option_lines,
 )
-from cayley.kernels.cuda.runtime.chip import chip
+from cayley.kernels.cuda.runtime.chip import RESERVED, chip
 from cayley.kernels.cuda.runtime.networks import arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 from cayley.kernels.cuda.runtime.step_kernels import row_layout, step_kernel
 from cayley.kernels.cuda.runtime.stepwise import runs_stepwise
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
+from cayley.kernels.cuda.runtime.tensor import EIGHT, TensorLayout
 
 __all__ = [
     "LstmKernels",
+    "ManyRows",
     "fits_blocks",
     "has_room",
     "launch",
@@ -36,6 +38,7 @@ __all__ = [
 
 ROLES = 2  # the lanes of a unit, each with two gates, or each with another row
 PAIR_SPARE = 64  # registers that a block of two rows needs beside those for weights
+EIGHT_SPARE = 72, 88  # those of a block of eight rows, forward and backward
 THREADS = 256  # of the kernels that take all steps at once
 WARP_UNITS = 200  # the most units for which a warp of these kernels has registers for a step
 STEPS = 64  # the fewest steps of a block of these kernels
@@ -44,6 +47,20 @@ STEPS = 64  # the fewest steps of a block of these kernels
 def window_room(K: int) -> int:
     """K rounded up, so that kernels are not compiled again for every length of a window."""
     return 1 if K == 1 else -(-K // STEPS) * STEPS
+
+
+class ManyRows(NamedTuple):
+    """A kernel whose blocks compute several rows.
+
+    Attributes:
+        kernel: The kernel.
+        blocks: The blocks of a network.
+        sums: The rows of `partial` that a network has, backward.
+    """
+
+    kernel: Kernel
+    blocks: int
+    sums: int
 
 
 class LstmKernels:
@@ -62,7 +79,7 @@ class LstmKernels:
         self.H, self.K, self.normed, self.packed, self.several = H, K, normed, packed, several
         self.options, self.device = _options(normed, K > 1, packed, eps), device
         self.length = max(STEPS, K)  # the steps of a block of kernels that take all steps at once
-        self._pairs: dict[tuple[str, int], Kernel | None] = {}
+        self._many: dict[tuple[int, str, int], Kernel | None] = {}
 
     def forward(
         self,
@@ -104,10 +121,12 @@ class LstmKernels:
         else:
             run_teams("lstm_team_backward", self._team(True), self.options, h0, arrays, *rest)
 
-    def pairs(self, B: int, networks: int, direction: str, inputs: int) -> Kernel | None:
-        """The kernel whose blocks have two rows each; None if it does not pay off, or fit.
+    def many_rows(self, B: int, networks: int, direction: str, inputs: int) -> ManyRows | None:
+        """The kernel whose blocks have several rows each; None if it does not pay off, or fit.
 
-        It pays off if there are more rows than multiprocessors.
+        Two rows a block pay off if there are more rows than multiprocessors, and eight, by tensor
+        cores, if a launch has more than twice as many. Among launches of other networks, blocks of
+        two rows end at different times, and what follows them meets other recurrences.
 
         Arguments:
             B: The number of rows of a network.
@@ -115,15 +134,36 @@ class LstmKernels:
             direction: ``"forward"`` or ``"backward"``.
             inputs: 1 if the kernel reads the input, a single number, and 0 if it does not.
         """
-        if B * max(networks, crowd(self.device)) <= chip(self.device).processors:
+        processors, several = chip(self.device).processors, max(networks, 1)
+        at_once = B * max(several, crowd(self.device))
+        if at_once <= processors or any(self.normed) or self.packed:
             return None
-        if (direction, inputs) not in self._pairs:
-            self._pairs[direction, inputs] = self._pair(direction, inputs)
-        return self._pairs[direction, inputs]
+        if B * several > 2 * processors and (kernel := self._of_many(EIGHT, direction, inputs)):
+            blocks = -(-B // EIGHT)
+            return ManyRows(kernel, blocks, blocks)
+        kernel = self._of_many(2, direction, inputs)
+        return None if kernel is None else ManyRows(kernel, -(-B // 2), B)
+
+    def _of_many(self, rows: int, direction: str, inputs: int) -> Kernel | None:
+        """The kernel with so many rows a block; None if it does not fit."""
+        key = rows, direction, inputs
+        if key not in self._many:
+            make = self._eight if rows == EIGHT else self._pair
+            self._many[key] = make(direction, inputs)
+        return self._many[key]
+
+    def _eight(self, direction: str, inputs: int) -> Kernel | None:
+        if direction == "forward":
+            layout = TensorLayout(self.H, 1, 4, 2 if inputs else 16, EIGHT_SPARE[0])
+        else:
+            layout = TensorLayout(self.H, 4, 1, 4 * (7 + inputs), EIGHT_SPARE[1])
+        if layout.threads > 1024 or layout.memory > chip(self.device).memory - RESERVED:
+            return None
+        sizes = layout.sizes(inputs, self.several)
+        with on(self.device):
+            return Kernel(f"lstm_eight_{direction}", sizes, layout.threads, 1, layout.memory)
 
     def _pair(self, direction: str, inputs: int) -> Kernel | None:
-        if any(self.normed) or self.packed:
-            return None
         H, memory = self.H, chip(self.device).memory
         if direction == "forward":
             factor, streams = (H, 4), 1 if inputs else 4

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cuda.lstm.batch import joins_rows
-from cayley.kernels.cuda.lstm.pairs import pair_lstm
+from cayley.kernels.cuda.lstm.many_rows import many_rows_lstm
 from cayley.kernels.cuda.lstm.recurrence import NO_SITES, contributed_lstm, lstm_backward
 from cayley.kernels.cuda.lstm.recurrence import refusal as recurrence_refusal
 from cayley.kernels.cuda.runtime.projection import project_by_features, project_on_cuda
@@ -126,7 +126,7 @@ class _Node(torch.autograd.Function):
         ctx: Any, run: _Run, call: LstmCall, found: _Found, *inputs: Any
     ) -> tuple[Tensor, ...]:
         c, normalises = _Inputs(*inputs).c, call.sites() != NO_SITES
-        states, contribution, references = pair_lstm(call, c), call.x, ()
+        states, contribution, references = many_rows_lstm(call, c), call.x, ()
         if states is None:
             project_all = project_by_features if joins_rows(call) else project_on_cuda
             contribution = project_all(call.x, call.U, c)

@@ -4,8 +4,8 @@ One kernel runs all steps, including normalisations over the layer. A block comp
 batch, with the weights in its registers and in shared memory, which also holds the windows; if that
 does not suffice, a team of blocks computes some rows or, with many rows and units, steps are
 launched one by one, see :mod:`~cayley.kernels.cuda.lstm.steps`. With more rows than multiprocessors
-a block may have two, see :mod:`~cayley.kernels.cuda.lstm.pairs`. Sizes, and which products are
-normalised, are constants of the compiled code. Packed sequences are read as they are.
+a block may have several, see :mod:`~cayley.kernels.cuda.lstm.many_rows`. Sizes, and which products
+are normalised, are constants of the compiled code. Packed sequences are read as they are.
 
 What does not depend on the recurrence step by step has separate kernels, which take all steps at
 once: before the recurrence the statistics of the input, and after its gradient the gradients of the
@@ -27,7 +27,7 @@ from torch import Tensor
 from cayley.kernels.calls import LstmCall, LstmGradients, LstmStates, Site
 from cayley.kernels.cuda.lstm import batch
 from cayley.kernels.cuda.lstm.kernels import fits_blocks, has_room, launch, lstm_kernels
-from cayley.kernels.cuda.lstm.pairs import inputs_of, pair_lstm
+from cayley.kernels.cuda.lstm.many_rows import inputs_of, many_rows_lstm
 from cayley.kernels.cuda.lstm.references import references
 from cayley.kernels.cuda.runtime.chip import no_room
 from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
@@ -90,7 +90,7 @@ def takes_networks(call: LstmCall, networks: int) -> bool:
 
 def lstm(call: LstmCall, out: LstmStates | None = None) -> LstmStates:
     """The states, cells and statistics of a call, in ``out`` if it is given."""
-    if (states := pair_lstm(call, out=out)) is not None:
+    if (states := many_rows_lstm(call, out=out)) is not None:
         return states
     *networks, _, _ = call.h0.shape
     contribution = project_on_cuda(call.x, call.U, None)
@@ -222,13 +222,13 @@ def lstm_backward(
     sites = N_x, N_h, N_c = _read(call, several)
     kernels = lstm_kernels(H, K, normed, packed, call.eps, x.device.index, several)
     inputs = inputs_of(U)
-    pairs = kernels.pairs(B, G, "backward", inputs)
+    many = kernels.many_rows(B, G, "backward", inputs)
     # per block: the gradients of γ and β of the cell, and those of the other parameters; or with
-    # blocks of two rows, per row: those of b and U
+    # several rows a block: those of b and U
     kinds = (H, H, *(4 * H,) * 6) if of_x or of_h else (H, H)
-    if pairs is not None:
-        kinds = (4 * H,) * (1 + inputs)
     blocks = B * -(-T // kernels.length) if of_x or of_h else B
+    if many is not None:
+        kinds, blocks = (4 * H,) * (1 + inputs), many.sums
     # windows read d at steps whose dx is already written, so both need their own memory
     apart = of_x and of_h and K > 1
     dx, da, d, partial, room_h0, room_c0 = parts(
@@ -250,11 +250,11 @@ def lstm_backward(
     past_x, past_h, past_c = (
         None if site.past is None else x.new_zeros(site.past.shape) for site in (N_x, N_h, N_c)
     )
-    if pairs is not None:
+    if many is not None:
         (own_input,) = _contiguous(input if inputs else None, several=several)
         given = (own_input, grad_h, grad_c, c, kept, c0, W)
         made = (dx, grad_h0, grad_c0, partial)
-        launch(pairs, -(-B // 2), networks, given, made, T, B)
+        launch(many.kernel, many.blocks, networks, given, made, T, B)
     elif B > 0:
         given = (
             *(x, grad_h, grad_c, external_h, external_c, c, kept),
@@ -270,11 +270,11 @@ def lstm_backward(
         steps = (table, T, B, K, kernels.length, sum(kinds))
         launch(kernels.after, blocks, networks, given, made, *steps)
     delta = da if of_x or of_h else dx  # the gradient of W h + b
-    if any(normed) or pairs is not None:
+    if any(normed) or many is not None:
         summed, shape = partial, (blocks, sum(kinds))
     else:
         summed, shape = dx, (N, 4 * H)
-    blocks_sum_U = pairs is not None and inputs == 1
+    blocks_sum_U = many is not None and inputs == 1
     absent = ("U",) if U is None or blocks_sum_U else ()
     wanted = [name for name in ("W", "U") if name in needed and name not in absent]
     products, total = _sums(call, h, N, delta, dx, summed, shape, wanted)

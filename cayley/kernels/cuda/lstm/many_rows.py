@@ -1,7 +1,7 @@
 """An LSTM without normalisations of more rows than a GPU has multiprocessors.
 
-A block computes two rows, and a single input is multiplied there: that takes less than to read what
-another kernel has made of it.
+A block computes two rows, or eight by tensor cores, and a single input is multiplied there: that
+takes less than to read what another kernel has made of it.
 """
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from cayley.kernels.cuda.lstm.kernels import launch, lstm_kernels
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.memory import readable
 
-__all__ = ["inputs_of", "pair_lstm"]
+__all__ = ["inputs_of", "many_rows_lstm"]
 
 
 def inputs_of(U: Tensor | None) -> int:
@@ -25,10 +25,10 @@ def inputs_of(U: Tensor | None) -> int:
     return int(U is not None and U.shape[-1] == 1)
 
 
-def pair_lstm(
+def many_rows_lstm(
     call: LstmCall, c: Tensor | None = None, out: LstmStates | None = None
 ) -> LstmStates | None:
-    """The states of a call by blocks of two rows; None if they cannot compute it, or not faster.
+    """The states of a call by blocks of several rows; None if they cannot, or not faster.
 
     Arguments:
         call: A call that the kernels of :mod:`~cayley.kernels.cuda.lstm.recurrence` do not refuse,
@@ -41,8 +41,8 @@ def pair_lstm(
     *networks, B, H = call.h0.shape
     U, inputs, device = call.U, inputs_of(call.U), call.h0.device.index
     kernels = lstm_kernels(H, 1, (False,) * 3, False, call.eps, device, bool(networks))
-    kernel = kernels.pairs(B, sum(networks), "forward", inputs)
-    if kernel is None:
+    found = kernels.many_rows(B, sum(networks), "forward", inputs)
+    if found is None:
         return None
     x = call.x if inputs else project_on_cuda(call.x, U, c)
     T = x.shape[-3]
@@ -51,5 +51,5 @@ def pair_lstm(
         out = LstmStates(*(x.new_empty(*networks, *shape) for shape in shapes))
     given = (x, call.h0, call.c0, call.W, call.b, U if inputs else None, c if inputs else None)
     read = given if networks else [readable(tensor) for tensor in given]
-    launch(kernel, -(-B // 2), networks, read, (out.h, out.c, out.kept), T, B)
+    launch(found.kernel, found.blocks, networks, read, (out.h, out.c, out.kept), T, B)
     return out
