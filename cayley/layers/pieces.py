@@ -14,9 +14,9 @@ Tensors = tuple[Tensor, ...]
 
 # How many numbers the states of a piece have, and its fewest steps. On a CPU the other arrays of a
 # piece then stay in a cache, or in memory that is at hand, and LSTMs take less time, too: see
-# benchmarks/inference.py. A GPU would wait for many launches; there memory alone counts.
+# benchmarks/inference.py. On a GPU pieces save memory alone, and take longer the smaller they are.
 SIZES = {"cpu": (2**21, 8)}
-OTHER_SIZES = (2**24, 64)
+OTHER_SIZES = (2**26, 64)
 
 
 def piece_steps(x: Tensor, H: int) -> int | None:

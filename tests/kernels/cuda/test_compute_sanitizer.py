@@ -70,6 +70,11 @@ over_batch = [
 with cayley.backend("cuda"), crowded(100, 0):
     for layer in crowds:
         layer.cuda()(x[..., : layer.input_size])[0].sum().backward()
+# more than twice as many
+many = torch.randn(5, 3 * torch.cuda.get_device_properties(0).multi_processor_count, 2).cuda()
+with cayley.backend("cuda"):
+    for layer in (cayley.LSTM(1, 21), cayley.LSTM(2, 40)):
+        layer.cuda()(many[..., : layer.input_size])[0].sum().backward()
 # three networks a launch
 ensembles = [[make(2, H).cuda() for _ in range(3)] for make, H in (
     (cayley.ScoRNN, 38), (cayley.ScuRNN, 85), (cayley.RNN, 301), (cayley.NCGRU, 21),
