@@ -1,5 +1,6 @@
 """Cells: one step of each network, with the contract of ``nn.RNNCell`` or ``nn.LSTMCell``."""
 
+from collections import OrderedDict
 from inspect import signature
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -43,6 +44,11 @@ Network = TypeVar("Network", bound=Recurrent)
 
 # options that only make sense for layers over sequences, with the values that a cell stands for
 SEQUENTIAL = {"num_layers": 1, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+
+# where a module holds the hooks around a call
+HOOKS = [f"_{when}_hooks" for when in ("forward", "forward_pre", "backward", "backward_pre")]
+HOOKS += ["_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"]
+HOOKS += ["_forward_hooks_always_called"]
 
 
 class Cell(Recurrent):
@@ -93,6 +99,8 @@ class Cell(Recurrent):
         cell = cls.__new__(cls)
         # parameters, buffers and modules are held in dictionaries, which both now share
         cell.__dict__.update(layer.__dict__)
+        # but a hook of the layer expects its results, not those of a step
+        cell.__dict__.update((name, OrderedDict()) for name in HOOKS if name in layer.__dict__)
         return cell
 
     # pyrefly: ignore[bad-override]

@@ -61,7 +61,7 @@ class FrozenStep(NamedTuple):
         matrix = self.matrix
         same = self.U is U and self.b is b and matrix._buffers["kept"] is self.kept
         # another layer, or a cell, that shares the matrix may have ended it
-        return same and matrix.is_frozen
+        return same and matrix.is_frozen and matrix.keeps_its_own()
 
     def __call__(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor] | None:
         """The output and the state after a step; None if the general path has to look at it.

@@ -608,8 +608,13 @@ class Recurrent(nn.Module, ABC):
         matrix = cast(StructuredMatrix | None, self.structured._modules.get(name))
         if matrix is None:
             return getattr(self, name)
-        # a short cut for steps of a stream: calling a module takes longer than this lookup
-        return matrix.acting if matrix.is_frozen else matrix(update=True)
+        if matrix.is_frozen:
+            # a short cut for steps of a stream: calling a module takes longer than this lookup
+            if not self.training:
+                return matrix.acting
+            # a cell that shares it is frozen, and this layer is trained
+            matrix.train()
+        return matrix(update=True)
 
     def matrices(self) -> Iterator[StructuredMatrix]:
         """The structured matrices of all layers and directions."""

@@ -161,11 +161,12 @@ class PopulationStatistics(nn.Module):
         share = ((self.momentum * k).clamp_min(1) * n / total).clamp_max(1)
         share = share.to(self.mean.dtype)[:, None]
         for kept, new in ((self.mean[at], mean), (self.var[at], var)):
-            change = share * (new - kept)
+            # exactly new where that is all
+            moved = kept.lerp(new, share)
             if isinstance(n, Tensor):
                 # where a step does not count, its values may be NaN, and 0 times NaN is not 0
-                change = change.where(share > 0, 0)
-            kept.add_(change)
+                moved = moved.where(share > 0, kept)
+            kept.copy_(moved)
 
     def _warn_once(self) -> None:
         # compiled code cannot warn, but evaluation still raises if nothing counted

@@ -165,7 +165,8 @@ def attach_rebase(
         asked = [place for place in places if place.map.rebase_option.rebase is not None]
         places, rebase = asked or places, None if asked else "auto"
     given = RebaseOption(rebase).steps
-    steps = {name: given or map.rebase_option.steps for name, map, _ in places}
+    found = ((name, given or map.rebase_option.steps) for name, map, _ in places)
+    steps = {name: every for name, every in found if every is not None}
     for name, _, A in places:
         if A.requires_grad and _group(optimizer, A) is None:
             raise ValueError(
@@ -173,23 +174,42 @@ def attach_rebase(
                 f"{name} is not among the parameters of this {type(optimizer).__name__}"
             )
     # unless the state of the optimizer was loaded, and training continues
-    if STEPS_TAKEN not in _first_group(optimizer):
+    if not _first_group(optimizer).get(STEPS_TAKEN):
         _rebase(places, optimizer, limit, moments)
         _first_group(optimizer)[STEPS_TAKEN] = 0
-
-    def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        group = _first_group(optimizer)
-        group[STEPS_TAKEN] += 1
-        names = {name for name, every in steps.items() if group[STEPS_TAKEN] % every == 0}
-        if names:
-            # looked up again: loading with assign=True replaces parameters
-            due = [place for place in _places(model) if place.name in names]
-            _rebase(due, optimizer, limit, moments)
-
-    handle = optimizer.register_step_post_hook(after)
+    handle = optimizer.register_step_post_hook(_After(model, steps, limit, moments))
     for place in places:
         place.map.rebase_option.handle.value = handle
     return handle
+
+
+class _After:
+    """What an optimizer does after each of its steps, for one model.
+
+    Arguments:
+        model: The model.
+        steps: After how many steps to look at each of its transforms, by name.
+        limit: See :func:`rebase_`.
+        moments: See :func:`rebase_`.
+    """
+
+    def __init__(
+        self, model: nn.Module, steps: Mapping[str, int], limit: float, moments: Moments
+    ) -> None:
+        self.model, self.steps, self.limit, self.moments = model, steps, limit, moments
+
+    def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        group = _first_group(optimizer)
+        # an optimizer may serve several models, and counts its steps once
+        hooks = optimizer._optimizer_step_post_hooks.values()
+        if self is next(hook for hook in hooks if isinstance(hook, _After)):
+            # the state of an optimizer without a model to rebase, if loaded, has no count
+            group[STEPS_TAKEN] = group.get(STEPS_TAKEN, 0) + 1
+        names = {name for name, every in self.steps.items() if group[STEPS_TAKEN] % every == 0}
+        if names:
+            # looked up again: loading with assign=True replaces parameters
+            due = [place for place in _places(self.model) if place.name in names]
+            _rebase(due, optimizer, self.limit, self.moments)
 
 
 def _first_group(optimizer: Optimizer) -> dict[str, Any]:

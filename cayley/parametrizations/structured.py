@@ -77,6 +77,8 @@ class StructuredMatrix(nn.Module):
         self.is_frozen = False
         # not in the state_dict: the free tensors are what is saved and loaded
         self.register_buffer("kept", None, persistent=False)
+        # the free tensors that it is made of, by name
+        self._kept_of: tuple[tuple[str, Tensor], ...] = ()
         self._passes, self._next_look = 0, FIRST_LOOK
 
     @property
@@ -144,9 +146,11 @@ class StructuredMatrix(nn.Module):
     def acting(self) -> Tensor:
         """The kept W as it acts on real features, [[R, −C], [C, R]] for a complex one."""
         W = self._buffers["kept"]
-        if W is None:
+        if W is None or not (torch.compiler.is_compiling() or self.keeps_its_own()):
             check_whole(self.free[0])
             if traced(self.free[0]) and not self.free[0].is_meta:
+                if W is not None:
+                    return W
                 raise RuntimeError(
                     "a frozen matrix must be formed before tracing: call layer.freeze() again"
                 )
@@ -154,7 +158,16 @@ class StructuredMatrix(nn.Module):
                 W = acting_on_reals(self._form(self.free, recorded=False, update=False))
                 # with its transpose contiguous, products with rows of states are faster
                 W = self.kept = W.mT.contiguous().mT
+                self._kept_of = (*zip(self.map.names, self.free, strict=True),)
         return W
+
+    def keeps_its_own(self) -> bool:
+        """Whether the kept W is that of the free tensors that the module has now.
+
+        They are others after an assignment, and while :func:`torch.func.functional_call` runs.
+        """
+        parameters = self._parameters
+        return all(parameters.get(name) is X for name, X in self._kept_of)
 
     def hold(self) -> object:
         """Use the next W for all calls until :meth:`release`, which takes what this returns."""

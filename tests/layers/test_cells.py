@@ -163,3 +163,16 @@ def test_autocast_rounds_only_the_input() -> None:
     with torch.autocast("cpu"):
         h: Tensor = cell(torch.randn(B, I).bfloat16())
     assert h.dtype == torch.float32
+
+
+def test_hooks_of_a_layer_are_not_those_of_its_cell() -> None:
+    layer, seen = cayley.ScoRNN(3, 8), []
+    layer.register_forward_hook(lambda _, x, y: seen.append(len(y)))
+    bnp = cayley.BNP(layer)
+    kind: Any = cayley.ScoRNNCell
+    cell = kind.of(layer)
+    assert cell(torch.randn(5, 3), torch.zeros(5, 8)).shape == (5, 8)
+    assert seen == []
+    layer(torch.randn(4, 5, 3))[0].sum().backward()
+    bnp.step()
+    assert seen == [2]

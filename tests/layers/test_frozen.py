@@ -247,3 +247,39 @@ class TestOnCuda:
             layer.double()
             _, state = layer.step(x.double())
             assert layer.step(x.double(), state)[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", ["ScoRNN", "ScuRNN", "NCGRU"])
+def test_a_frozen_cell_does_not_stop_the_training_of_its_layer(name: str) -> None:
+    layer = getattr(cayley, name)(3, 8)
+    cell = getattr(cayley, f"{name}Cell").of(layer).freeze()
+    layer(torch.randn(5, 2, 3))[0].sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.mul_(1.1)
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(cell(x), layer(x[None])[0][0])
+
+
+@pytest.mark.parametrize("name", ["ScoRNN", "ScuRNN", "FullURNN", "NCGRU"])
+def test_other_free_tensors_count(name: str) -> None:
+    """Those that :func:`torch.func.functional_call` puts in their place, and assigned ones."""
+    make = getattr(cayley, name)
+    layer, other, x = make(3, 8).freeze(), make(3, 8).eval(), torch.randn(5, 2, 3)
+    with torch.no_grad():
+        theirs, own = other(x)[0], layer(x)[0]
+        given = {**dict(other.named_parameters()), **dict(other.named_buffers())}
+        found = torch.func.functional_call(layer, given, (x,))[0]
+        torch.testing.assert_close(found, theirs)
+        torch.testing.assert_close(layer(x)[0], own)
+        state = layer.step(x[0])[1]
+        for key, module in other.named_modules():
+            for part, parameter in module.named_parameters(recurse=False):
+                setattr(layer.get_submodule(key), part, parameter)
+            for part, buffer in module.named_buffers(recurse=False):
+                setattr(layer.get_submodule(key), part, buffer)
+        torch.testing.assert_close(layer(x)[0], theirs)
+        ours = layer.step(x[1], state)[0]
+        torch.testing.assert_close(ours, other.step(x[1], state)[0])

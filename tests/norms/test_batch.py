@@ -141,3 +141,10 @@ def test_training_goes_on_after_inference_mode() -> None:
         population.reset()
     population.update(torch.randn(1, 2), torch.rand(1, 2), 2)
     assert population.batches[:2].tolist() == [1, 0]
+
+
+def test_the_first_batch_is_kept_as_it_is() -> None:
+    """However small its variance is beside the 1 that there is at first."""
+    statistics = PopulationStatistics(1).float()
+    statistics.update(torch.tensor([[3e-9]]).float(), torch.tensor([[1e-8]]).float(), 8)
+    assert statistics.var[0].item() == pytest.approx(1e-8)

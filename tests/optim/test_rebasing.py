@@ -469,3 +469,32 @@ def test_errors_of_the_option() -> None:
         cayley.ENRNN(I, 0, 3, rebase="auto")
     with pytest.raises(ValueError, match="expected rebase=None where no matrix is orthogonal"):
         cayley.NCGRU(I, N, orthogonal=(), rebase="auto")
+
+
+def test_an_optimizer_of_several_models_counts_its_steps_once() -> None:
+    models = [cayley.ScoRNN(I, N) for _ in range(3)]
+    for model in models[:2]:
+        grow(model, 20.0)
+    optimizer = SGD([p for model in models for p in model.parameters()], lr=0.0)
+    handles = [attach_rebase(model, optimizer, 2) for model in models]
+    assert all((entries(model)[0].abs() <= 1).all() for model in models), "chosen at once, for each"
+    for model in models:
+        grow(model, 20.0)
+    for step in (1, 2):
+        optimizer.step()
+        beyond = [bool((entries(model)[0].abs() > 1).any()) for model in models]
+        assert beyond == [step == 1] * 3
+    assert optimizer.param_groups[0]["rebase_steps"] == 2
+    handles[0].remove()
+    optimizer.step()
+    assert optimizer.param_groups[0]["rebase_steps"] == 3
+
+
+def test_a_state_from_before_is_counted_from_zero() -> None:
+    model = cayley.ScoRNN(I, N)
+    before = Adam(model.parameters()).state_dict()
+    optimizer = Adam(model.parameters())
+    attach_rebase(model, optimizer, 2)
+    optimizer.load_state_dict(before)
+    optimizer.step()
+    assert optimizer.param_groups[0]["rebase_steps"] == 1
