@@ -140,6 +140,11 @@ class Cell(Recurrent):
                     f"{type(self).__name__}: expected a state of {input.dim()} dimensions, as the "
                     f"input has, got {wrong[0]}"
                 )
+            for h, size in zip(tensors, self.state_sizes, strict=False):
+                if h.shape != (shape := (*input.shape[:-1], size)):
+                    raise RuntimeError(
+                        f"{type(self).__name__}: expected hidden size {shape}, got {tuple(h.shape)}"
+                    )
             hx = tuple(h.unsqueeze(0) for h in tensors)
         states = self._split(hx, x.shape[0], unbatched)
         if self._needs_kernel():

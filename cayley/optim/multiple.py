@@ -143,10 +143,14 @@ class Optimizers(Optimizer):
                 f"Optimizers: expected the state of {len(self.optimizers)} optimizers, got that of "
                 f"{len(states)}: build it from the optimizers that it was saved with"
             )
+        own = [optimizer.state_dict() for optimizer in self.optimizers]
         for i, (optimizer, state) in enumerate(zip(self.optimizers, states, strict=True)):
             try:
                 optimizer.load_state_dict(state)
             except ValueError as error:
+                # all of them, or none
+                for other, before in zip(self.optimizers[:i], own, strict=False):
+                    other.load_state_dict(before)
                 raise ValueError(
                     f"Optimizers: the state of number {i}, {type(optimizer).__name__}, does not "
                     f"fit: {error}"

@@ -214,7 +214,9 @@ class StructuredMatrix(nn.Module):
         found = held.get(recorded)
         if found is None or (update and not found.followed):
             followed = update or not self.map.stateful
-            held[recorded] = found = _Held(self._form(free, recorded, update), followed)
+            # calls outside of inference mode may use it, too
+            with torch.inference_mode(False), torch.set_grad_enabled(recorded):
+                held[recorded] = found = _Held(self._form(free, recorded, update), followed)
         return found.W
 
     def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:

@@ -176,3 +176,11 @@ def test_hooks_of_a_layer_are_not_those_of_its_cell() -> None:
     layer(torch.randn(4, 5, 3))[0].sum().backward()
     bnp.step()
     assert seen == [2]
+
+
+def test_states_of_another_size_are_told_as_they_were_given() -> None:
+    cell = cayley.ScoRNNCell(3, 4)
+    with pytest.raises(RuntimeError, match=r"expected hidden size \(2, 4\), got \(3, 4\)"):
+        cell(torch.zeros(2, 3), torch.zeros(3, 4))
+    with pytest.raises(RuntimeError, match=r"expected hidden size \(4,\), got \(5,\)"):
+        cell(torch.zeros(3), torch.zeros(5))

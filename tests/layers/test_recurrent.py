@@ -244,3 +244,15 @@ def test_errors_of_frozen_steps_are_those_of_others(make: Make) -> None:
         with pytest.raises(ValueError, match="expected the input of one step"):
             layer.step(torch.randn(T, B, I), state)
         assert all(h.isfinite().all() for h in tree_leaves(state))
+
+
+def test_what_is_held_in_inference_mode_serves_training() -> None:
+    layer, x = cayley.ScoRNN(3, 8), torch.randn(5, 2, 3)
+    layer.structured["weight_hh_l0"].requires_grad_(False)
+    with layer.held():
+        with torch.inference_mode():
+            expected = layer(x)[0]
+        y = layer(x)[0]
+        y.sum().backward()
+    torch.testing.assert_close(y.detach(), expected)
+    assert layer.weight_ih_l0.grad is not None

@@ -189,3 +189,17 @@ def test_states_that_do_not_fit() -> None:
         optimizer.load_state_dict(first.state_dict())
     with pytest.raises(ValueError, match="the state of number 0, RMSpropTF, does not fit"):
         optimizer.load_state_dict(Optimizers(second, first).state_dict())
+
+
+def test_a_state_is_loaded_as_a_whole_or_not_at_all() -> None:
+    model = network()
+    optimizer = Optimizers(*parts(model))
+    backward(model, 1)
+    optimizer.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    state["optimizers"][0]["param_groups"][0]["lr"] = 0.5
+    state["optimizers"][1]["param_groups"].pop()
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match="the state of number 1, AdagradTF, does not fit"):
+        optimizer.load_state_dict(state)
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
