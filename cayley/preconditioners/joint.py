@@ -231,7 +231,9 @@ def precondition_(
 def _scales(statistics: RowStatistics, damping: Damping, centred: bool) -> tuple[Tensor, Tensor]:
     """μ and σ̃² of a site, (F); 0 and 1 if there were no rows."""
     variance = damping(statistics.variance if centred else statistics.second_moment)
-    return statistics.mean, variance.where(statistics.n > 0, 1)
+    seen = statistics.n > 0
+    # an average has a mean even then
+    return statistics.mean.where(seen, 0), variance.where(seen, 1)
 
 
 def _spread(v: Tensor, G: Tensor) -> Tensor:

@@ -70,8 +70,13 @@ class Unit:
         return {name: self.modules[0].get_parameter(name) for name in self.names}
 
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of parameters that have one, by the parameter's name."""
-        return {name: p.grad for name, p in self.parameters().items() if p.grad is not None}
+        """The gradients of trained parameters that have one, by the parameter's name."""
+        # a parameter that has been frozen may still have one, of zeros, which is to stay so
+        return {
+            name: p.grad
+            for name, p in self.parameters().items()
+            if p.requires_grad and p.grad is not None
+        }
 
     def sites(self) -> dict[str, tuple[int, torch.device, torch.dtype]]:
         """The number of features of each site, and device and dtype of its statistics."""
@@ -120,11 +125,13 @@ class Unit:
                 self._warn_unseen()
             return
         missing = {site: self.no_rows(site) for site in self._wanted - found.keys()}
-        statistics: Mapping[str, RowStatistics] = {**found, **missing}
+        batches = {**found, **missing}
+        statistics: Mapping[str, RowStatistics] = batches
         if momentum is not None:
             finite = torch.stack([g.isfinite().all() for g in gradients.values()]).all()
             statistics = self.running_statistics(momentum, start)
-            for site, batch in found.items():
+            # those without rows too: their averages stay, and are not used
+            for site, batch in batches.items():
                 statistics[site].update(batch, finite)
         precondition_(self.blocks, gradients, statistics, damping)
 

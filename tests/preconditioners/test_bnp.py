@@ -242,6 +242,24 @@ def test_set_to_none_or_zero_and_unused_branches() -> None:
     assert "not reached" in bnp.report()["1.weight"]
 
 
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_a_frozen_parameter_keeps_its_gradient_of_zero(frozen: str) -> None:
+    layer, x = nn.Linear(3, 2), torch.randn(8, 3) + 3
+    bnp = BNP(layer, eps=EPS)
+    loss(layer, x).backward()
+    bnp.step()
+    # the gradient stays, and would be taken for that of a trained parameter
+    layer.zero_grad(set_to_none=False)
+    layer.get_parameter(frozen).requires_grad_(False)
+    loss(layer, x).backward()
+    values = gradients(layer)
+    if frozen == "bias":
+        values["weight"] = values["weight"] / (x.square().mean(0) + EPS)
+    bnp.step()
+    assert not grad_of(layer.get_parameter(frozen)).any()
+    assert_gradients(layer, values)
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 @pytest.mark.parametrize("kind", ["mlp", "gru", "scornn"])
 def test_activation_checkpointing(kind: str, use_reentrant: bool) -> None:

@@ -310,6 +310,20 @@ def test_sage_between_two_sets_of_nodes() -> None:
         check_block(gradients(conv), old, alone, bias="lin_l.bias")
 
 
+@pytest.mark.parametrize("momentum", [None, 0.5])
+def test_sage_without_targets_leaves_their_weight(momentum: float | None) -> None:
+    """No rows of a weight: its gradient of zero stays, whatever was averaged before."""
+    model: Any = SAGEConv((I, 2), H)
+    x, targets, graph = shifted(N, I), shifted(N, 2), edges(N, 40)
+    bnp = BNP(model, eps=EPS, momentum=momentum)
+    for given in (targets, None):
+        model.zero_grad(set_to_none=False)
+        model((x, given), graph, size=(N, N)).square().sum().backward()
+        bnp.step()
+    assert not model.lin_r.weight.grad.any()
+    assert model.lin_l.weight.grad.any()
+
+
 def test_sage_with_a_projection() -> None:
     conv, x, edge_index = SAGEConv(I, H, project=True), shifted(N, I), edges(N, 14)
     C = cotangent(N, 4)
