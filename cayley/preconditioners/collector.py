@@ -1,6 +1,6 @@
 """The statistics of one module between two steps of the optimizer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,8 +23,8 @@ class Collector:
     :meth:`take`, however often its graph is used. Forward passes without a backward pass do not
     count, nor do backward passes without gradients for the parameters, such as
     ``torch.autograd.grad`` with respect to an input, unless they will be differentiated themselves.
-    If an optimizer has stepped without :meth:`take` and the gradients have been set to None since,
-    the rows pooled before are dropped.
+    If an optimizer has stepped without :meth:`take` and the gradients have been set to None or 0
+    since, the rows pooled before are dropped.
 
     Arguments:
         parameters: Returns the trained parameters of the module.
@@ -56,6 +56,7 @@ class Collector:
         self._small: dict[str, list[Rows]] = {}
         self._arrived: list[_Pass] = []
         self._period = object()
+        self._drops: Tensor | int = 0
 
     def record(self, observation: Observation) -> None:
         """Wait for the gradients of a forward pass."""
@@ -82,8 +83,8 @@ class Collector:
             if not (torch.is_grad_enabled() or any(_has_gradient(p) for p in parameters)):
                 return
             # inside another backward pass (activation checkpointing) nothing is dropped
-            if not self._running and all(p.grad is None for p in parameters):
-                self._forget()
+            if not self._running:
+                self._drop([p.grad for p in parameters if p.grad is not None])
             self._running.add(task)
             # pyrefly: ignore[missing-attribute]
             Variable._execution_engine.queue_callback(lambda: self._finish(task))
@@ -100,15 +101,33 @@ class Collector:
     @torch.no_grad()
     def _finish(self, task: int) -> None:
         """Reduce the rows that wait for the end of a backward pass."""
+        self._settle()
+        self._running.discard(task)
+
+    def _settle(self) -> None:
         for one in self._arrived:
             self._count(one)
         self._arrived = []
         for site in [*self._small]:
             self._reduce(site)
-        self._running.discard(task)
+
+    @torch.no_grad()
+    def _drop(self, gradients: Sequence[Tensor]) -> None:
+        """Drop the rows of earlier backward passes if nothing is left of their gradients."""
+        if not gradients:
+            self._forget()
+            return
+        # a backward pass that failed has left rows that wait
+        self._settle()
+        # step() has usually taken all, and there is no gradient to look at
+        if self._pooled:
+            # a tensor, for "if" would wait for the GPU: rows that are dropped become no rows
+            kept = torch.stack([g.any() for g in gradients]).any()
+            self._pooled = {site: found.where(kept) for site, found in self._pooled.items()}
+            self._drops = self._drops + ~kept
 
     def _count(self, one: "_Pass") -> None:
-        for site, rows in one.new_rows(self._period).items():
+        for site, rows in one.new_rows(self._period, self._drops).items():
             if rows.values.layout != torch.strided or rows.values.numel() >= SMALL:
                 self._pool(site, rows)
                 continue
@@ -129,7 +148,7 @@ class Collector:
 
     def _forget(self) -> None:
         self._pooled, self._small, self._arrived = {}, {}, []
-        self._period = object()
+        self._period, self._drops = object(), 0
 
 
 def _has_gradient(parameter: Tensor) -> bool:
@@ -150,12 +169,22 @@ class _Pass:
         self.grads: list[Tensor | None] = [None] * len(observation.outputs)
         self.waits, self.again = False, True
         self._period: object = None
+        self._drops: Tensor | int = 0
         self._seen: dict[str, Tensor] = {}
 
-    def new_rows(self, period: object) -> dict[str, Rows]:
-        """The rows that these gradients reach, and that none has reached before in this period."""
+    def new_rows(self, period: object, drops: Tensor | int) -> dict[str, Rows]:
+        """The rows that these gradients reach, and that none has reached before.
+
+        Arguments:
+            period: Those reached in another period count again.
+            drops: Those reached when this was another number count again.
+        """
         if period is not self._period:
-            self._period, self._seen = period, {}
+            self._seen = {}
+        elif drops is not self._drops:
+            same = drops == self._drops
+            self._seen = {site: seen & same for site, seen in self._seen.items()}
+        self._period, self._drops = period, drops
         result = {}
         for site, (values, reached) in self._rows(self.grads).items():
             seen = self._seen.get(site)

@@ -127,10 +127,13 @@ class Statistics(NamedTuple):
             self.M2 + other.M2 + delta.square() * (self.n * share),
         )
 
+    def where(self, kept: Tensor) -> "Statistics":
+        """These, or those of no rows if ``kept``, (), is false."""
+        return Statistics(*(v.where(kept, 0) for v in self))
+
     def _finite(self) -> "Statistics":
         # the sum of squares is inf or NaN wherever a mean is
-        finite = self.M2.isfinite().all()
-        return Statistics(*(v.where(finite, 0) for v in self))
+        return self.where(self.M2.isfinite().all())
 
 
 def _of_sparse(values: Tensor, reached: Tensor | None, dtype: torch.dtype) -> Statistics:

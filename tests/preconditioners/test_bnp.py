@@ -216,6 +216,24 @@ def test_an_optimizer_step_without_bnp_leaves_nothing_behind() -> None:
     assert_gradients(model, values)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_of_gradients_that_were_set_to_zero_are_dropped(again: bool) -> None:
+    """As the generator's step of a GAN leaves them in the discriminator."""
+    model, x = mlp(), torch.randn(12, 4)
+    bnp = BNP(model, eps=EPS)
+    error = loss(model, x)
+    loss(model, torch.randn(20, 4) + 40).backward()
+    if again:
+        # rows that have been dropped count when their graph is used again
+        error.backward(retain_graph=True)
+    model.zero_grad(set_to_none=False)
+    error.backward()
+    loss(model, x[:3]).backward()
+    values = expected(model, torch.cat((x, x[:3])))
+    bnp.step()
+    assert_gradients(model, values)
+
+
 def test_gradient_penalties_differentiate_through_a_preconditioned_model() -> None:
     model, x = mlp(), torch.randn(12, 4, requires_grad=True)
     bnp = BNP(model, eps=EPS)
@@ -654,9 +672,10 @@ def test_a_bnp_that_is_gone_leaves_the_model_free() -> None:
     BNP(model)
 
 
+@pytest.mark.parametrize("set_to_none", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("way", ["attached", "before unscale_", "after unscale_"])
-def test_grad_scaler_with_an_overflow(way: str, fused: bool) -> None:
+def test_grad_scaler_with_an_overflow(way: str, fused: bool, set_to_none: bool) -> None:
     torch.set_default_dtype(torch.float32)
     model, x = mlp(), torch.randn(12, 4)
     reference = copy.deepcopy(model)
@@ -667,8 +686,9 @@ def test_grad_scaler_with_an_overflow(way: str, fused: bool) -> None:
         bnp.attach(optimizer)
 
     def train(overflow: bool) -> None:
-        optimizer.zero_grad()
-        error = loss(model, x) * (float("inf") if overflow else 1.0)
+        optimizer.zero_grad(set_to_none)
+        # a batch of its own, whose rows the next step must not see
+        error = loss(model, x + 40) * float("inf") if overflow else loss(model, x)
         scaler.scale(error).backward()
         if way == "before unscale_":
             bnp.step()

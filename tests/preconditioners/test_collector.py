@@ -1,10 +1,11 @@
 """What is pooled between two steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from gradients import grad_of
 from torch import Tensor, nn
 
 from cayley.preconditioners.collector import MANY, SMALL, Collector
@@ -15,6 +16,14 @@ def multiply(collector: Collector, x: Tensor, w: Tensor) -> Tensor:
     y = x * w
     collector.record(Observation([y], lambda grads: {"x": Rows(x, reached(grads[0]))}))
     return y
+
+
+def _to_none(w: Tensor) -> None:
+    w.grad = None
+
+
+def _to_zero(w: Tensor) -> None:
+    grad_of(w).zero_()
 
 
 def test_many_small_rows_are_reduced_in_bunches() -> None:
@@ -44,13 +53,17 @@ def test_backward_passes_are_pooled_while_there_are_gradients() -> None:
         multiply(collector, part, w).sum().backward()
     assert collector.take()["x"].n == 10
     assert collector.take() == {}
-    for part in x.split(4):
-        w.grad = None
-        multiply(collector, part, w).sum().backward()
-    assert collector.take()["x"].n == 2
+    for discard in (_to_none, _to_zero):
+        for part in x.split(4):
+            discard(w)
+            multiply(collector, part, w).sum().backward()
+        taken = collector.take()["x"]
+        assert taken.n == 2
+        torch.testing.assert_close(taken.mean, x[8:].mean(0))
 
 
-def test_a_backward_pass_that_fails_is_forgotten() -> None:
+@pytest.mark.parametrize("discard", [_to_none, _to_zero])
+def test_a_backward_pass_that_fails_is_forgotten(discard: Callable[[Tensor], None]) -> None:
     def fail(grad: Tensor) -> None:
         raise ArithmeticError
 
@@ -61,6 +74,8 @@ def test_a_backward_pass_that_fails_is_forgotten() -> None:
     broken.register_hook(fail)
     with pytest.raises(ArithmeticError):
         multiply(collector, x + 5, broken).sum().backward()
+    w.grad = torch.zeros(2)
+    discard(w)
     multiply(collector, x, w).sum().backward()
     assert collector.take()["x"].n == 10
 
