@@ -105,9 +105,10 @@ class Collector:
         self._running.discard(task)
 
     def _settle(self) -> None:
-        for one in self._arrived:
+        # none of them waits any longer, even if one raises an error
+        arrived, self._arrived = self._arrived, []
+        for one in arrived:
             self._count(one)
-        self._arrived = []
         for site in [*self._small]:
             self._reduce(site)
 

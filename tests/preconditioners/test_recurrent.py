@@ -189,6 +189,37 @@ def test_the_last_state_reaches_all_steps_of_its_sequence() -> None:
     check(layer, before, torch.cat((x[:, 0], x[:, 2])), torch.cat(rows), "l0")
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ["RNN", "GRU", "LSTM"])
+def test_an_output_that_is_changed_in_place_is_an_error(name: str, packed: bool) -> None:
+    layer, x = getattr(nn, name)(INPUT, H), torch.randn(5, 2, INPUT)
+    input: Any = pack_padded_sequence(x, torch.tensor([5, 3])) if packed else x
+    bnp = BNP(layer, eps=EPS)
+
+    def run() -> Tensor:
+        y, _ = layer(input)
+        return y.data if packed else y
+
+    y = run()
+    y += 3
+    with pytest.raises(RuntimeError, match=rf"output of {name} .* got one that was changed in pl"):
+        y.square().sum().backward()
+    results = []
+    for fresh in (False, True):
+        if fresh:
+            bnp.remove()
+            bnp = BNP(layer, eps=EPS)
+        layer.zero_grad()
+        y = run()
+        (y + 3).square().sum().backward()
+        # the states have been read by now
+        with torch.no_grad():
+            y += 3
+        bnp.step()
+        results.append(gradients(layer))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
 def test_unbatched_sequences() -> None:
     layer, x = nn.LSTM(INPUT, H, batch_first=True), torch.randn(5, INPUT)
     bnp = BNP(layer, eps=EPS)
