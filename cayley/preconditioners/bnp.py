@@ -182,7 +182,7 @@ class BNP:
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for unit in self._units:
             for name in unit.names:
-                p = unit.modules[0].get_parameter(name)
+                p = unit.parameter(name)
                 if p.requires_grad and id(p) not in held:
                     # a notebook keeps the traceback, which must not keep this object alive
                     del self
@@ -290,6 +290,8 @@ class BNP:
                     f"BNP: {unit.name} has been replaced by another module since BNP was made: "
                     "call remove() and make a new BNP"
                 )
+            # raises if one is gone, before the gradients of any module are changed
+            unit.parameters()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -219,6 +219,12 @@ class RunningStatistics:
     def _corrected(self) -> Tensor:
         return self.averages / self.weight.where(self.weight > 0, 1)
 
+    def move(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Go on with the averages on a device, in a dtype."""
+        self.averages, self.weight, self.n = (
+            v.to(device, dtype) for v in (self.averages, self.weight, self.n)
+        )
+
     def update(self, batch: Statistics, counts: Tensor | bool = True) -> None:
         """Add a batch, unless it has no rows or ``counts`` is false."""
         new = torch.stack((batch.mean, batch.variance, batch.second_moment)).to(self.averages)

@@ -66,8 +66,19 @@ class Unit:
 
     def parameters(self) -> dict[str, Tensor]:
         """The parameters that are preconditioned, by name."""
+        return {name: self.parameter(name) for name in self.names}
+
+    def parameter(self, name: str) -> Tensor:
+        """A parameter of the module; raise if it has become something else."""
         # looked up each time: casting or moving may have replaced the parameters
-        return {name: self.modules[0].get_parameter(name) for name in self.names}
+        try:
+            return self.modules[0].get_parameter(name)
+        except AttributeError:
+            raise RuntimeError(
+                f"BNP: {name} of {self.name or 'the model'} is no parameter of it any more: it has "
+                "been pruned, parametrised or removed since BNP was made: call remove() and make a "
+                "new BNP"
+            ) from None
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of trained parameters that have one, by the parameter's name."""
@@ -82,7 +93,7 @@ class Unit:
         """The number of features of each site, and device and dtype of its statistics."""
         result = {}
         for weight in (weight for block in self.blocks for weight in block.weights):
-            W = self.modules[0].get_parameter(weight.name)
+            W = self.parameter(weight.name)
             if not is_lazy(W):
                 dtype = torch.promote_types(W.dtype, self.dtype)
                 result[weight.site] = (W.shape[1] * weight.groups, W.device, dtype)
@@ -138,12 +149,16 @@ class Unit:
     def running_statistics(
         self, momentum: float, start: Literal["batch", "identity"]
     ) -> dict[str, RunningStatistics]:
-        """The averages of all sites; new ones start here."""
+        """The averages of all sites, where the model is now; new ones start here."""
         for site, (features, device, dtype) in self.sites().items():
-            if site not in self.running:
+            running = self.running.get(site)
+            # those of the meta device have no values
+            if running is None or running.averages.is_meta:
                 self.running[site] = RunningStatistics(
                     features, momentum, start, device=device, dtype=dtype
                 )
+            else:
+                running.move(device, dtype)
         return self.running
 
     def is_unseen(self, found: Mapping[str, Statistics]) -> bool:

@@ -13,6 +13,7 @@ import torch
 from gradients import grad_of
 from preconditioners.explicit import backward, gradients, preconditioned
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 import cayley
@@ -442,15 +443,27 @@ def test_moved_and_cast_models() -> None:
         model.to(dtype)
         model.zero_grad()
         loss(model, x.to(dtype)).backward()
+        state = bnp.state_dict()["0"]["input"]
         bnp.step()
         assert {grad_of(p).dtype for p in model.parameters()} == {dtype}
         assert all(grad_of(p).isfinite().all() for p in model.parameters())
+        # the averages go on, in a precision that is at least float32
+        averages = bnp.state_dict()["0"]["input"]["averages"]
+        assert averages.dtype == torch.promote_types(dtype, torch.float32)
+        if state["weight"]:
+            old = state["averages"] / state["weight"]
+            new = averages / bnp.state_dict()["0"]["input"]["weight"]
+            torch.testing.assert_close(new, old, rtol=0.05, atol=0.01)
 
 
-def test_a_model_made_on_the_meta_device() -> None:
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_a_model_made_on_the_meta_device(momentum: float | None) -> None:
     model, x = mlp(), torch.randn(12, 4)
     twin = copy.deepcopy(model).to("meta")
-    pairs = [(one, BNP(one, eps=EPS)) for one in (model, twin)]
+    pairs = [(one, BNP(one, eps=EPS, momentum=momentum)) for one in (model, twin)]
+    for _, bnp in pairs:
+        # averages without values, which become those at the start
+        bnp.state_dict()
     twin.to_empty(device="cpu").load_state_dict(model.state_dict())
     for one, bnp in pairs:
         loss(one, x).backward()
@@ -468,6 +481,47 @@ def test_a_module_that_is_replaced_is_an_error() -> None:
     bnp = BNP(growing)
     growing.append(nn.Linear(2, 2))
     assert bnp.report()["1.weight"] == "it came after BNP was made: make a new BNP"
+
+
+def _symmetric(layer: nn.Module) -> None:
+    class Symmetric(nn.Module):
+        def forward(self, A: Tensor) -> Tensor:
+            return A + A.mT
+
+    nn.utils.parametrize.register_parametrization(layer, "weight", Symmetric())
+
+
+def _pruned(layer: nn.Module) -> None:
+    prune.l1_unstructured(layer, "weight", 0.5)
+
+
+@pytest.mark.parametrize("change", [_symmetric, _pruned])
+@pytest.mark.parametrize("after_backward", [False, True])
+def test_a_weight_that_is_no_parameter_any_more_is_an_error(
+    change: Callable[[nn.Module], None], after_backward: bool
+) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(12, 4)
+    bnp = BNP(model, eps=EPS)
+    error = "weight of 1 is no parameter of it any more: .* make a new BNP"
+    if after_backward:
+        loss(model, x).backward()
+        change(model[1])
+        before = gradients(model)
+        with pytest.raises(RuntimeError, match=error):
+            bnp.step()
+        torch.testing.assert_close(gradients(model), before)
+    else:
+        change(model[1])
+        with pytest.raises(RuntimeError, match=error):
+            loss(model, x).backward()
+    with pytest.raises(RuntimeError, match=error):
+        bnp.report()
+    bnp.remove()
+    model.zero_grad()
+    bnp = BNP(model, eps=EPS)
+    loss(model, x).backward()
+    bnp.step()
+    assert bnp.report()["0.weight"] == "Linear: [weight, bias]"
 
 
 # copies
