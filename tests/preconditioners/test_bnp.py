@@ -876,8 +876,9 @@ def test_a_gradient_of_the_input_does_not_enter_the_statistics() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.filterwarnings("ignore:a recurrence runs as a loop")  # in double precision
+@pytest.mark.parametrize("set_to_none", [False, True])
 @pytest.mark.parametrize("kind", ["mlp", "conv", "lstm", "scornn"])
-def test_on_the_gpu_as_on_the_cpu_without_waiting_for_it(kind: str) -> None:
+def test_on_the_gpu_as_on_the_cpu_without_waiting_for_it(kind: str, set_to_none: bool) -> None:
     model, x = {
         "mlp": (mlp(), torch.randn(300, 4)),
         "conv": (nn.Conv2d(3, 4, 3, groups=1), torch.randn(5, 3, 9, 9)),
@@ -891,7 +892,7 @@ def test_on_the_gpu_as_on_the_cpu_without_waiting_for_it(kind: str) -> None:
         output = net(x.to(device))
         error = (output[0] if isinstance(output, tuple) else output).square().sum()
         error.backward()
-        net.zero_grad()
+        net.zero_grad(set_to_none)
         error = net(x.to(device))
         error = (error[0] if isinstance(error, tuple) else error).square().sum()
         torch.cuda.set_sync_debug_mode("error" if kind != "scornn" else "default")

@@ -62,6 +62,18 @@ def test_backward_passes_are_pooled_while_there_are_gradients() -> None:
         torch.testing.assert_close(taken.mean, x[8:].mean(0))
 
 
+def test_no_value_is_looked_at_to_drop_rows() -> None:
+    """On a GPU that would wait for it; a tensor on the meta device has none to look at."""
+    w = nn.Parameter(torch.ones(2, device="meta"))
+    collector = Collector(lambda: [w])
+    for _ in range(2):
+        y = multiply(collector, torch.ones(10, 2, device="meta"), w)
+        y.sum().backward(retain_graph=True)
+        _to_zero(w)
+        y.sum().backward()
+    assert collector.take()["x"].mean.shape == (2,)
+
+
 @pytest.mark.parametrize("discard", [_to_none, _to_zero])
 def test_a_backward_pass_that_fails_is_forgotten(discard: Callable[[Tensor], None]) -> None:
     def fail(grad: Tensor) -> None:
