@@ -6,6 +6,7 @@ Sharing needs the extra ``hub``, training nothing but torch. No other module imp
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from cayley.checks import check_integer
 from cayley.layers import NETWORKS
@@ -119,6 +120,13 @@ class SequenceModel(
 
     def forward(self, input: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """The outputs, and the state after the last step."""
+        if isinstance(input, PackedSequence):
+            raise TypeError(
+                "SequenceModel: expected a tensor, got a packed sequence: pad the sequences, or "
+                "call model.network, which takes packed ones"
+            )
         x = input if self.embedding is None else self.embedding(input)
         y, state = self.network(x, state)
-        return self.head(y[-1] if self.last else y), state
+        if self.last:
+            y = y.select(1 if self.network.batch_first and y.dim() == 3 else 0, -1)
+        return self.head(y), state

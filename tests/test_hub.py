@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from cayley.hub import SequenceModel
 from cayley.layers import NETWORKS
@@ -50,3 +51,15 @@ def test_what_is_saved_loads(network: str, tmp_path: Path) -> None:
     torch.testing.assert_close(twin(tokens), model.eval()(tokens))
     assert (tmp_path / "model.safetensors").exists()
     assert not [*tmp_path.glob("*.py"), *tmp_path.glob("*.bin")]
+
+
+def test_the_last_step_is_that_of_each_example() -> None:
+    options: Any = {"batch_first": True}
+    model: Any = SequenceModel("ScoRNN", 8, outputs=3, last=True, input_size=2, options=options)
+    x = torch.randn(4, 7, 2)
+    y = model(x)[0]
+    assert y.shape == (4, 3)
+    for example, own in zip(x, y, strict=True):
+        torch.testing.assert_close(model(example)[0], own)
+    with pytest.raises(TypeError, match="got a packed sequence"):
+        model(pack_sequence([x[0]]))

@@ -18,6 +18,11 @@ def archive(options: Namespace) -> int:
     from cayley.lab.runs import SWEEP_FILE, archive_run, find_runs, find_sweeps, is_diverged
 
     source, target = options.folder, options.output
+    if target.resolve().is_relative_to(source.resolve()):
+        raise RunError(
+            f"expected a folder outside of {source} for the archive, got {target}: runs would be "
+            "overwritten, or archived again: choose another place"
+        )
     folders = find_runs(source)
     if not folders:
         raise RunError(f"expected runs below {source}, got none: make some with cayley train")

@@ -21,7 +21,13 @@ from cayley.lab.runs.reading import (
     read_run,
 )
 from cayley.lab.runs.seals import digest, seal_json
-from cayley.lab.runs.weights import WEIGHTS_FILE, pack_weights, read_weights, write_card
+from cayley.lab.runs.weights import (
+    CARD_FILE,
+    WEIGHTS_FILE,
+    pack_weights,
+    read_weights,
+    write_card,
+)
 
 __all__ = ["archive_run", "thin"]
 
@@ -130,11 +136,14 @@ def archive_run(
         files["result.json"] = result.to_json()
     try:
         target.mkdir(parents=True, exist_ok=True)
+        # what the new one may not have
+        for pattern in ("sample*.txt", "metrics.jsonl", "result.json", WEIGHTS_FILE, CARD_FILE):
+            for path in target.glob(pattern):
+                path.unlink()
         # without the sound, which may be the voice of a real person
         for path in folder.glob("sample*.txt"):
             shutil.copyfile(path, target / path.name)
         (target / "recipe.toml").write_text(description.settings or write_recipe(recipe))
-        (target / "metrics.jsonl").unlink(missing_ok=True)
         curves = gzip.compress("".join(lines).encode(), mtime=0)
         (target / "metrics.jsonl.gz").write_bytes(curves)
         for name, content in files.items():

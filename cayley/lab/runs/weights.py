@@ -13,9 +13,10 @@ from cayley.lab.runs.seals import digest
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["WEIGHTS_FILE", "Weights", "pack_weights", "read_weights", "write_card"]
+__all__ = ["CARD_FILE", "WEIGHTS_FILE", "Weights", "pack_weights", "read_weights", "write_card"]
 
 WEIGHTS_FILE = "weights.safetensors"
+CARD_FILE = "README.md"
 Weights = Literal["selected", "valid", "test", "last"]
 
 
@@ -114,4 +115,4 @@ def write_card(folder: Path, description: RunDescription, result: RunResult) -> 
         f"`cayley evaluate {folder.as_posix()}` scores it again (with `--data` if the task "
         "reads files). Loading it executes no code from this folder.",
     ]
-    (folder / "README.md").write_text("\n".join(lines) + "\n")
+    (folder / CARD_FILE).write_text("\n".join(lines) + "\n")

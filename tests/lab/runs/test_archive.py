@@ -123,3 +123,24 @@ def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {path.parent.relative_to(target) for path in target.rglob("result.json")} == finished
     assert main(["archive", str(tmp_path / "nothing"), "-o", str(target)]) == 4
     assert "expected runs below" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["", "inside"])
+def test_runs_are_not_overwritten_by_their_archive(
+    below: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = runs / "scornn"
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    assert main(["archive", str(source), "-o", str(source / below)]) == 4
+    assert "expected a folder outside of" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
+
+
+def test_nothing_is_left_of_the_archive_before(runs: Path, tmp_path: Path) -> None:
+    folder, target = next(iter((runs / "scornn").rglob("result.json"))).parent, tmp_path / "archive"
+    archive_run(folder, target)
+    names = {path.name for path in target.iterdir()}
+    for name in ("README.md", "weights.safetensors", "sample-1.txt", "metrics.jsonl"):
+        (target / name).write_text("of another run")
+    archive_run(folder, target)
+    assert {path.name for path in target.iterdir()} == names

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cayley.lab.errors import RecipeError
 from cayley.lab.tasks.batch import Batch, Split
 from cayley.lab.tasks.draws import Draws
 from cayley.lab.tasks.frequencies import count_classes, frequency_logits
@@ -72,7 +73,35 @@ class DrawnTask(GeneratedTask):
     ) -> tuple[Tensor, Tensor, None]:
         """What :meth:`draw` draws."""
         name = type(self).__name__
-        return *self.draw(Draws((name, seed, split), index, dtype)), None
+        drawn = self.draw(Draws((name, seed, split), index, dtype))
+        self._check(drawn, len(index))
+        return *drawn, None
+
+    def _check(self, drawn: object, B: int) -> None:
+        """Raise unless it is what :meth:`draw` promises: a loss may accept other shapes, too."""
+        name = type(self).__name__
+        if self.answers not in ("last", "each"):
+            raise RecipeError(f'{name}.answers: expected "last" or "each", got {self.answers!r}')
+        if not (isinstance(drawn, tuple) and [*map(type, drawn)] == [Tensor, Tensor]):
+            got = (
+                f"{len(drawn)} things" if isinstance(drawn, tuple) else f"a {type(drawn).__name__}"
+            )
+            raise RecipeError(f"{name}.draw: expected input and target, two tensors, got {got}")
+        x, target = drawn
+        if x.dim() != 3 or x.shape[1:] != (B, self.input_size):
+            raise RecipeError(
+                f"{name}.draw: expected input (T, B, input_size), with B = {B} and input_size = "
+                f"{self.input_size}, got {tuple(x.shape)}"
+            )
+        expected = (len(x), B) if self.answers == "each" else (B,)
+        what = "classes"
+        if target.is_floating_point():
+            expected, what = (*expected, self.output_size), "numbers"
+        if target.shape != expected:
+            raise RecipeError(
+                f"{name}.draw: expected {what} {expected} as target, since answers = "
+                f"{self.answers!r} and output_size = {self.output_size}, got {tuple(target.shape)}"
+            )
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -1,9 +1,11 @@
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from cayley.lab.errors import RecipeError
 from cayley.lab.tasks import SPLITS, DrawnTask, Draws, score_split
 
 
@@ -54,3 +56,25 @@ def test_the_naive_predictor_knows_the_mean_or_the_frequencies() -> None:
     parity = Parity(T=20)
     assert [metric.name for metric in parity.metrics] == ["accuracy", "cross_entropy"]
     assert parity.baseline("test")["cross_entropy"] == pytest.approx(math.log(2), rel=1e-3)
+
+
+def test_what_is_drawn_is_what_was_promised() -> None:
+    """A loss would accept some of these, and give numbers without a meaning."""
+    mistakes: dict[str, dict[str, Any]] = {
+        'answers: expected "last" or "each", got \'lst\'': {"answers": "lst"},
+        r"expected numbers \(4, 3\) as target": {"output_size": 3},
+        r"expected numbers \(20, 4, 1\) as target.*got \(4, 1\)": {"answers": "each"},
+        r"expected numbers \(4, 1\) as target.*got \(4,\)": {
+            "draw": lambda self, draws: (draws.uniform(self.T, 1), draws.uniform())
+        },
+        r"expected input \(T, B, input_size\)": {
+            "draw": lambda self, draws: (draws.uniform(1), draws.uniform(1))
+        },
+        "expected input and target, two tensors, got a Tensor": {
+            "draw": lambda self, draws: draws.uniform(self.T, 1)
+        },
+    }
+    for message, members in mistakes.items():
+        task: Any = type("Wrong", (Mean,), members)(T=20)
+        with pytest.raises(RecipeError, match=message):
+            task.examples("train", torch.arange(4), 0, torch.float32)
