@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.optim import Adagrad, Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -228,14 +229,19 @@ def _places(model: nn.Module) -> list[_Place]:
     if not found:
         raise TypeError(
             "expected a model with a real scaled Cayley transform without a bandwidth (ENRNN, "
-            "NCGRU, ScoRNN, or RNN with recurrent='cayley' or 'neumann'), got none; ScuRNN trains "
-            "its D"
+            "NCGRU, ScoRNN, RNN with recurrent='cayley' or 'neumann', or a weight of "
+            "cayley.orthogonal_), got none; ScuRNN trains its D"
         )
     return found
 
 
 def _transforms(model: nn.Module) -> Iterator[_Place]:
     for prefix, matrix in model.named_modules():
+        if isinstance(matrix, parametrize.ParametrizationList):
+            # a weight that cayley.orthogonal_ has made
+            map = matrix[0]
+            if isinstance(map, (ScaledCayley, NeumannCayley)):
+                yield _Place(prefix.replace("parametrizations.", ""), map, matrix.original)
         if not isinstance(matrix, StructuredMatrix):
             continue
         name, free = prefix.replace("structured.", ""), matrix.free

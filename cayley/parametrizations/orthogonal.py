@@ -18,7 +18,9 @@ from cayley.parametrizations.householder import HouseholderProduct
 from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.parametrization import Parametrization, made_on
 from cayley.parametrizations.stiefel import StiefelPoint
+from cayley.parametrizations.structured import FIRST_LOOK, warn_off_manifold
 from cayley.parametrizations.svd import SpectralSVD
+from cayley.tracing import traced
 
 __all__ = ["MAPS", "MapFactory", "make_map", "orthogonal_"]
 
@@ -83,10 +85,11 @@ def orthogonal_(
     r"""Make a square weight of a module orthogonal (unitary, …) and keep it so, in place.
 
     From then on ``module.weight`` is formed from free tensors, which replace it as parameters of
-    the module, and it stays orthogonal whatever the optimizer does. This is
-    :func:`torch.nn.utils.parametrize.register_parametrization` with our maps, and torch's
-    documentation of it applies: ``parametrize.cached()`` avoids forming the weight twice, and such
-    a module is saved by its ``state_dict``, not pickled.
+    the module, and it stays orthogonal whatever the optimizer does; with ``"stiefel"``, whose free
+    tensor is the weight, only if an optimizer of :mod:`cayley.optim` does it, and a warning says so
+    otherwise. This is :func:`torch.nn.utils.parametrize.register_parametrization` with our maps,
+    and torch's documentation of it applies: ``parametrize.cached()`` avoids forming the weight
+    twice, and such a module is saved by its ``state_dict``, not pickled.
 
     If the map has a state (:class:`~cayley.parametrizations.NeumannCayley`), calling the module in
     training mode updates it; reading ``module.weight`` does not.
@@ -139,7 +142,31 @@ def orthogonal_(
         del map.right_inverse
     if map.stateful:
         module.register_forward_pre_hook(partial(_advance, name))
+    if map.on_manifold:
+        module.register_forward_pre_hook(_Look(name))
     return module
+
+
+class _Look:
+    """Looks in passes 10, 100, 1000, … of training whether a weight is unitary.
+
+    More often would wait for the GPU.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self.passes, self.next = name, 0, FIRST_LOOK
+
+    def __call__(self, module: nn.Module, args: object) -> None:
+        if not (module.training and parametrize.is_parametrized(module, self.name)):
+            return
+        weights = cast(nn.ModuleDict, module.parametrizations)
+        weight = cast(parametrize.ParametrizationList, weights[self.name])
+        if traced(weight.original):
+            return
+        self.passes += 1
+        if self.passes == self.next:
+            self.next *= 10
+            warn_off_manifold(cast(Parametrization, weight[0]), weight.original, module)
 
 
 def _advance(name: str, module: nn.Module, args: object) -> None:

@@ -17,7 +17,7 @@ from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
 from cayley.tracing import captured, has_tangent, is_wrapper, traced
 
-__all__ = ["StructuredMatrix", "acting_on_reals", "check_whole"]
+__all__ = ["FIRST_LOOK", "StructuredMatrix", "acting_on_reals", "check_whole", "warn_off_manifold"]
 
 # The training step in which it is first checked that W is trained as it must be.
 FIRST_LOOK = 10
@@ -285,18 +285,8 @@ class StructuredMatrix(nn.Module):
                     stacklevel=3,
                 )
 
-    @torch.no_grad()
     def _warn_off_manifold(self) -> None:
-        defect = float(self.map.defect(self.free[0]))
-        if not defect <= 0.1:
-            warn_once(
-                f"W is no longer unitary, ‖W*W − I‖ = {defect:.2g}: train it with "
-                "cayley.optim.StiefelRMSprop or StiefelSGD over the groups that "
-                "cayley.parameter_groups makes",
-                key="off the manifold",
-                owner=self,
-                stacklevel=3,
-            )
+        warn_off_manifold(self.map, self.free[0], self)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StructuredMatrix":
         """Move or cast, as ``to`` does; complex tensors are cast as pairs of real ones.
@@ -324,6 +314,21 @@ class StructuredMatrix(nn.Module):
     def _load_from_state_dict(self, *args: Any) -> None:
         self.kept = None
         super()._load_from_state_dict(*args)
+
+
+@torch.no_grad()
+def warn_off_manifold(map: Parametrization, W: Tensor, owner: nn.Module) -> None:
+    """Warn if W, which only some optimizers keep unitary, is no longer so."""
+    defect = float(map.defect(W))
+    if not defect <= 0.1:
+        warn_once(
+            f"W is no longer unitary, ‖W*W − I‖ = {defect:.2g}: train it with "
+            "cayley.optim.StiefelRMSprop or StiefelSGD over the groups that "
+            "cayley.parameter_groups makes",
+            key="off the manifold",
+            owner=owner,
+            stacklevel=4,
+        )
 
 
 def check_whole(X: Tensor) -> None:

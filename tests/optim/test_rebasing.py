@@ -498,3 +498,19 @@ def test_a_state_from_before_is_counted_from_zero() -> None:
     optimizer.load_state_dict(before)
     optimizer.step()
     assert optimizer.param_groups[0]["rebase_steps"] == 1
+
+
+def test_weights_of_any_module_are_rebased() -> None:
+    layer: Any = cayley.orthogonal_(nn.Linear(N, N), map=partial(ScaledCayley, rebase=1))
+    optimizer = Adam(cayley.parameter_groups(layer, lr=1e-3))
+    attach_rebase(layer, optimizer)
+    A = layer.parametrizations.weight.original
+    with torch.no_grad():
+        A.mul_(20)
+    before = layer.weight.detach().clone()
+    layer(torch.randn(2, N)).sum().backward()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    assert (A.abs() <= 1).all()
+    torch.testing.assert_close(layer.weight.detach(), before, rtol=0, atol=1e-5)

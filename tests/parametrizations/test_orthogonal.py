@@ -128,3 +128,17 @@ def test_refusals_say_what_to_do() -> None:
     layer = cayley.orthogonal_(nn.Linear(4, 4))
     with pytest.raises(ValueError, match="'weight' to be a parameter"):
         cayley.orthogonal_(layer)
+
+
+def test_a_weight_that_leaves_the_manifold_is_told() -> None:
+    layer: Any = cayley.orthogonal_(nn.Linear(4, 4, dtype=torch.complex64), map="stiefel")
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    for _ in range(9):
+        layer(x)
+    with torch.no_grad():
+        layer.parametrizations.weight.original.mul_(2)
+    with pytest.warns(UserWarning, match="W is no longer unitary"):
+        layer(x)
+    layer.eval()
+    for _ in range(100):
+        layer(x)
