@@ -98,8 +98,8 @@ def rebase_along(settings: OptimSettings, model: nn.Module, optimizer: Optimizer
         Traceback (most recent call last):
         ...
         cayley.lab.errors.RecipeError: optim.rebase: expected a model with a real scaled Cayley
-        transform without a bandwidth (ENRNN, NCGRU, ScoRNN, or RNN with recurrent='cayley' or
-        'neumann'), got none; ScuRNN trains its D
+        transform without a bandwidth (ENRNN, NCGRU, ScoRNN, RNN with recurrent='cayley' or
+        'neumann', or a weight of cayley.orthogonal_), got none; ScuRNN trains its D
     """
     if not settings.rebase:
         return
