@@ -46,9 +46,11 @@ Network = TypeVar("Network", bound=Recurrent)
 SEQUENTIAL = {"num_layers": 1, "batch_first": False, "dropout": 0.0, "bidirectional": False}
 
 # where a module holds the hooks around a call
-HOOKS = [f"_{when}_hooks" for when in ("forward", "forward_pre", "backward", "backward_pre")]
-HOOKS += ["_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs"]
-HOOKS += ["_forward_hooks_always_called"]
+HOOKS = (
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_backward_hooks", "_backward_pre_hooks"),
+)
 
 
 class Cell(Recurrent):

@@ -18,7 +18,7 @@ from cayley.parametrizations.householder import HouseholderProduct
 from cayley.parametrizations.neumann import NeumannCayley
 from cayley.parametrizations.parametrization import Parametrization, made_on
 from cayley.parametrizations.stiefel import StiefelPoint
-from cayley.parametrizations.structured import FIRST_LOOK, warn_off_manifold
+from cayley.parametrizations.structured import is_looked_at, warn_off_manifold
 from cayley.parametrizations.svd import SpectralSVD
 from cayley.tracing import traced
 
@@ -154,7 +154,7 @@ class _Look:
     """
 
     def __init__(self, name: str) -> None:
-        self.name, self.passes, self.next = name, 0, FIRST_LOOK
+        self.name, self.passes = name, 0
 
     def __call__(self, module: nn.Module, args: object) -> None:
         if not (module.training and parametrize.is_parametrized(module, self.name)):
@@ -164,8 +164,7 @@ class _Look:
         if traced(weight.original):
             return
         self.passes += 1
-        if self.passes == self.next:
-            self.next *= 10
+        if is_looked_at(self.passes):
             warn_off_manifold(cast(Parametrization, weight[0]), weight.original, module)
 
 

@@ -17,10 +17,13 @@ from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
 from cayley.tracing import captured, has_tangent, is_wrapper, traced
 
-__all__ = ["FIRST_LOOK", "StructuredMatrix", "acting_on_reals", "check_whole", "warn_off_manifold"]
-
-# The training step in which it is first checked that W is trained as it must be.
-FIRST_LOOK = 10
+__all__ = [
+    "StructuredMatrix",
+    "acting_on_reals",
+    "check_whole",
+    "is_looked_at",
+    "warn_off_manifold",
+]
 
 
 class StructuredMatrix(nn.Module):
@@ -79,7 +82,7 @@ class StructuredMatrix(nn.Module):
         self.register_buffer("kept", None, persistent=False)
         # the free tensors that it is made of, by name
         self._kept_of: tuple[tuple[str, Tensor], ...] = ()
-        self._passes, self._next_look = 0, FIRST_LOOK
+        self._passes = 0
 
     @property
     def free(self) -> tuple[Tensor, ...]:
@@ -146,11 +149,10 @@ class StructuredMatrix(nn.Module):
     def acting(self) -> Tensor:
         """The kept W as it acts on real features, [[R, −C], [C, R]] for a complex one."""
         W = self._buffers["kept"]
-        if W is None or not (torch.compiler.is_compiling() or self.keeps_its_own()):
+        # what is traced has other tensors in the place of the free ones
+        if W is None or not (traced(self.free[0]) or self.keeps_its_own()):
             check_whole(self.free[0])
             if traced(self.free[0]) and not self.free[0].is_meta:
-                if W is not None:
-                    return W
                 raise RuntimeError(
                     "a frozen matrix must be formed before tracing: call layer.freeze() again"
                 )
@@ -272,8 +274,7 @@ class StructuredMatrix(nn.Module):
     def _look_now_and_then(self) -> None:
         """Check in steps 10, 100, 1000, … how W is trained: more often would wait for the GPU."""
         self._passes += 1
-        if self._passes == self._next_look:
-            self._next_look *= 10
+        if is_looked_at(self._passes):
             if self.map.on_manifold:
                 self._warn_off_manifold()
             if self.map.awaits_rebase:
@@ -314,6 +315,16 @@ class StructuredMatrix(nn.Module):
     def _load_from_state_dict(self, *args: Any) -> None:
         self.kept = None
         super()._load_from_state_dict(*args)
+
+
+def is_looked_at(step: int) -> bool:
+    """Whether training step 10, 100, 1000, …, in which it is checked how W is trained.
+
+    Example:
+        >>> [step for step in range(1, 2000) if is_looked_at(step)]
+        [10, 100, 1000]
+    """
+    return step >= 10 and step == 10 ** (len(str(step)) - 1)
 
 
 @torch.no_grad()
