@@ -47,7 +47,11 @@ inline T __shfl_sync(unsigned, T value, int lane) {
 }
 unsigned __reduce_max_sync(unsigned mask, unsigned value);
 unsigned __float_as_uint(float value);
+float __uint_as_float(unsigned bits);
+unsigned atomicMax(unsigned* place, unsigned value);
 int min(int a, int b);
+int max(int a, int b);
+unsigned max(unsigned a, unsigned b);
 long long min(long long a, long long b);
 void sincospi(double x, double* sin, double* cos);
 float rsqrtf(float x);
@@ -88,9 +92,9 @@ inline float from_lane(float value, int bits) {
   return emulator::exchange(value, (threadIdx.x & ~MASK) | bits);
 }
 float inverse_root(float x);
-float first_bits(float x);
-float nearest_bits(float x);
-void multiply(const float (&weights)[4], const float (&states)[2], float (&sums)[4]);
+unsigned short to_half(float x);
+float of_half(unsigned short half);
+void multiply(const unsigned (&weights)[4], const unsigned (&states)[2], float (&sums)[4]);
 
 unsigned rank_in_cluster();
 unsigned address(const void* place);

@@ -53,7 +53,7 @@ struct Block {
   Fiber fibers[1024];
   Barrier all, warps[32], named[4];
   double exchanged[1024];  // between the lanes of a warp
-  float tiles[1024][6];    // the weights and states of a product of a warp
+  unsigned tiles[1024][6];  // the weights and states of a product of a warp
   float4* memory;          // shared by its threads
   Mbarrier mbarriers[16];
 };
@@ -194,7 +194,19 @@ unsigned __float_as_uint(float value) {
   memcpy(&bits, &value, 4);
   return bits;
 }
+float __uint_as_float(unsigned bits) {
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
 int min(int a, int b) { return a < b ? a : b; }
+int max(int a, int b) { return a < b ? b : a; }
+unsigned max(unsigned a, unsigned b) { return a < b ? b : a; }
+unsigned atomicMax(unsigned* place, unsigned value) {
+  const unsigned before = *place;
+  *place = max(before, value);
+  return before;
+}
 long long min(long long a, long long b) { return a < b ? a : b; }
 void sincospi(double x, double* sin, double* cos) { sincos(M_PI * x, sin, cos); }
 float rsqrtf(float x) { return 1 / sqrtf(x); }
@@ -251,26 +263,43 @@ const float* kept(const float* array) { return array; }
 float inverse(float x) { return 1 / x; }
 float inverse_root(float x) { return 1 / sqrtf(x); }
 
-float bits_of(unsigned bits) {
-  float number;
-  bits &= 0xffffe000u;
-  memcpy(&number, &bits, 4);
-  return number;
+// The unit in the last place of a half of this modulus is 2^-10 of its power of two, and 2^-24 at least.
+unsigned short to_half(float x) {
+  const unsigned sign = __float_as_uint(x) >> 16 & 0x8000u;
+  if (x != x) return 0x7fffu;
+  int exponent;
+  frexpf(x, &exponent);  // half of the power is below |x|
+  if (x == 0 || exponent < -13) exponent = -13;
+  const float rounded = rintf(ldexpf(fabsf(x), 11 - exponent));  // in units of 2^(exponent - 11)
+  if (!(ldexpf(rounded, exponent - 11) < 65520)) return sign | 0x7c00u;
+  // a carry into the next power of two adds to the exponent
+  return sign | (unsigned)rounded + (exponent + 13 << 10);
 }
-float first_bits(float x) { return bits_of(__float_as_uint(x)); }
-float nearest_bits(float x) { return bits_of(__float_as_uint(x) + 0x1000u); }
+float of_half(unsigned short half) {
+  const int exponent = half >> 10 & 31, digits = half & 1023;
+  const float modulus = exponent == 31 ? (digits ? NAN : INFINITY)
+                        : exponent     ? ldexpf(1024 + digits, exponent - 25)
+                                       : ldexpf(digits, -24);
+  return half >> 15 ? -modulus : modulus;
+}
 
-void multiply(const float (&weights)[4], const float (&states)[2], float (&sums)[4]) {
+void multiply(const unsigned (&weights)[4], const unsigned (&states)[2], float (&sums)[4]) {
   const int lane = threadIdx.x % LANES_OF_A_WARP;
   auto* const tiles = emulator::block->tiles + threadIdx.x - lane;
-  for (int i = 0; i < 4; ++i) tiles[lane][i] = first_bits(weights[i]);
-  for (int i = 0; i < 2; ++i) tiles[lane][4 + i] = first_bits(states[i]);
+  for (int i = 0; i < 4; ++i) tiles[lane][i] = weights[i];
+  for (int i = 0; i < 2; ++i) tiles[lane][4 + i] = states[i];
   emulator::wait_for_warp();
   for (int i = 0; i < 4; ++i) {
     const int output = lane / 4 + i / 2 * 8, row = 2 * (lane % 4) + i % 2;
-    for (int k = 0; k < 8; ++k)
-      sums[i] += tiles[output % 8 * 4 + k % 4][output / 8 + k / 4 * 2] *
-                 tiles[row * 4 + k % 4][4 + k / 4];
+    double sum = sums[i];
+    for (int k = 0; k < 16; ++k) {
+      const int place = k % 8 / 2, shift = k % 2 * 16;
+      sum += (double)of_half(tiles[output % 8 * 4 + place][output / 8 + k / 8 * 2] >> shift) *
+             of_half(tiles[row * 4 + place][4 + k / 8] >> shift);
+    }
+    // towards 0, as tensor cores do
+    sums[i] = sum;
+    if (fabs(sums[i]) > fabs(sum)) sums[i] = nextafterf(sums[i], 0);
   }
   emulator::wait_for_warp();
 }

@@ -164,17 +164,23 @@ def check(
 @pytest.mark.parametrize("own", ["", "x h0 c0"], ids=["shared", "own"])
 @pytest.mark.parametrize("inputs", [0, 1, 3, 17])
 @pytest.mark.parametrize(
-    ("B", "crowd", "kind"), [(5, 1, "lstm"), (5, 100, "lstm_pair"), (90, 1, "lstm_eight")]
+    ("B", "crowd", "forward", "backward"),
+    [
+        (5, 1, "lstm", "lstm"),
+        (5, 40, "lstm_pair", "lstm_pair"),
+        (5, 100, "lstm_eight", "lstm_pair"),
+        (90, 1, "lstm_eight", "lstm_eight"),
+    ],
 )
 def test_without_normalisations(
-    B: int, crowd: int, kind: str, inputs: int, own: str, launches: Launches
+    B: int, crowd: int, forward: str, backward: str, inputs: int, own: str, launches: Launches
 ) -> None:
     """By blocks of one row, of two, and of eight."""
     with crowded(crowd):
         check((3, 4, B, 21), inputs=inputs, own=own, bias=inputs != 3, only_h=inputs == 17)
     # several rows a block read a single input themselves
-    multiplied = inputs == 3 or (inputs == 1 and kind == "lstm")
-    expected = {f"{kind}_forward": 1, f"{kind}_backward": 1, "row_products": 1}
+    multiplied = inputs == 3 or (inputs == 1 and forward == "lstm")
+    expected = {f"{forward}_forward": 1, f"{backward}_backward": 1, "row_products": 1}
     expected |= {"project": 1} if multiplied else {}
     assert launches == expected
     assert launches.networks == dict.fromkeys(expected, 3)
@@ -194,6 +200,37 @@ def test_eight_rows_a_block(
     monkeypatch.setattr(lstm_kernels, "chip", lambda _: dataclasses.replace(H200, processors=0))
     check((2, T, B, H), inputs=H % 2, own="x", given=True)
     assert launches["lstm_eight_forward"] == launches["lstm_eight_backward"] == 1
+
+
+@slow
+@compiles
+@pytest.mark.usefixtures("launches")
+@pytest.mark.parametrize("power", [-60, 0, 60], ids="2^{}".format)
+def test_numbers_of_any_size(power: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves have a small range, but gradients, the first state and weights any."""
+    monkeypatch.setattr(lstm_kernels, "chip", lambda _: dataclasses.replace(H200, processors=0))
+    T, B, H = 3, 9, 20
+    named = tensors_of((1, T, B, H), own="x h0 c0")
+    x, h0, c0, W, b = (named[name][0] for name in ("x", "h0", "c0", "W", "b"))
+    # rows of very different sizes, with gates that are not all 0 or 1
+    sizes = 2.0 ** torch.linspace(0, -24, B, dtype=torch.float64)[:, None]
+    g = torch.randn(T, B, H).float().double() * sizes * 2.0**power
+    h0, W = h0 * sizes * 2.0**20, W * 2.0**-20
+    leaves = [v.float().double().requires_grad_() for v in (x, h0, c0, W, b)]
+    theirs = lstm_loop(*leaves)
+    exact = torch.autograd.grad(theirs.h, leaves, g)
+    x, h0, c0, W, b = (v.detach().float() for v in leaves)
+    call = LstmCall(x, h0, c0, W, b)
+    ours = cuda.lstm(call)
+    assert_near(ours.h, theirs.h.detach(), "h")
+    found = cuda.lstm_backward(LstmGradients(g.float()), ours, call, ("x", "h0", "c0", "W", "b"))
+    for name, gradient in zip(("x", "h0", "c0", "W", "b"), exact, strict=True):
+        value: Any = found[name]
+        # each row of the batch for itself
+        of_rows = name in ("x", "h0", "c0")
+        parts = [v.movedim(-2, 0).flatten(1) if of_rows else v.flatten() for v in (value, gradient)]
+        error = (parts[0].double() - parts[1]).norm(dim=-1)
+        assert (error <= 3e-6 * parts[1].norm(dim=-1)).all(), name
 
 
 CASES = [("xhc", 1, False), ("xhc", 3, False), ("xhc", 3, True), ("hc", 1, False), ("c", 1, False)]

@@ -38,7 +38,7 @@ __all__ = [
 
 ROLES = 2  # the lanes of a unit, each with two gates, or each with another row
 PAIR_SPARE = 64  # registers that a block of two rows needs beside those for weights
-EIGHT_SPARE = 72, 88  # those of a block of eight rows, forward and backward
+EIGHT_SPARE = 64, 96  # those of a block of eight rows, forward and backward
 THREADS = 256  # of the kernels that take all steps at once
 WARP_UNITS = 200  # the most units for which a warp of these kernels has registers for a step
 STEPS = 64  # the fewest steps of a block of these kernels
@@ -125,8 +125,8 @@ class LstmKernels:
         """The kernel whose blocks have several rows each; None if it does not pay off, or fit.
 
         Two rows a block pay off if there are more rows than multiprocessors, and eight, by tensor
-        cores, if a launch has more than twice as many. Among launches of other networks, blocks of
-        two rows end at different times, and what follows them meets other recurrences.
+        cores, if there are more than twice as many. Among launches of other networks, gradients
+        are faster with two: eight take longer, and what follows them waits.
 
         Arguments:
             B: The number of rows of a network.
@@ -138,7 +138,8 @@ class LstmKernels:
         at_once = B * max(several, crowd(self.device))
         if at_once <= processors or any(self.normed) or self.packed:
             return None
-        if B * several > 2 * processors and (kernel := self._of_many(EIGHT, direction, inputs)):
+        rows = at_once if direction == "forward" else B * several
+        if rows > 2 * processors and (kernel := self._of_many(EIGHT, direction, inputs)):
             blocks = -(-B // EIGHT)
             return ManyRows(kernel, blocks, blocks)
         kernel = self._of_many(2, direction, inputs)

@@ -8,7 +8,7 @@ from cayley.kernels.cuda.runtime.nvrtc import constants
 __all__ = ["EIGHT", "TensorLayout"]
 
 EIGHT = 8  # the rows of the batch that a block computes
-UNITS = 16  # those of a warp
+UNITS = 16  # those of a warp, and the inputs of a step
 DEPTH = 2  # one more than the steps between reading an input and using it
 
 
@@ -26,7 +26,7 @@ class TensorLayout:
     Example:
         >>> layout = TensorLayout(128, 1, 4, 2, 64)
         >>> layout.threads, layout.steps, layout.shared
-        (256, 16, 5)
+        (256, 8, 3)
     """
 
     H: int
@@ -43,19 +43,20 @@ class TensorLayout:
     @property
     def steps(self) -> int:
         """The steps that the inputs are taken in."""
-        return self.inputs * self.threads // 2 // EIGHT
+        return self.inputs * self.threads // 32
 
     @property
     def shared(self) -> int:
         """How many of them have their weights in shared memory."""
         room = max(0, registers(self.threads) - self.spare)
-        return max(0, self.steps - room // (4 * self.tiles))
+        return max(0, self.steps - room // (8 * self.tiles))
 
     @property
     def memory(self) -> int:
         """Bytes of shared memory."""
-        states = 2 * self.steps * 4 * 32
-        lane = 4 * self.shared * self.tiles + DEPTH * self.streams
+        # and a number for each warp, in fours
+        states = 2 * (self.steps * 4 * 32 + -(-self.threads // 128) * 4)
+        lane = 8 * self.shared * self.tiles + DEPTH * self.streams
         return 4 * (states + lane * self.threads)
 
     def sizes(self, inputs: int, several: bool) -> str:

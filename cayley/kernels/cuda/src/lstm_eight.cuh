@@ -48,3 +48,27 @@ __device__ inline void each_cell(Of of) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) of(j, k, 2 * j + k);
 }
+
+// The scale of numbers that the threads of a block have the moduli of, whose bits are given, to all of
+// them. `memory` has a number for each warp.
+__device__ inline Scale scale_of_block(unsigned own, float* memory) {
+  unsigned* const parts = reinterpret_cast<unsigned*>(memory);
+  const unsigned largest = __reduce_max_sync(~0u, own);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = largest;
+  __syncthreads();
+  unsigned found = 0;
+  for (int warp = 0; warp < THREADS / 32; ++warp) found = parts[warp] > found ? parts[warp] : found;
+  __syncthreads();
+  return Scale(found);
+}
+
+// That of a matrix of so many numbers.
+__device__ inline Scale scale_of(const float* array, int count, float* memory) {
+  unsigned own = 0;
+  for (int i = threadIdx.x; i < count; i += THREADS) {
+    const unsigned bits = modulus_bits(array[i]);
+    own = bits > own ? bits : own;
+  }
+  return scale_of_block(own, memory);
+}

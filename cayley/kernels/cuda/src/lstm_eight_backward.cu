@@ -4,8 +4,14 @@
 // every network, unless their bits in `shared_arrays` are set.
 #include "lstm_eight.cuh"
 
-// Of the inputs, gate g of unit u is number g WIDTH + u.
+// The inputs are those of 16 units, of one warp, gate by gate, and then those of the next. Each warp
+// has a scale.
+constexpr int WARPS = THREADS / 32;
 using Back = TensorProduct<4 * WIDTH, 1, SHARED, THREADS, 4>;
+
+__device__ inline int place_of(int gate, int unit) {
+  return unit / SIXTEEN * 4 * SIXTEEN + gate * SIXTEEN + unit % SIXTEEN;
+}
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_eight_backward(
     const float* __restrict__ x, const float* __restrict__ grad_h,
@@ -31,13 +37,16 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_eight_backward(
   partial = of_network(partial, shared_arrays, 10, (1 + INPUTS) * 4LL * blocks * H);
 
   const EightLane lane(B);
-  float *after = memory, *now = memory += Back::STATE_FLOATS;
-  for (int i = threadIdx.x; i < 2 * Back::STATE_FLOATS; i += THREADS) after[i] = 0;
+  const Scale of_W = scale_of(W, 4 * H * H, memory);
+  // d of all units, and the scales of all warps
+  constexpr int FLOATS = Back::STATE_FLOATS + (WARPS + 3) / 4 * 4;
+  float *after = memory, *now = memory += FLOATS;
+  for (int i = threadIdx.x; i < 2 * FLOATS; i += THREADS) after[i] = 0;
   Back back;
-  back.load(memory += Back::STATE_FLOATS, [&](int, int output, int k) {
-    const int gate = k / WIDTH, from = k % WIDTH;
+  back.load(memory += FLOATS, [&](int, int output, int k) {
+    const int gate = k / SIXTEEN % 4, from = k / (4 * SIXTEEN) * SIXTEEN + k % SIXTEEN;
     const int unit = threadIdx.x / 32 * 16 + output;
-    return unit < H && from < H ? W[(gate * H + from) * H + unit] : 0.0f;
+    return unit < H && from < H ? of_W.up * W[(gate * H + from) * H + unit] : 0.0f;
   });
 
   // the gates, the gradients of h and c, the cell before, and the input
@@ -73,16 +82,20 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_eight_backward(
   for (int t = T - 1; t >= -1; --t) {
     __syncthreads();  // d of the step after is there, of all units
     float dh[1][4];
-    back.multiply(after, dh, [&] {
-      fetch();
-      ahead.wait();
-    });
+    back.multiply(
+        after, dh, [&](int warp) { return after[Back::STATE_FLOATS + warp]; },
+        [&] {
+          fetch();
+          ahead.wait();
+        });
     if (t < 0) {
       each_cell([&](int j, int k, int i) {
         if (lane.writes(j, k)) grad_h0[lane.at(k) * H + lane.unit(j)] = dh[0][i];
       });
       break;
     }
+    float values[4][4];  // of each cell
+    unsigned largest = 0;
     each_cell([&](int j, int k, int i) {
       const float gates[4] = {ahead.get(0, i), ahead.get(1, i), ahead.get(2, i), ahead.get(3, i)};
       const float cell_before = ahead.get(6, i), tanh_c = tanhf(cell[i]);
@@ -90,21 +103,30 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_eight_backward(
       const float dc = fmaf(own * gates[O], 1 - tanh_c * tanh_c, ahead.get(5, i) + carry[i]);
       carry[i] = dc * gates[F];
       cell[i] = cell_before;
-      const float values[4] = {gates[G] * dc * (gates[I] * (1 - gates[I])),
-                               cell_before * dc * (gates[F] * (1 - gates[F])),
-                               gates[I] * dc * (1 - gates[G] * gates[G]),
-                               tanh_c * own * (gates[O] * (1 - gates[O]))};
+      values[i][I] = gates[G] * dc * (gates[I] * (1 - gates[I]));
+      values[i][F] = cell_before * dc * (gates[F] * (1 - gates[F]));
+      values[i][G] = gates[I] * dc * (1 - gates[G] * gates[G]);
+      values[i][O] = tanh_c * own * (gates[O] * (1 - gates[O]));
       const bool writes = lane.writes(j, k);
       float* const out = d + lane.at(k) * 4 * H + lane.unit(j);
 #pragma unroll
       for (int gate = 0; gate < 4; ++gate) {
-        Back::set(now, gate * WIDTH + lane.unit(j), lane.row(k), values[gate]);
-        machine::store_if(writes, out + gate * H, values[gate]);
-        const float counted = writes ? values[gate] : 0.0f;
+        const unsigned bits = modulus_bits(values[i][gate]);
+        largest = bits > largest ? bits : largest;
+        machine::store_if(writes, out + gate * H, values[i][gate]);
+        const float counted = writes ? values[i][gate] : 0.0f;
         sums[j][0][gate] += counted;
         if constexpr (INPUTS == 1)
           sums[j][INPUTS][gate] = fmaf(ahead.get(7, i), counted, sums[j][INPUTS][gate]);
       }
+    });
+    const Scale of_d(__reduce_max_sync(~0u, largest));
+    if (threadIdx.x % 32 == 0)
+      now[Back::STATE_FLOATS + threadIdx.x / 32] = of_W.down * of_d.down;
+    each_cell([&](int j, int k, int i) {
+#pragma unroll
+      for (int gate = 0; gate < 4; ++gate)
+        Back::set(now, place_of(gate, lane.unit(j)), lane.row(k), of_d.up * values[i][gate]);
     });
     float* const read = after;
     after = now;

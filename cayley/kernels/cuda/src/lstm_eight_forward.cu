@@ -5,7 +5,10 @@
 #include "lstm_eight.cuh"
 
 // Two tiles have the gates of eight units: I and F, G and O.
-using Recurrent = TensorProduct<WIDTH, 4, SHARED, THREADS, 1>;
+using Recurrent = TensorProduct<WIDTH, 4, SHARED, THREADS, WIDTH / SIXTEEN>;
+
+// Of states, which are smaller than 1, once there is a step.
+constexpr float STATE_SCALE = 8192;
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_eight_forward(
     const float* __restrict__ x, const float* __restrict__ h0, const float* __restrict__ c0,
@@ -28,18 +31,22 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_eight_forward(
   kept = of_network(kept, shared_arrays, 9, rows * 4 * H);
 
   const EightLane lane(B);
+  const Scale of_W = scale_of(W, 4 * H * H, memory);
+  // the rows before the first step, which may have states of any size
+  const int begin = EIGHT * blockIdx.x, end = min(begin + EIGHT, B);
+  const Scale of_h0 = scale_of(h0 + begin * (long long)H, (end - begin) * H, memory);
   float *before = memory, *after = memory += Recurrent::STATE_FLOATS;
   for (int i = threadIdx.x; i < EIGHT * WIDTH; i += THREADS) {
     const int row = i / WIDTH, unit = i % WIDTH;
     const float state = unit < H ? h0[EightLane::row_at(row, B) * H + unit] : 0.0f;
-    Recurrent::set(before, unit, row, state);
+    Recurrent::set(before, unit, row, of_h0.up * state);
     Recurrent::set(after, unit, row, 0);
   }
   Recurrent recurrent;
   recurrent.load(memory += Recurrent::STATE_FLOATS, [&](int tile, int output, int k) {
     const int gate = tile % 2 * 2 + output / 8;
     const int unit = threadIdx.x / 32 * 16 + tile / 2 * 8 + output % 8;
-    return unit < H && k < H ? W[(gate * H + unit) * H + k] : 0.0f;
+    return unit < H && k < H ? of_W.up * W[(gate * H + unit) * H + k] : 0.0f;
   });
   float cell[4], bias[2][4] = {}, factor[2][4] = {};
   each_cell([&](int j, int k, int i) {
@@ -83,13 +90,17 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_eight_forward(
   for (int i = 0; i < DEPTH - 1; ++i) fetch();
 
   const long long step = (long long)B * H;
+  float scale = of_W.down * of_h0.down;
   for (int t = 0; t < T; ++t) {
     __syncthreads();  // all states of the step before are there
     float sums[4][4];
-    recurrent.multiply(before, sums, [&] {
-      fetch();
-      ahead.wait();
-    });
+    recurrent.multiply(
+        before, sums, [&](int) { return scale; },
+        [&] {
+          fetch();
+          ahead.wait();
+        });
+    scale = of_W.down * (1 / STATE_SCALE);
     each_cell([&](int j, int k, int i) {
       float a[4];
       const bool writes = lane.writes(j, k);
@@ -103,7 +114,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void lstm_eight_forward(
       }
       cell[i] = fmaf(a[I], a[G], a[F] * cell[i]);
       const float state = a[O] * tanhf(cell[i]);
-      Recurrent::set(after, lane.unit(j), lane.row(k), state);
+      Recurrent::set(after, lane.unit(j), lane.row(k), STATE_SCALE * state);
       machine::store_if(writes, h + row * H + lane.unit(j), state);
       machine::store_if(writes, c + row * H + lane.unit(j), cell[i]);
     });

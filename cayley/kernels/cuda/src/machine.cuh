@@ -42,31 +42,31 @@ __device__ inline float from_lane(float value, int bits) {
   return other;
 }
 
-// The first 11 bits of a number, which are all that a tensor core reads. They are taken anew at every
-// step: the compiler would otherwise keep those of all weights, for which there is no room.
-__device__ inline float first_bits(float x) {
-  unsigned bits;
-  asm volatile("and.b32 %0, %1, 0xffffe000;" : "=r"(bits) : "r"(__float_as_uint(x)));
-  return __uint_as_float(bits);
+// The nearest half, a number of 11 bits, and the number that a half is.
+__device__ inline unsigned short to_half(float x) {
+  unsigned short half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return half;
 }
 
-// The nearest number with 11 bits.
-__device__ inline float nearest_bits(float x) {
-  return __uint_as_float(__float_as_uint(x) + 0x1000u & 0xffffe000u);
+__device__ inline float of_half(unsigned short half) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+  return x;
 }
 
-// Adds to a tile of 16 outputs and 8 rows the product of 16 outputs and 8 inputs with 8 inputs and
-// 8 rows, of which only 11 bits are read. Lane l has weights of the outputs l / 4 and l / 4 + 8 in
-// turn, first with input l % 4 and then with l % 4 + 4; these two inputs of row l / 4; and the sums
-// of output l / 4 and rows 2 (l % 4) and the next, then those of output l / 4 + 8.
-__device__ inline void multiply(const float (&weights)[4], const float (&states)[2],
+// Adds to a tile of 16 outputs and 8 rows the product of 16 outputs and 16 inputs with 16 inputs and
+// 8 rows. Lane l has pairs of halves, of the inputs 2 (l % 4) and the next, or these plus 8: weights
+// of the outputs l / 4 and l / 4 + 8 in turn, first with the former inputs and then with the latter;
+// both of row l / 4; and the sums of output l / 4 and rows 2 (l % 4) and the next, then those of
+// output l / 4 + 8.
+__device__ inline void multiply(const unsigned (&weights)[4], const unsigned (&states)[2],
                                 float (&sums)[4]) {
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(__float_as_uint(weights[0])), "r"(__float_as_uint(weights[1])),
-        "r"(__float_as_uint(weights[2])), "r"(__float_as_uint(weights[3])),
-        "r"(__float_as_uint(states[0])), "r"(__float_as_uint(states[1])));
+      : "r"(weights[0]), "r"(weights[1]), "r"(weights[2]), "r"(weights[3]), "r"(states[0]),
+        "r"(states[1]));
 }
 
 // Without a branch: what is before and after it can be mixed.

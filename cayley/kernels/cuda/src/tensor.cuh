@@ -1,111 +1,149 @@
 // The product of a matrix, kept on chip, with the states of eight rows of the batch, by tensor cores.
-// These add in float32, but read the first 11 bits of a number. So a number is the sum of two: a
-// weight its first 11 bits and the rest; a state, which is split once for all, the nearest number of
-// 11 bits and the rest, which may be negative. A product is three products. The one that is left
-// out, of two rests, is 2^-21 of it at most, and as often positive as negative; of the rest of a
-// weight, the last two of 13 bits are left out.
+// These add in float32, but multiply halves, numbers of 11 bits. So a number is two of them: the
+// nearest half, and 2^11 times the rest; and a product is three products. What is left out, the
+// product of two rests, is 2^-24 of it at most. Halves have a small range. Numbers are scaled by a
+// power of two, so that the largest is between 2^13 and 2^14: those down to 2^-27 of it have 22 bits.
 #pragma once
 
 #include "machine.cuh"
 
 constexpr int EIGHT = 8;
+constexpr int SIXTEEN = 16;
+constexpr float REST = 2048;  // by which rests are larger
 
-// A warp computes TILES times 16 outputs of all rows, from INPUTS inputs, eight at a time. The
-// weights of SHARED of these steps are in shared memory, others in registers. Lane l has those of
-// outputs l / 4 and l / 4 + 8 of a tile, and ends with these outputs of the rows 2 (l % 4) and the
-// one after it. Sums that wait for each other take long: CHAINS of them are added at the end.
-template <int INPUTS, int TILES, int SHARED, int THREADS, int CHAINS>
+// A power of two and its inverse.
+struct Scale {
+  float up, down;
+
+  // For numbers of which the largest modulus has these bits.
+  __device__ explicit Scale(unsigned largest) {
+    // of 2^(13 - exponent), within what has an inverse
+    const int bits = min(max(267 - (int)(largest >> 23), 14), 240);
+    up = __uint_as_float(bits << 23);
+    down = __uint_as_float(254 - bits << 23);
+  }
+};
+
+__device__ inline unsigned modulus_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+// The two halves of a number.
+struct Halves {
+  unsigned short nearest, rest;
+
+  __device__ explicit Halves(float x)
+      : nearest(machine::to_half(x)), rest(machine::to_half(REST * (x - machine::of_half(nearest)))) {}
+};
+
+// A warp computes TILES times 16 outputs of all rows, from INPUTS inputs, 16 at a time. The weights
+// of SHARED of these steps are in shared memory, others in registers. Lane l has those of outputs
+// l / 4 and l / 4 + 8 of a tile, and ends with these outputs of the rows 2 (l % 4) and the one after
+// it. States may have another scale for every SEGMENT of steps.
+template <int INPUTS, int TILES, int SHARED, int THREADS, int SEGMENT>
 struct TensorProduct {
-  static constexpr int STEPS = (INPUTS + EIGHT - 1) / EIGHT;
+  static constexpr int STEPS = INPUTS / SIXTEEN;
   static constexpr int KEPT = STEPS - SHARED;
-  static constexpr int SHARED_FLOATS = SHARED * TILES * 4 * THREADS;
-  static constexpr int STATE_FLOATS = STEPS * 4 * 32;  // of all rows, each of two numbers
+  static constexpr int SHARED_FLOATS = SHARED * TILES * 8 * THREADS;
+  static constexpr int STATE_FLOATS = STEPS * 4 * 32;  // of all rows
+  static_assert(INPUTS % SIXTEEN == 0 && STEPS % SEGMENT == 0);
 
-  float weights[KEPT > 0 ? KEPT : 1][TILES][4];
-  const float4* rest;
+  // Pairs of halves of neighbouring inputs.
+  struct alignas(16) Pairs {
+    unsigned at[4];
+  };
 
-  // entry(tile, output, input) gives the matrix, zero outside.
+  Pairs weights[KEPT > 0 ? KEPT : 1][TILES][2];  // the nearest ones, and the rests
+  const Pairs* others;
+
+  // entry(tile, output, input) gives the matrix, already scaled.
   template <class Entry>
   __device__ void load(float* shared, Entry entry) {
     const int lane = threadIdx.x % 32;
-    rest = reinterpret_cast<const float4*>(shared) + threadIdx.x;
+    Pairs* const aside = reinterpret_cast<Pairs*>(shared) + threadIdx.x;
+    others = aside;
 #pragma unroll
     for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+      for (int tile = 0; tile < TILES; ++tile) {
+        Pairs nearest, rests;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int output = lane / 4 + i % 2 * 8, k = step * SIXTEEN + lane % 4 * 2 + i / 2 * 8;
+          const Halves first(entry(tile, output, k)), second(entry(tile, output, k + 1));
+          nearest.at[i] = first.nearest | (unsigned)second.nearest << 16;
+          rests.at[i] = first.rest | (unsigned)second.rest << 16;
+        }
+        const int before = shared_before(step);
+        if (is_shared(step)) {
+          aside[((before * TILES + tile) * 2) * THREADS] = nearest;
+          aside[((before * TILES + tile) * 2 + 1) * THREADS] = rests;
+        } else {
+          weights[step - before][tile][0] = nearest;
+          weights[step - before][tile][1] = rests;
+        }
+      }
+  }
+
+  // Sets an input of a row, which is already scaled.
+  __device__ static void set(float* states, int input, int row, float value) {
+    const int k = input % SIXTEEN, lane = of_lane(row * 4 + k % 8 / 2);
+    const int place = (input / SIXTEEN * 32 + lane) * 8 + k / 8 * 2 + k % 2;
+    unsigned short* const own = reinterpret_cast<unsigned short*>(states) + place;
+    const Halves halves(value);
+    own[0] = halves.nearest;
+    own[4] = halves.rest;
+  }
+
+  // sums[tile][2 i + k] is output l / 4 + 8 i of a tile and row 2 (l % 4) + k. scale(segment) is what
+  // to multiply the sums of a segment with. meanwhile() is something else to do while the first
+  // states are on their way.
+  template <class Of, class Meanwhile>
+  __device__ void multiply(const float* states, float (&sums)[TILES][4], Of scale,
+                           Meanwhile meanwhile) const {
+    const Pairs* state = reinterpret_cast<const Pairs*>(states) + of_lane(threadIdx.x % 32);
+    const Pairs first = state[0];
+    meanwhile();
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[tile][i] = 0;
+    add<0>(state, first, sums, scale);
+  }
+
+ private:
+  // The products of a segment, and of all after it. (A loop of many steps is not unrolled.)
+  template <int FIRST, class Of>
+  __device__ void add(const Pairs* state, Pairs h, float (&sums)[TILES][4], Of scale) const {
+    if constexpr (FIRST < STEPS) {
+      float products[TILES][4] = {}, with_rests[2][TILES][4] = {};
+#pragma unroll
+      for (int step = FIRST; step < FIRST + SEGMENT; ++step) {
+        const unsigned nearest[2] = {h.at[0], h.at[1]}, rests[2] = {h.at[2], h.at[3]};
+        if (step + 1 < STEPS) h = state[(step + 1) * 32];
+        const int before = shared_before(step), kept = is_shared(step) ? 0 : step - before;
+        Pairs own[TILES][2];
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            own[tile][i] = is_shared(step) ? others[((before * TILES + tile) * 2 + i) * THREADS]
+                                           : weights[kept][tile][i];
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+          machine::multiply(own[tile][0].at, nearest, products[tile]);
+          machine::multiply(own[tile][1].at, nearest, with_rests[0][tile]);
+          machine::multiply(own[tile][0].at, rests, with_rests[TILES == 1][tile]);
+        }
+      }
+      const float factor = scale(FIRST / SEGMENT);
 #pragma unroll
       for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float w = entry(tile, lane / 4 + i % 2 * 8, step * EIGHT + lane % 4 + i / 2 * 4);
-          const int before = shared_before(step);
-          if (is_shared(step))
-            shared[((before * TILES + tile) * THREADS + threadIdx.x) * 4 + i] = w;
-          else
-            weights[step - before][tile][i] = w;
+          float rest = with_rests[0][tile][i];
+          if (TILES == 1) rest += with_rests[1][tile][i];
+          sums[tile][i] = fmaf(factor, fmaf(rest, 1 / REST, products[tile][i]), sums[tile][i]);
         }
-  }
-
-  // Sets an input of a row.
-  __device__ static void set(float* states, int input, int row, float value) {
-    const int place = of_lane(row * 4 + input % 4) * 4 + input % EIGHT / 4;
-    float* const own = states + input / EIGHT * 128 + place;
-    own[0] = machine::nearest_bits(value);
-    own[2] = value - own[0];
-  }
-
-  // sums[tile][2 i + k] is output l / 4 + 8 i of a tile and row 2 (l % 4) + k. meanwhile() is
-  // something else to do while the first states are on their way.
-  template <class Meanwhile>
-  __device__ void multiply(const float* states, float (&sums)[TILES][4],
-                           Meanwhile meanwhile) const {
-    const float4* state = reinterpret_cast<const float4*>(states) + of_lane(threadIdx.x % 32);
-    const float4 first = state[0];
-    meanwhile();
-    float chains[CHAINS][TILES][4] = {};
-    add<0>(state, first, chains);
-#pragma unroll
-    for (int tile = 0; tile < TILES; ++tile)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[tile][i] = chains[0][tile][i];
-#pragma unroll
-        for (int chain = 1; chain < CHAINS; ++chain) sums[tile][i] += chains[chain][tile][i];
-      }
-  }
-
- private:
-  // The products with eight inputs, and with all after them. (A loop of many steps is not unrolled.)
-  template <int STEP>
-  __device__ void add(const float4* state, float4 h, float (&chains)[CHAINS][TILES][4]) const {
-    if constexpr (STEP < STEPS) {
-      const float4 next = state[STEP + 1 < STEPS ? (STEP + 1) * 32 : 0];
-      const float nearest[2] = {h.x, h.y}, rests[2] = {h.z, h.w};
-      constexpr int BEFORE = shared_before(STEP);
-      float high[TILES][4], low[TILES][4];
-#pragma unroll
-      for (int tile = 0; tile < TILES; ++tile) {
-        float own[4];
-        if constexpr (is_shared(STEP)) {
-          const float4 w = rest[(BEFORE * TILES + tile) * THREADS];
-          own[0] = w.x, own[1] = w.y, own[2] = w.z, own[3] = w.w;
-        } else {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) own[i] = weights[STEP - BEFORE][tile][i];
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          high[tile][i] = machine::first_bits(own[i]);
-          low[tile][i] = own[i] - high[tile][i];
-        }
-      }
-      const auto multiply = [&](const float (&factors)[TILES][4], const float (&own)[2], int which) {
-#pragma unroll
-        for (int tile = 0; tile < TILES; ++tile)
-          machine::multiply(factors[tile], own, chains[(3 * STEP + which) % CHAINS][tile]);
-      };
-      multiply(low, nearest, 0);
-      multiply(high, rests, 1);
-      multiply(high, nearest, 2);
-      add<STEP + 1>(state, next, chains);
+      add<FIRST + SEGMENT>(state, h, sums, scale);
     }
   }
 
