@@ -21,6 +21,7 @@ from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
 from cayley.kernels.crowds import crowd
 from cayley.kernels.cuda.runtime.chip import RESERVED, chip, no_room
 from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
+from cayley.kernels.cuda.runtime.half_products import outer_products_on_cuda
 from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
@@ -28,7 +29,6 @@ from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 from cayley.kernels.projection import projection_gradients
-from cayley.kernels.steps import outer_products
 
 __all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal", "takes_networks"]
 
@@ -105,7 +105,7 @@ def elman_backward(
         needed = [name for name in needed if name not in of_input]
     return {
         "h0": grad_h0,
-        "W": outer_products(delta, h, h0, call.batch_sizes, call.reverse)
+        "W": outer_products_on_cuda(delta, h, h0, call.batch_sizes, call.reverse)
         if "W" in needed
         else None,
         "b": None if b is None else partial_b.sum(-2),

@@ -30,6 +30,7 @@ from cayley.kernels.cuda.lstm.kernels import fits_blocks, has_room, launch, lstm
 from cayley.kernels.cuda.lstm.many_rows import inputs_of, many_rows_lstm
 from cayley.kernels.cuda.lstm.references import references
 from cayley.kernels.cuda.runtime.chip import no_room
+from cayley.kernels.cuda.runtime.half_products import outer_products_on_cuda
 from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
@@ -38,7 +39,7 @@ from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
 from cayley.kernels.memory import readable
 from cayley.kernels.projection import projection_gradients
-from cayley.kernels.steps import outer_products, product_of_rows
+from cayley.kernels.steps import product_of_rows
 
 __all__ = [
     "NO_SITES",
@@ -348,7 +349,7 @@ def _sums(
         return found, total
     if "W" in wanted:
         steps = delta.view(*h.shape[:-1], 4 * H)
-        found["W"] = outer_products(steps, h, h0, call.batch_sizes, False)
+        found["W"] = outer_products_on_cuda(steps, h, h0, call.batch_sizes, False)
     if "U" in wanted:
         rows = x.flatten(len(networks), -2)
         found["U"] = product_of_rows(dx.view(*networks, N, 4 * H), rows)
