@@ -30,14 +30,17 @@ def refusal(n: int, x: Tensor, *others: Tensor) -> str | None:
         x: The free entries.
         others: The other tensors that are read or written.
     """
-    if any(other.device != x.device for other in others):
-        return "the CUDA kernels take tensors of one device"
+    device = x.device
+    for other in others:
+        if other.device != device:
+            return "the CUDA kernels take tensors of one device"
     if reason := tensor_refusal(x, *others):
         return reason
-    if not all(other.is_contiguous() for other in others):
-        return "the CUDA kernels read matrices from front to back, and one is strided"
-    if pitch(n, chip(x.device.index).memory) is None:
-        name = torch.cuda.get_device_name(x.device)
+    for other in others:
+        if not other.is_contiguous():
+            return "the CUDA kernels read matrices from front to back, and one is strided"
+    if pitch(n, chip(device.index).memory) is None:
+        name = torch.cuda.get_device_name(device)
         return f"two {n} × {n} matrices do not fit on a multiprocessor of {name}"
     return None
 

@@ -38,13 +38,12 @@ ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "modrelu", "modrelu_sta
 
 def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | None:
     """Why the kernels cannot compute a call, or its gradient; None if they can."""
+    x, h0, W, b, U, c, *_ = call
     if call.nonlinearity not in ACTIVATIONS:
         return f"the CUDA kernels have no {call.nonlinearity}"
     if gradients is not None and gradients.z is not None:
         return "the CUDA kernels give first derivatives only"
-    h0 = call.h0
-    tensors = (call.x, call.W, call.b, call.U, call.c)
-    if reason := tensor_refusal(h0, *tensors, *(gradients or ())):
+    if reason := tensor_refusal(h0, x, W, b, U, c, *(gradients or ())):
         return reason
     B, H = h0.shape[-2:]
     if B * H >= 2**31:
@@ -85,13 +84,13 @@ def elman_backward(
     gradients: ElmanGradients, states: ElmanStates, call: ElmanCall, needed: Collection[str]
 ) -> dict[str, Tensor | None]:
     """Gradients of a call; of x, W, U and c those that are needed."""
-    h, h0, b = states.h, call.h0, call.b
-    saved = states.z if KNOWN[call.nonlinearity].needs_z else h
-    delta, grad_h0 = h.new_empty(h.shape), h0.new_empty(h0.shape)
-    # summed over the rows afterwards, always in the same order
+    (h, z), h0, b = states, call.h0, call.b
+    saved = z if KNOWN[call.nonlinearity].needs_z else h
     *networks, B, H = h0.shape
+    delta, grad_h0 = h.new_empty(*h.shape), h.new_empty(*networks, B, H)
+    # summed over the rows afterwards, always in the same order
     partial_b = h.new_empty(*networks, 0) if b is None else h.new_empty(*networks, B, b.shape[-1])
-    plan, of_input = _plan(call), {}
+    plan = _plan(call)
     inputs = _inputs(call, plan)
     partial_U = h.new_empty(*networks, B, 2, H) if inputs else None
     if B > 0:
@@ -99,19 +98,17 @@ def elman_backward(
         made = (delta, grad_h0, partial_b)
         x = call.x if inputs else None
         _launch("backward", call, plan, inputs, given, (x,), made, (partial_U,))
+    found: dict[str, Tensor | None] = {"h0": grad_h0}
+    if "W" in needed:
+        found["W"] = outer_products_on_cuda(delta, h, h0, call.batch_sizes, call.reverse)
+    if b is not None:
+        found["b"] = partial_b.sum(-2)
+    if partial_U is None or "x" in needed:
+        found |= projection_gradients(delta, call.x, call.U, ("x",) if inputs else needed)
     if partial_U is not None:
-        grad_c, grad_U = partial_U.sum(-3).unbind(-2)
-        of_input = {"c": grad_c, "U": grad_U[..., None]}
-        needed = [name for name in needed if name not in of_input]
-    return {
-        "h0": grad_h0,
-        "W": outer_products_on_cuda(delta, h, h0, call.batch_sizes, call.reverse)
-        if "W" in needed
-        else None,
-        "b": None if b is None else partial_b.sum(-2),
-        **projection_gradients(delta, call.x, call.U, needed),
-        **of_input,
-    }
+        found["c"], grad_U = partial_U.sum(-3).unbind(-2)
+        found["U"] = grad_U.unsqueeze(-1)
+    return found
 
 
 def _inputs(call: ElmanCall, plan: Plan | None) -> int:
@@ -121,9 +118,13 @@ def _inputs(call: ElmanCall, plan: Plan | None) -> int:
     """
     if call.U is None or call.U.shape[-1] != 1 or call.batch_sizes is not None:
         return 0
-    if plan is None or plan.passes > 1:
-        return 0
-    return int(plan.memory(3) <= chip(call.h0.device.index).memory - RESERVED)
+    return 0 if plan is None else _most_inputs(plan, call.h0.device.index)
+
+
+@functools.cache
+def _most_inputs(plan: Plan, device: int) -> int:
+    """How many numbers of the input the kernels of a plan can multiply themselves: 1, or 0."""
+    return int(plan.passes == 1 and plan.memory(3) <= chip(device).memory - RESERVED)
 
 
 def _launch(
@@ -190,11 +191,25 @@ def _plan(call: ElmanCall, networks: int = 0) -> Plan | None:
     at_once = max(crowd(device), networks)
     # networks that share a launch wait for one another
     apart = at_once > 1 and networks == 0
-    plan = best_plan(H, max(B, 1), chip(device), call.is_complex, at_once, apart)
+    packed = call.batch_sizes is not None
+    return _plan_for(device, H, B, call.is_complex, at_once, apart, call.nonlinearity, packed)
+
+
+@functools.cache
+def _plan_for(
+    device: int,
+    H: int,
+    B: int,
+    is_complex: bool,
+    at_once: int,
+    apart: bool,
+    nonlinearity: str,
+    packed: bool,
+) -> Plan | None:
+    plan = best_plan(H, max(B, 1), chip(device), is_complex, at_once, apart)
     if plan is None or plan.blocks == 1:
         return plan
-    packed = call.batch_sizes is not None
-    return plan if _clusters(device, plan, call.nonlinearity, packed) > 0 else None
+    return plan if _clusters(device, plan, nonlinearity, packed) > 0 else None
 
 
 @functools.cache
