@@ -247,7 +247,7 @@ class RNN(Recurrent):
         weight = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
-        with full_precision(weight) if self.structured else no_autocast(weight.device):
+        with full_precision(weight) if self._is_structured else no_autocast(weight.device):
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h0 = self.initial_state(suffix, B) if state is None else state[0]
             if (composition := self._composition(suffix, x)) is not None and threshold is not None:
@@ -325,6 +325,9 @@ class RNN(Recurrent):
 
         Where that takes less time. Observers and transforms get the recurrence with W.
         """
+        # first, since most layers have another one
+        if self._activation != "modrelu_stacked":
+            return None
         matrix = self.structured._modules.get(f"weight_hh_{suffix}")
         map = getattr(matrix, "map", None)
         if not isinstance(map, UnitaryComposition):
@@ -333,8 +336,7 @@ class RNN(Recurrent):
         w, v = matrix.free
         # last, since tracers cannot follow the search for a plan
         if (
-            self._activation != "modrelu_stacked"
-            or matrix.is_frozen
+            matrix.is_frozen
             or is_observed()
             or backend_in_force() == "cpu"
             or not is_eager(x, w, v)
@@ -362,7 +364,7 @@ class RNN(Recurrent):
             x = reversed_sequences(x, batch_sizes)
         additive, threshold = self._biases(suffix)
         x, U, _ = projected_under_autocast(x, weight, None)
-        with full_precision(weight) if self.structured else no_autocast(weight.device):
+        with full_precision(weight) if self._is_structured else no_autocast(weight.device):
             W = self.recurrent_matrix(suffix)
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h0, *extra = (

@@ -239,7 +239,7 @@ class NCGRU(Recurrent):
         weight = getattr(self, f"weight_ih_{suffix}")
         additive, threshold = self._biases(suffix)
         x, U, c = projected_under_autocast(x, weight, additive)
-        with full_precision(weight) if self.structured else no_autocast(weight.device):
+        with full_precision(weight) if self.orthogonal else no_autocast(weight.device):
             W = self.recurrent_matrix(suffix)
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h = gru(
