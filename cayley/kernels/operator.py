@@ -12,7 +12,7 @@ from cayley.kernels.observation import Run, is_observed, tell_observer
 from cayley.kernels.records import Fields
 from cayley.kernels.steps import empty_gradient
 from cayley.kernels.transforms import Room, Transformed
-from cayley.tracing import is_eager, needs_loop, no_autocast, traced, transformed
+from cayley.tracing import eager_apply, is_eager, needs_loop, no_autocast, traced, transformed
 
 __all__ = ["Found", "Kernels", "Operator", "recorded_gradients", "unaliased"]
 
@@ -134,7 +134,7 @@ class Operator(Generic[Call, States]):
             return self.scan(call)
         if not is_traced and x.device.type in self.kernels:
             if torch.is_grad_enabled():
-                states = self.states(*_Node.apply(self, backend, call, *flat))
+                states = self.states(*_make_node(self, backend, call, *flat))
             else:
                 # a node takes almost as long as a short recurrence
                 states = self.forward(call, backend)
@@ -325,6 +325,9 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         _, _, _, *needs = ctx.needs_input_grad
         return None, None, None, *ctx.operator.differentiate(ctx, gradients, needs)
+
+
+_make_node = eager_apply(_Node)
 
 
 class _OperatorRule:

@@ -15,7 +15,7 @@ from cayley.cache import Cache
 from cayley.kernels.dispatch import is_decomposing
 from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
-from cayley.tracing import captured, has_tangent, is_wrapper, traced
+from cayley.tracing import captured, eager_apply, is_wrapper, needs_loop, traced
 
 __all__ = [
     "StructuredMatrix",
@@ -87,7 +87,10 @@ class StructuredMatrix(nn.Module):
     @property
     def free(self) -> tuple[Tensor, ...]:
         """The free tensors, in the order of the map's arguments."""
-        return tuple(getattr(self, name) for name in self.map.names)
+        own = self._parameters
+        # looked up here first, since a module looks everywhere else before
+        found = [own[name] if name in own else getattr(self, name) for name in self.map.names]
+        return cast(tuple[Tensor, ...], tuple(found))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -157,7 +160,7 @@ class StructuredMatrix(nn.Module):
                     "a frozen matrix must be formed before tracing: call layer.freeze() again"
                 )
             with torch.inference_mode(False), torch.no_grad():
-                W = acting_on_reals(self._form(self.free, recorded=False, update=False))
+                W = acting_on_reals(self._form(self.free, traced(self.free[0]), recorded=False))
                 # with its transpose contiguous, products with rows of states are faster
                 W = self.kept = W.mT.contiguous().mT
                 self._kept_of = (*zip(self.map.names, self.free, strict=True),)
@@ -212,36 +215,38 @@ class StructuredMatrix(nn.Module):
             cache = cast(dict[Any, dict[bool, _Held]], parametrize._cache)
             held = cache.setdefault((id(self), "held"), {})
         if held is None or is_traced:
-            return self._form(free, recorded, update)
+            return self._form(free, is_traced, recorded, update)
         found = held.get(recorded)
         if found is None or (update and not found.followed):
             followed = update or not self.map.stateful
             # calls outside of inference mode may use it, too
             with torch.inference_mode(False), torch.set_grad_enabled(recorded):
-                held[recorded] = found = _Held(self._form(free, recorded, update), followed)
+                W = self._form(free, False, recorded, update)
+            held[recorded] = found = _Held(W, followed)
         return found.W
 
-    def _form(self, free: Sequence[Tensor], recorded: bool, update: bool) -> Tensor:
+    def _form(
+        self, free: Sequence[Tensor], is_traced: bool, recorded: bool, update: bool = False
+    ) -> Tensor:
         check_whole(free[0])
-        is_traced = traced(free[0])
-        is_captured = not is_traced and captured(free[0])
+        map, is_captured = self.map, not is_traced and captured(free[0])
         if update and not (is_traced or is_captured):
-            self._look_now_and_then()
-        if recorded and self.map.on_manifold:
+            self._look_now_and_then(map)
+        if recorded and map.on_manifold:
             # here the free tensor is W
-            return self.map(*free)
+            return map(*free)
         if (
             is_traced
             # a cached W has no tangent
-            or any(has_tangent(X) for X in free)
+            or needs_loop(*free)
             # while a CUDA graph is captured, unless the map can be captured too
-            or (is_captured and not (recorded and self.map.capturable(*free)))
+            or (is_captured and not (recorded and map.capturable(*free)))
         ):
-            return self.map.advance(*free) if update else self.map(*free)
+            return map.advance(*free) if update else map(*free)
         if recorded and free[0].device.type != "cpu":
             # comparing values would wait for the device
-            kept = _Kept(*self.map.with_pullback(*free, update=update))
-            return _Attached.apply(kept, self.map, *free)
+            kept = _Kept(*map.with_pullback(*free, update=update))
+            return _attach(kept, map, *free)
         kept = self._cache.value
         if (
             kept is None
@@ -250,13 +255,13 @@ class StructuredMatrix(nn.Module):
             or not kept.holds(self._sources(free))
         ):
             if recorded:
-                W, pullback = self.map.with_pullback(*free, update=update)
+                W, pullback = map.with_pullback(*free, update=update)
             else:
-                W, pullback = self.map(*free).detach().clone(), None
+                W, pullback = map(*free).detach().clone(), None
             # the sources are read afterwards, since an update writes buffers
-            followed = update or not self.map.stateful
+            followed = update or not map.stateful
             self._cache.value = kept = _Kept(W, pullback, self._sources(free), followed)
-        return _Attached.apply(kept, self.map, *free) if recorded else kept.W.clone()
+        return _attach(kept, map, *free) if recorded else kept.W.clone()
 
     def _sources(self, free: Sequence[Tensor]) -> Iterator[Tensor]:
         """Everything that W is a function of; what changes most often comes first."""
@@ -271,13 +276,14 @@ class StructuredMatrix(nn.Module):
             self._warn_off_manifold()
         return super().train(mode)
 
-    def _look_now_and_then(self) -> None:
+    def _look_now_and_then(self, map: Parametrization) -> None:
         """Check in steps 10, 100, 1000, … how W is trained: more often would wait for the GPU."""
-        self._passes += 1
+        # not by an assignment, for which a module first looks among its parameters and modules
+        self.__dict__["_passes"] += 1
         if is_looked_at(self._passes):
-            if self.map.on_manifold:
+            if map.on_manifold:
                 self._warn_off_manifold()
-            if self.map.awaits_rebase:
+            if map.awaits_rebase:
                 warn_once(
                     "rebase has no effect on training before an optimizer is attached: call "
                     "cayley.optim.attach_rebase(model, optimizer) once, before the first step",
@@ -423,3 +429,6 @@ class _Attached(torch.autograd.Function):
         needed = [X for X in free if X.requires_grad]
         found = iter(torch.autograd.grad(ctx.map(*free), needed, G, create_graph=True))
         return None, None, *(next(found) if X.requires_grad else None for X in free)
+
+
+_attach = eager_apply(_Attached)

@@ -21,7 +21,7 @@ from cayley.kernels.cuda.runtime.projection import project_by_features, project_
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Operator, recorded_gradients
 from cayley.kernels.projection import project, projection_gradients
-from cayley.tracing import autocast_enabled, is_eager, no_autocast, traced
+from cayley.tracing import autocast_enabled, eager_apply, is_eager, no_autocast, traced
 
 __all__ = ["lstm_node", "refusal"]
 
@@ -60,7 +60,7 @@ def lstm_node(
         inputs += (None, None) if site is None else (site.gamma, site.beta)
     found = _Found()
     # the tensors of the call once more, one by one: autograd does not see those of a record
-    h, cells, *statistics = _Node.apply(_Run(call, operator), call, found, *inputs)
+    h, cells, *statistics = _make_node(_Run(call, operator), call, found, *inputs)
     values = iter(statistics)
     of_sites = (next(values) if kept.dim() > 1 else kept for kept in found.statistics)
     return LstmStates(h, cells, found.kept, *of_sites), found.references
@@ -163,6 +163,9 @@ class _Node(torch.autograd.Function):
                 found = lstm_backward(of_states, states, call, needed, contribution)
         of_inputs = zip(_Inputs._fields, needs, strict=True)
         return None, None, None, *[found.get(name) if need else None for name, need in of_inputs]
+
+
+_make_node = eager_apply(_Node)
 
 
 def _by_operator(
