@@ -540,9 +540,12 @@ class Recurrent(nn.Module, ABC):
         return list(zip(*(h.unbind(0) for h in tensors), strict=True))
 
     def _join(self, states: list[tuple[Tensor, ...]]) -> State:
-        # copies, also of one: the caller may write to the output
-        tensors = [torch.stack(h) for h in zip(*states, strict=True)]
-        return tensors[0] if len(tensors) == 1 else tuple(tensors)
+        if len(states) == 1:
+            # a copy, as torch.stack makes one below: the caller may write to the output
+            tensors = tuple(h.unsqueeze(0).clone() for h in states[0])
+        else:
+            tensors = tuple(torch.stack(h) for h in zip(*states, strict=True))
+        return tensors[0] if len(tensors) == 1 else tensors
 
     def _check_input(self, x: Tensor, rank: int) -> None:
         if x.dim() != rank:

@@ -278,8 +278,7 @@ class StructuredMatrix(nn.Module):
 
     def _look_now_and_then(self, map: Parametrization) -> None:
         """Check in steps 10, 100, 1000, … how W is trained: more often would wait for the GPU."""
-        # not by an assignment, for which a module first looks among its parameters and modules
-        self.__dict__["_passes"] += 1
+        self._passes += 1
         if is_looked_at(self._passes):
             if map.on_manifold:
                 self._warn_off_manifold()
@@ -362,7 +361,8 @@ def acting_on_reals(W: Tensor) -> Tensor:
     """W as it acts on real features, [[R, −C], [C, R]] on [Re h, Im h] if it is complex."""
     if not W.is_complex():
         return W
-    return torch.cat((torch.cat((W.real, -W.imag), 1), torch.cat((W.imag, W.real), 1)))
+    R, C = torch.view_as_real(W).unbind(-1)
+    return torch.cat((torch.cat((R, -C), 1), torch.cat((C, R), 1)))
 
 
 class _Held(NamedTuple):

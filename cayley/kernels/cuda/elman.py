@@ -191,25 +191,11 @@ def _plan(call: ElmanCall, networks: int = 0) -> Plan | None:
     at_once = max(crowd(device), networks)
     # networks that share a launch wait for one another
     apart = at_once > 1 and networks == 0
-    packed = call.batch_sizes is not None
-    return _plan_for(device, H, B, call.is_complex, at_once, apart, call.nonlinearity, packed)
-
-
-@functools.cache
-def _plan_for(
-    device: int,
-    H: int,
-    B: int,
-    is_complex: bool,
-    at_once: int,
-    apart: bool,
-    nonlinearity: str,
-    packed: bool,
-) -> Plan | None:
-    plan = best_plan(H, max(B, 1), chip(device), is_complex, at_once, apart)
+    plan = best_plan(H, max(B, 1), chip(device), call.is_complex, at_once, apart)
     if plan is None or plan.blocks == 1:
         return plan
-    return plan if _clusters(device, plan, nonlinearity, packed) > 0 else None
+    packed = call.batch_sizes is not None
+    return plan if _clusters(device, plan, call.nonlinearity, packed) > 0 else None
 
 
 @functools.cache

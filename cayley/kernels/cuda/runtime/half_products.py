@@ -18,7 +18,7 @@ SIDE, DEPTH = 128, 32  # as in src/half_products.cu
 MEMORY = 2 * 4 * (DEPTH // 2) * (SIDE + 8) * 4  # bytes of two stages
 ROWS = 256  # those of a block that looks for the largest number
 # From this many multiplications on, tensor cores take less time than a library in float32.
-MANY = 3e10
+MANY = 8e9
 
 
 def outer_products_on_cuda(

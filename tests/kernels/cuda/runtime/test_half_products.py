@@ -53,12 +53,12 @@ def test_double_precision(sizes: tuple[int, int, int, int], F: int, reverse: boo
         check(sizes, min(F, sizes[1]), reverse)
 
 
-def check_long_sum(K: int, device: str = "cpu") -> None:
+def check_long_sum(K: int, most: float, device: str = "cpu") -> None:
     """Of positive numbers, whose errors do not cancel if all are rounded in one direction."""
     a, b = torch.rand(K, 3).float().to(device), torch.rand(K, 2).float().to(device)
     exact = a.double().mT @ b.double()
     error = ((half_products(a, b) - exact).abs() / exact).max()
-    assert error <= 6e-7, f"{error:.1g}"
+    assert error <= most, f"{error:.1g}"
 
 
 @compiles
@@ -66,7 +66,7 @@ def test_errors_of_a_long_sum_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> 
     with emulated():
         # one block for all of it
         monkeypatch.setattr(module, "chip", lambda _: replace(H200, processors=1))
-        check_long_sum(3000)
+        check_long_sum(3000, 6e-7)
 
 
 @compiles
@@ -92,4 +92,5 @@ def test_on_a_gpu(sizes: tuple[int, int, int, int]) -> None:
 
 @gpu
 def test_errors_of_a_long_sum_do_not_add_up_on_a_gpu() -> None:
-    check_long_sum(40000, "cuda")
+    # a tensor core cuts each of 16 products and what they are added to at 24 bits or more
+    check_long_sum(40000, 17 * 2.0**-23, "cuda")
