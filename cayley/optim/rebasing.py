@@ -198,8 +198,15 @@ class _After:
         self, model: nn.Module, steps: Mapping[str, int], limit: float, moments: Moments
     ) -> None:
         self.model, self.steps, self.limit, self.moments = model, steps, limit, moments
+        self.checked = moments == "reset"
 
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self.checked:
+            # in the first step, not when an entry is beyond the limit, after hours
+            for place in _places(self.model):
+                for member in _members(optimizer):
+                    _known_state(member, place.A)
+            self.checked = True
         group = _first_group(optimizer)
         # an optimizer may serve several models, and counts its steps once
         hooks = optimizer._optimizer_step_post_hooks.values()
@@ -264,8 +271,7 @@ def _members(optimizer: Optimizer) -> tuple[Optimizer, ...]:
 
 def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
     """Convert an optimizer's state of the free entries to the new coordinates."""
-    state = optimizer.state[A]
-    kept = {k: v for k, v in state.items() if isinstance(v, Tensor) and v.shape == A.shape}
+    kept = _known_state(optimizer, A)
     mean = next((skew(kept[key]) for key in GRADIENTS if key in kept), None)
     carried: dict[str, Tensor] = {}
     for key, value in kept.items():
@@ -273,16 +279,24 @@ def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
             carried[key] = new.covector(skew(value))
         elif key in SQUARES:
             carried[key] = new.covector_squares(skew(value).abs(), mean)
-        elif key in STEPS:
-            carried[key] = new.vector(skew(value))
         else:
+            carried[key] = new.vector(skew(value))
+    for key, value in carried.items():
+        kept[key].copy_(skew.entries(value))
+
+
+def _known_state(optimizer: Optimizer, A: Tensor) -> dict[str, Tensor]:
+    """What an optimizer keeps of each free entry, if it is known how to convert it."""
+    state = optimizer.state.get(A, {})
+    kept = {k: v for k, v in state.items() if isinstance(v, Tensor) and v.shape == A.shape}
+    for key in kept:
+        if key not in (*GRADIENTS, *SQUARES, *STEPS):
             raise ValueError(
                 f"expected the state of {type(optimizer).__name__} to consist of averages of "
                 f"gradients {GRADIENTS}, of squares {SQUARES} or steps {STEPS}, got {key!r}: use "
                 'moments="reset"'
             )
-    for key, value in carried.items():
-        kept[key].copy_(skew.entries(value))
+    return kept
 
 
 def _reset(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:

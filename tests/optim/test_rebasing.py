@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
+from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, Rprop
 
 import cayley
 from cayley.optim import AdagradTF, Optimizers, RMSpropTF, attach_rebase, rebase_
@@ -514,3 +514,18 @@ def test_weights_of_any_module_are_rebased() -> None:
     optimizer.step()
     assert (A.abs() <= 1).all()
     torch.testing.assert_close(layer.weight.detach(), before, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("make", "key"), [(Adadelta, "acc_delta"), (Rprop, "prev")])
+def test_a_state_that_cannot_be_carried_is_refused_in_the_first_step(
+    make: Callable[..., Optimizer], key: str
+) -> None:
+    layer = cayley.ScoRNN(I, N)
+    optimizer = make(layer.parameters())
+    handle = attach_rebase(layer, optimizer)
+    layer(torch.randn(T, B, I))[0].sum().backward()
+    with pytest.raises(ValueError, match=f"got '{key}'"):
+        optimizer.step()
+    handle.remove()
+    attach_rebase(layer, optimizer, moments="reset")
+    optimizer.step()
