@@ -315,6 +315,11 @@ class AssortedTimeNorm(nn.Module):
                     f"expected a state of statistics {expected}, got {found}: pass the state of "
                     "the same sequences, or None at their start"
                 )
+            if len(past.means) != self.window - 1:
+                raise ValueError(
+                    f"expected the state of a window of {self.window} steps, got that of "
+                    f"{len(past.means) + 1}: pass what this norm returned, or None at the start"
+                )
         dtype = a.dtype
         # half precision cannot hold the sum of a thousand values
         a = a.to(torch.promote_types(dtype, torch.float32))

@@ -309,6 +309,14 @@ def test_a_state_of_another_batch_is_said() -> None:
 
 
 @overs
+@pytest.mark.parametrize(("window", "other"), [(3, 5), (5, 3), (1, 2)])
+def test_a_state_of_another_window_is_said(window: int, other: int, over: Over) -> None:
+    _, state = norm_of(other, over).step(torch.randn(4, F))
+    with pytest.raises(ValueError, match=f"window of {window} steps, got that of {other}"):
+        norm_of(window, over).step(torch.randn(4, F), state)
+
+
+@overs
 def test_module_behaves(over: Over) -> None:
     norm = norm_of(3, over)
     a = torch.randn(T, B, F)
