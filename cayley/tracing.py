@@ -190,8 +190,7 @@ def is_eager(*tensors: Tensor | None) -> bool:
 def eager_apply(function: type[Function]) -> Callable[..., Any]:
     """The ``apply`` of an autograd function, for calls outside of :mod:`torch.func`'s transforms.
 
-    ``function.apply`` looks for their wrapped tensors in each of its arguments, which takes longer
-    than to launch a kernel.
+    ``function.apply`` looks for their wrapped tensors in each of its arguments, in every call.
 
     Example:
         >>> class Double(Function):

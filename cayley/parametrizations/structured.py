@@ -88,7 +88,7 @@ class StructuredMatrix(nn.Module):
     def free(self) -> tuple[Tensor, ...]:
         """The free tensors, in the order of the map's arguments."""
         own = self._parameters
-        # looked up here first, since a module looks everywhere else before
+        # here first: getattr of a module tries everything else before, which takes time
         found = [own[name] if name in own else getattr(self, name) for name in self.map.names]
         return cast(tuple[Tensor, ...], tuple(found))
 
@@ -323,7 +323,7 @@ class StructuredMatrix(nn.Module):
 
 
 def is_looked_at(step: int) -> bool:
-    """Whether training step 10, 100, 1000, …, in which it is checked how W is trained.
+    """Whether W is checked in a training step: it is in steps 10, 100, 1000 and so on.
 
     Example:
         >>> [step for step in range(1, 2000) if is_looked_at(step)]
