@@ -33,7 +33,11 @@ __all__ = ["COMPILER", "H200", "Kernel", "Launches", "counted", "emulated", "rep
 COMPILER = shutil.which("g++") if sys.platform == "linux" else None
 H200 = Chip(132, 232448, 16)
 # what else a GPU gives
-GIVEN = {"on": lambda _: nullcontext(), "chip": lambda _: H200}
+GIVEN = {
+    "on": lambda _: nullcontext(),
+    "chip": lambda _: H200,
+    "products_of_halves": lambda a, b: a.float().mT @ b.float(),
+}
 MODULES = ("cayley.kernels.cuda.",)
 MACHINE = Path(__file__).with_name("machine.cpp")
 HEADERS = [Path(__file__).with_name("cuda.h"), *sorted(SOURCES.glob("*.cuh"))]

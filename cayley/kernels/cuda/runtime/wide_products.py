@@ -1,0 +1,52 @@
+"""Sums over many rows of wide outer products, by tensor cores through cuBLAS."""
+
+import functools
+
+import torch
+from torch import Tensor
+
+from cayley.kernels.cuda.runtime.columns import factors_of
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
+
+__all__ = ["WIDE", "wide_products"]
+
+THREADS = 256
+ROWS = 256  # those of a block
+REST = 2048  # as in src/tensor.cuh
+# Tensor cores round towards 0: over more rows these errors would add up.
+DEPTH = 256
+# From this many sums on, to make halves once takes less time than to do so for each part of them.
+WIDE = 2**20
+
+
+def wide_products(
+    a: Tensor, b: Tensor, first: Tensor | None = None, reverse: bool = False
+) -> Tensor:
+    """What ``half_products`` returns, to float32's precision, for multiples of eight columns."""
+    factors = factors_of(a, b, first, reverse)
+    G, (K, *rest), (M, N) = factors.G, factors.rows, factors.widths
+    depths = -(-K // DEPTH)
+    R = depths * DEPTH
+    of_a, of_b = (a.new_empty(2, G, R, width, dtype=torch.half) for width in (M, N))
+    down = a.new_empty(G, M + N)
+    made = factors.largest(), of_a, of_b, down, K, R, G, *rest, factors.shared
+    launch = _kernel(a.device.index, factors.sizes(THREADS=THREADS, DEPTH=ROWS))
+    launch(factors.groups * -(-R // ROWS), *factors.arrays, *made, networks=G)
+    nearest = [half.view(G * depths, DEPTH, -1) for half in (of_a[0], of_b[1])]
+    total = products_of_halves(*nearest).view(G, depths, M, N).sum(1)
+    # nearest halves of a with rests of b, and rests with nearest ones
+    others = products_of_halves(of_a.flatten(0, 1), of_b.flatten(0, 1)).view(2, G, M, N)
+    total.add_(others.sum(0), alpha=1 / REST)
+    total.mul_(down[:, :M, None]).mul_(down[:, None, M:])
+    return total if factors.networks else total[0]
+
+
+def products_of_halves(a: Tensor, b: Tensor) -> Tensor:
+    """The sums over rows of outer products of halves, (G, K, M) and (G, K, N), in float32."""
+    return torch.bmm(a.mT, b, out_dtype=torch.float32)
+
+
+@functools.cache
+def _kernel(device: int, sizes: str) -> Kernel:
+    with on(device):
+        return Kernel("halves", sizes, THREADS, 1, 0)
