@@ -34,12 +34,13 @@ class StateGradients(NamedTuple):
     Attributes:
         h: :math:`\partial L / \partial h_t`, including the effect through later steps, (T, B, H),
             or (N, H) for packed sequences, in the order of the packed rows.
-        h0: :math:`\partial L / \partial h_0`, (B, H).
+        h0: :math:`\partial L / \partial h_0`, (B, H); of packed sequences, in their order.
         c: The derivatives with respect to the cells of an LSTM, shaped as h; None for other
             recurrences.
         c0: The derivative with respect to the initial cell.
         batch_sizes: The batch sizes of packed sequences, (T).
         reverse: Whether the recurrence reads the sequence from its end.
+        unsorted_indices: The place of each sequence among packed ones, (B), if they were sorted.
     """
 
     h: Tensor
@@ -48,12 +49,14 @@ class StateGradients(NamedTuple):
     c0: Tensor | None = None
     batch_sizes: Tensor | None = None
     reverse: bool = False
+    unsorted_indices: Tensor | None = None
 
     def norms(self, of: Literal["h", "c"] = "h") -> Tensor:
         """Their Euclidean norms in the order of the recurrence, beginning with the initial state.
 
         Returns:
-            (T + 1, B), NaN for steps that a shorter sequence does not have.
+            (T + 1, B), NaN for steps that a shorter sequence does not have; packed sequences are in
+            the order in which they were given to be packed.
         """
         values, first = (self.h, self.h0) if of == "h" else (self.c, self.c0)
         if values is None or first is None:
@@ -64,7 +67,8 @@ class StateGradients(NamedTuple):
         if self.batch_sizes is not None:
             rows = step_mask(self.batch_sizes, norms.device)
             norms = padded(norms, rows).where(rows[..., None], torch.nan)
-        return torch.cat((torch.linalg.vector_norm(first, dim=-1)[None], norms[..., 0]))
+        norms = torch.cat((torch.linalg.vector_norm(first, dim=-1)[None], norms[..., 0]))
+        return norms if self.unsorted_indices is None else norms[:, self.unsorted_indices]
 
 
 def state_gradients(
@@ -247,7 +251,8 @@ class _Steps:
         sizes, h = self.run.call.batch_sizes, rows[self.B :].view_as(self.run.states.h)
         if self.run.is_turned:
             h = reversed_sequences(h, sizes)
-        return StateGradients(h, rows[: self.B], batch_sizes=sizes, reverse=self.run.reverse)
+        reverse, order = self.run.reverse, self.run.unsorted_indices
+        return StateGradients(h, rows[: self.B], None, None, sizes, reverse, order)
 
 
 def _external(run: LayerRun, name: str) -> Tensor:

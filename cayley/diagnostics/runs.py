@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from cayley.kernels import observation
 from cayley.kernels.calls import LstmCall, NormalizedElmanCall
@@ -45,6 +46,8 @@ class LayerRun:
         gradients: Those of a loss with respect to the states, without the effect through later
             steps; None before a backward pass. For an LSTM or a normalised RNN that reads from the
             end, they are in the order of the recurrence, as are call and states.
+        unsorted_indices: The place of each sequence among packed ones, which are sorted by length,
+            (B); None if they have the order in which the layer got them.
     """
 
     name: str
@@ -54,6 +57,7 @@ class LayerRun:
     backend: str
     reverse: bool
     gradients: Any = None
+    unsorted_indices: Tensor | None = None
 
     @property
     def is_turned(self) -> bool:
@@ -132,7 +136,7 @@ def watched(model: nn.Module) -> Iterator[Runs]:
     handles = []
     for name, layer in layers.items():
         watch = _Watch(name, layer, runs)
-        handles.append(layer.register_forward_pre_hook(watch.begin))
+        handles.append(layer.register_forward_pre_hook(watch.begin, with_kwargs=True))
         handles.append(layer.register_forward_hook(watch.end, always_call=True))
     try:
         yield runs
@@ -149,12 +153,16 @@ class _Watch:
         self.contexts: list[ExitStack] = []
 
     @torch._disable_dynamo
-    def begin(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
+    def begin(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         suffixes = self.layer.suffixes()
+        input = args[0] if args else kwargs["input"]
+        order = input.unsorted_indices if isinstance(input, PackedSequence) else None
 
         def look(run: observation.Run) -> None:
             suffix, _, reverse = next(suffixes)
-            self.runs.append(_kept(run, join(self.name, suffix), reverse))
+            kept = _kept(run, join(self.name, suffix), reverse)
+            kept.unsorted_indices = order
+            self.runs.append(kept)
 
         context = ExitStack()
         context.enter_context(observed(look))

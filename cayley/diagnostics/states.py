@@ -72,7 +72,8 @@ def hidden_statistics(model: nn.Module, forward: Callable[[], object]) -> dict[s
             effects.
 
     Returns:
-        By name, such as ``"rnn.l0.h"``. Steps are in the order of the input.
+        By name, such as ``"rnn.l0.h"``. Steps are in the order of the input, and so are packed
+        sequences, before they were sorted.
 
     Example:
         >>> import cayley
@@ -110,7 +111,10 @@ def run_statistics(run: LayerRun) -> dict[str, Moments]:
             values[f"{name}.after"] = standardize(site, a, getattr(states, name), call)
     if run.is_turned:
         values = {name: reversed_sequences(value, sizes) for name, value in values.items()}
-    return {name: moments(value, sizes) for name, value in values.items()}
+    found = {name: moments(value, sizes) for name, value in values.items()}
+    if (order := run.unsorted_indices) is not None:
+        found = {name: Moments(*(one[:, order] for one in own)) for name, own in found.items()}
+    return found
 
 
 def count_nonfinite(values: Tensor) -> Tensor:

@@ -155,6 +155,21 @@ def test_packed_and_reversed(make: Make) -> None:
             assert norms[length + 1 :].isnan().all()
 
 
+def test_norms_of_sequences_that_were_sorted_to_be_packed() -> None:
+    layer = cayley.LSTM(I, N, num_layers=2)
+    x, lengths, order = torch.randn(T, B, I), torch.tensor(LENGTHS), torch.tensor([2, 0, 3, 1])
+    packed = pack_padded_sequence(x, lengths)
+    unsorted = pack_padded_sequence(x[:, order], lengths[order], enforce_sorted=False)
+    expected, found = (
+        state_gradients(layer, lambda p=p: layer(p)[0].data.square().sum())
+        for p in (packed, unsorted)
+    )
+    for name, one in found.items():
+        for of in ("h", "c"):
+            norms = expected[name].norms(of)[:, order]
+            torch.testing.assert_close(one.norms(of), norms, equal_nan=True)
+
+
 def of_loop(layer: Recurrent, x: Tensor, weights: Tensor) -> Tensor:
     """∂L/∂h_t of L = Σ w h³ by a loop from the layer's own initial state."""
     loss, hs, state = x.new_zeros(()), [], None

@@ -62,11 +62,12 @@ def test_assorted_time_lets_the_scale_of_a_step_through() -> None:
     torch.testing.assert_close(after.variance[5, 0], z.var(correction=0))
 
 
-def test_packed_sequences_have_nan_where_they_have_ended() -> None:
+@pytest.mark.parametrize("lengths", [[6, 4, 3, 1], [3, 1, 6, 4]], ids=["sorted", "unsorted"])
+def test_packed_sequences_have_nan_where_they_have_ended(lengths: list[int]) -> None:
     layer = cayley.LSTM(I, N, norm="layer", bidirectional=True)
-    x, lengths = torch.randn(T, B, I), [6, 4, 3, 1]
-    packed = pack_padded_sequence(x, torch.tensor(lengths))
-    found = hidden_statistics(layer, lambda: layer(packed))
+    x = torch.randn(T, B, I)
+    packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
+    found = hidden_statistics(layer, lambda: layer(input=packed))
     for b, length in enumerate(lengths):
         h = layer(x[:length, b : b + 1])[0].detach()
         for suffix, part in zip(("l0", "l0_reverse"), h.chunk(2, -1), strict=True):
