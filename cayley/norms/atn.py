@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from cayley.checks import check_number
+from cayley.checks import check_integer, check_number
 from cayley.norms.batch import MAX_STEPS, PopulationStatistics
 from cayley.norms.layouts import packed_table, padded, step_mask
 from cayley.norms.pooling import Pool, find_pool
@@ -239,9 +239,8 @@ class AssortedTimeNorm(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("features", features), ("window", window)):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"expected {name} to be an int of at least 1, got {size!r}")
+        for name, size in (("features", features), ("window", window), ("max_steps", max_steps)):
+            check_integer(name, size)
         check_over(over)
         check_number("AssortedTimeNorm", "eps", eps)
         self.features = features

@@ -338,9 +338,14 @@ def test_module_behaves(over: Over) -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    for sizes in ((0, 3), (5, 0), (5, 2.0)):
-        with pytest.raises(ValueError, match="an int of at least 1"):
-            AssortedTimeNorm(*sizes)  # pyrefly: ignore[bad-argument-type]
+    for sizes in ((0, 3), (5, 0)):
+        with pytest.raises(ValueError, match="to be at least 1, got 0"):
+            AssortedTimeNorm(*sizes)
+    with pytest.raises(ValueError, match="max_steps to be at least 1, got 0"):
+        AssortedTimeNorm(5, 3, max_steps=0)
+    for window in (2.0, True):
+        with pytest.raises(TypeError, match="expected window to be an int"):
+            AssortedTimeNorm(5, window)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(ValueError, match="'layer' or 'batch', got 'time'"):
         AssortedTimeNorm(5, 3, over="time")  # pyrefly: ignore[bad-argument-type]
     for eps in (-1.0, float("nan"), float("inf")):

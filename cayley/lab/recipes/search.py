@@ -24,6 +24,8 @@ def plain(text: str) -> str:
 def matches(recipe: Recipe, words: Sequence[str], title: str = "", *, claims: bool = False) -> bool:
     """Whether each word occurs somewhere in the description of a recipe.
 
+    A word without a letter or a digit occurs nowhere.
+
     Arguments:
         recipe: The recipe.
         words: Such as ``["nc-gru", "ptb"]``.
@@ -34,7 +36,8 @@ def matches(recipe: Recipe, words: Sequence[str], title: str = "", *, claims: bo
         return True
     texts = [*_texts(recipe, title), *(_claims(recipe) if claims else ())]
     known = [plain(text) for text in texts]
-    return all(any(plain(word) in text for text in known) for word in words)
+    spelt = [plain(word) for word in words]
+    return all(word.strip() and any(word in text for text in known) for word in spelt)
 
 
 def near_words(words: Iterable[str], recipes: Sequence[Recipe]) -> list[str]:

@@ -12,6 +12,7 @@ def test_a_recipe_is_found_by_what_is_known_of_it() -> None:
         assert matches(recipe, words), words
     assert matches(recipe, ["pixel"], "Pixel MNIST")
     assert not matches(recipe, ["scornn", "timit"])
+    assert not matches(recipe, ["("])
 
 
 def test_claims_are_looked_into_on_demand() -> None:
