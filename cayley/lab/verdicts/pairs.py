@@ -196,6 +196,9 @@ class Earlier(_Curves):
             + ", ".join(f"{time:.3g}" if math.isfinite(time) else "never" for time in times)
             for name, times in zip(names, (first, second), strict=True)
         )
+        if min(*first, *second) == math.inf:
+            words = f"{words}: with runs of this length more seeds would not tell"
+            return Finding(Outcome.UNDECIDED, (words,))
         p_for, p_against = p_earlier(first, second), p_rarely_earlier(first, second)
         return by_test(words, p_for, p_against, _seeds(names, both))
 

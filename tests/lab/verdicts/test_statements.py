@@ -105,6 +105,15 @@ def test_seeds_that_do_not_settle_it_are_to_be_twice_as_many(case: Case) -> None
     assert found.unsettled[0] == (ONE, 2 * len(ours))
 
 
+def test_a_line_that_no_curve_passes_needs_no_more_seeds() -> None:
+    evidence = make_evidence({ONE: HIGH, OTHER: HIGH})
+    statement = FORMS["earlier"](runs=(ONE,), metric="test_mse", than=(OTHER,), line=0.1)
+    found = statement.judge(evidence)
+    assert (found.outcome, found.leaning) == (Outcome.UNDECIDED, Outcome.UNDECIDED)
+    assert "more seeds would not tell" in found.words[0]
+    assert found.missing == found.unsettled == ()
+
+
 def test_every_form_is_here() -> None:
     assert {case.form for case in CASES.values()} | {"diverges", "ratio", "study", "tuned"} == set(
         FORMS
