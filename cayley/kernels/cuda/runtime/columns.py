@@ -9,7 +9,7 @@ from torch import Tensor
 from cayley.kernels.cuda.runtime.networks import arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 
-__all__ = ["Factors", "factors_of"]
+__all__ = ["SIDE", "Factors", "factors_of"]
 
 THREADS = 256
 SIDE = 128  # as in src/columns.cuh
