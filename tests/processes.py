@@ -36,7 +36,10 @@ CONTEXT.set_forkserver_preload(
         "torch",
         "torch._dynamo",
         "torch.distributed.fsdp",
+        "torch.distributed.launcher.api",
         "torch.nn.parallel",
+        "cayley.cli",
+        "cayley.lab.runs.engine",
         "cayley.lab.training",
     ]
 )
