@@ -17,6 +17,8 @@ REST = 2048  # as in src/tensor.cuh
 DEPTH = 256
 # From this many sums on, to make halves once takes less time than to do so for each part of them.
 WIDE = 2**20
+# How many sums over DEPTH rows are in memory at a time, of all networks.
+MOST = 2**26
 
 
 def wide_products(
@@ -24,19 +26,21 @@ def wide_products(
 ) -> Tensor:
     """What ``half_products`` returns, to float32's precision, for multiples of eight columns."""
     factors = factors_of(a, b, first, reverse)
-    G, (K, *rest), (M, N) = factors.G, factors.rows, factors.widths
-    depths = -(-K // DEPTH)
+    G, K, (M, N) = factors.G, factors.rows[0], factors.widths
+    depths = min(-(-K // DEPTH), max(1, MOST // (G * M * N)))
     R = depths * DEPTH
     of_a, of_b = (a.new_empty(2, G, R, width, dtype=torch.half) for width in (M, N))
-    down = a.new_empty(G, M + N)
-    made = factors.largest(), of_a, of_b, down, K, R, G, *rest, factors.shared
+    down, total = a.new_empty(G, M + N), a.new_zeros(G, M, N)
     launch = _kernel(a.device.index, factors.sizes(THREADS=THREADS, DEPTH=ROWS))
-    launch(factors.groups * -(-R // ROWS), *factors.arrays, *made, networks=G)
+    given, blocks = (*factors.arrays, factors.largest()), factors.groups * -(-R // ROWS)
     nearest = [half.view(G * depths, DEPTH, -1) for half in (of_a[0], of_b[1])]
-    total = products_of_halves(*nearest).view(G, depths, M, N).sum(1)
-    # nearest halves of a with rests of b, and rests with nearest ones
-    others = products_of_halves(of_a.flatten(0, 1), of_b.flatten(0, 1)).view(2, G, M, N)
-    total.add_(others.sum(0), alpha=1 / REST)
+    # nearest halves of a meet rests of b, and rests nearest ones
+    both = of_a.flatten(0, 1), of_b.flatten(0, 1)
+    for top in range(0, K, R):
+        made = of_a, of_b, down, *factors.rows, top, R, G, factors.shared
+        launch(blocks, *given, *made, networks=G)
+        total += products_of_halves(*nearest).view(G, depths, M, N).sum(1)
+        total.add_(products_of_halves(*both).view(2, G, M, N).sum(0), alpha=1 / REST)
     total.mul_(down[:, :M, None]).mul_(down[:, None, M:])
     return total if factors.networks else total[0]
 

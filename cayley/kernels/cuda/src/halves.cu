@@ -1,9 +1,9 @@
-// The halves of the factors of a sum over rows of a_k b_kᵀ, see columns.cuh, of G networks: for a,
-// (2, G, R, M), the nearest ones and the rests, as tensor.cuh says; for b, (2, G, R, N), the rests and
-// the nearest ones. Rows from K on are 0; M and N are multiples of four. Each column has a scale of its
-// own, for its largest modulus: `largest` has the bits of those of a, and then of b, and `down` gets
-// what to multiply their products with. A block has DEPTH rows of a or b. sizes.cuh also defines
-// THREADS and SEVERAL, which networks.cuh explains.
+// The halves of R rows, from row `top` on, of the factors of a sum over rows of a_k b_kᵀ, see
+// columns.cuh, of G networks: for a, (2, G, R, M), the nearest ones and the rests, as tensor.cuh says;
+// for b, (2, G, R, N), the rests and the nearest ones. Rows from K on are 0; M and N are multiples of
+// four. Each column has a scale of its own, for its largest modulus: `largest` has the bits of those of
+// a, and then of b, and `down` gets what to multiply their products with. A block has DEPTH rows of a
+// or b. sizes.cuh also defines THREADS and SEVERAL, which networks.cuh explains.
 #include "sizes.cuh"
 
 #include "columns.cuh"
@@ -17,8 +17,8 @@ struct alignas(8) FourHalves {
 extern "C" __global__ __launch_bounds__(THREADS) void halves(
     const float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ first,
     const unsigned* __restrict__ largest, unsigned short* __restrict__ of_a,
-    unsigned short* __restrict__ of_b, float* __restrict__ down, int K, int R, int G, int F,
-    int reverse, int shared_arrays) {
+    unsigned short* __restrict__ of_b, float* __restrict__ down, int K, int F, int reverse,
+    int top, int R, int G, int shared_arrays) {
   a = of_network(a, shared_arrays, 0, (long long)K * M);
   b = of_network(b, shared_arrays, 1, (long long)K * N);
   first = of_network(first, shared_arrays, 2, (long long)F * N);
@@ -45,7 +45,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void halves(
   unsigned short* const second_half = first_half + (long long)G * R * width;
 #pragma unroll 4
   for (int k = begin + threadIdx.x / FOURS; k < min(begin + DEPTH, R); k += NEXT) {
-    const Four four = columns.read(k, K);
+    const Four four = columns.read(top + k, K);
     FourHalves nearest, rests;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -9,6 +9,7 @@ from emulator import COMPILER, H200, counted, emulated
 from torch import Tensor
 
 from cayley.kernels.cuda.runtime import half_products as module
+from cayley.kernels.cuda.runtime import wide_products as wide_products_module
 from cayley.kernels.cuda.runtime.half_products import half_products, outer_products_on_cuda
 from cayley.kernels.cuda.runtime.wide_products import wide_products
 from cayley.kernels.steps import outer_products
@@ -66,6 +67,15 @@ def check(products: Products, sizes: Sizes, F: int, reverse: bool, device: str =
 def test_double_precision(products: Products, sizes: Sizes, F: int, reverse: bool) -> None:
     with emulated():
         check(products, sizes, min(F, sizes[1]), reverse)
+
+
+@compiles
+def test_wide_sums_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    # two parts of 256 rows at a time, of three
+    monkeypatch.setattr(wide_products_module, "MOST", 2 * 3 * 8 * 16)
+    with counted() as launches:
+        check(wide_products, (3, 600, 8, 16), 7, False)
+    assert launches["halves"] == 2
 
 
 def check_long_sum(products: Products, K: int, most: float, device: str = "cpu") -> None:
