@@ -51,20 +51,18 @@ OPTIONS = (
     # the headers of C alone, which are read in a third of the time
     "-D_GLIBCXX_INCLUDE_NEXT_C_HEADERS",
 )
-# without the library of C++, which takes as long to link as a kernel to compile
-LIBRARIES = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
-# a linker that takes half the time
-if shutil.which("ld.gold"):
-    LIBRARIES += ("-fuse-ld=gold",)
+# the machine needs no library of C++, and a kernel finds those of the machine when it is loaded
+OF_MACHINE = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
+OF_KERNELS = ("-nostdlib",)
 
 
 @functools.cache
 def machine() -> ctypes.CDLL:
     """What runs kernels: optimised, unlike a kernel, which takes longer to compile than to run."""
-    contents = (MACHINE.read_text(), HEADERS[0].read_text(), *OPTIONS, *LIBRARIES)
+    contents = (MACHINE.read_text(), HEADERS[0].read_text(), *OPTIONS, *OF_MACHINE)
 
     def build(library: Path) -> None:
-        compile_to(library, "-O2", MACHINE, *LIBRARIES)
+        compile_to(library, "-O2", MACHINE, *OF_MACHINE)
 
     assert COMPILER is not None
     library = compiled_from(COMPILER, contents, build)
@@ -84,7 +82,7 @@ def compiled(source: str, sizes: str) -> tuple[Any, tuple[str, ...]]:
     call = ", ".join(f"*static_cast<{kind}*>(arguments[{k}])" for k, kind in enumerate(types))
     text = f'{text}\nextern "C" void run_kernel(void** arguments) {{ {source}({call}); }}\n'
     headers = (path.read_text() for path in HEADERS)
-    contents = (text, sizes, *headers, *OPTIONS, *LIBRARIES)
+    contents = (text, sizes, *headers, *OPTIONS, *OF_KERNELS)
     assert COMPILER is not None
     library = compiled_from(COMPILER, contents, partial(build, text, sizes))
     machine()
@@ -98,7 +96,7 @@ def build(text: str, sizes: str, library: Path) -> None:
         Path(folder, "sizes.cuh").write_text(sizes)
         Path(folder, "kernel.cpp").write_text(f'#include "{headers}/cuda.h"\n{text}')
         places = ("-I", headers, "-I", folder)
-        compile_to(library, "-O0", *places, f"{folder}/kernel.cpp", *LIBRARIES)
+        compile_to(library, "-O0", *places, f"{folder}/kernel.cpp", *OF_KERNELS)
 
 
 @functools.cache
