@@ -52,9 +52,11 @@ struct Block {
   int number, rank, left;
   Fiber fibers[1024];
   Barrier all, warps[32], named[4];
-  double exchanged[1024];  // between the lanes of a warp
-  unsigned tiles[1024][6];  // the weights and states of a product of a warp
-  float4* memory;          // shared by its threads
+  // between the lanes of a warp, in turn: who writes has passed a barrier since the others read
+  double exchanged[2][1024];
+  float tiles[2][1024][12];  // the weights and states of a product of a warp
+  bool votes[1024];
+  float4* memory;  // shared by its threads
   Mbarrier mbarriers[16];
 };
 
@@ -112,14 +114,13 @@ void wait(Barrier& barrier, int members) {
   }
 }
 
-void wait_for_warp() { wait(block->warps[threadIdx.x / LANES_OF_A_WARP], LANES_OF_A_WARP); }
+Barrier& of_warp() { return block->warps[threadIdx.x / LANES_OF_A_WARP]; }
 
 double exchange(double value, int from) {
-  block->exchanged[threadIdx.x] = value;
-  wait_for_warp();
-  const double other = block->exchanged[from];
-  wait_for_warp();
-  return other;
+  double* const exchanged = block->exchanged[of_warp().phase % 2];
+  exchanged[threadIdx.x] = value;
+  wait(of_warp(), LANES_OF_A_WARP);
+  return exchanged[from];
 }
 
 void sync(int number, int count) { wait(block->named[number], count); }
@@ -174,14 +175,14 @@ void send(unsigned there, const float* values, int bytes, unsigned barrier_there
 
 void __syncthreads() { emulator::wait(emulator::block->all, emulator::threads); }
 int __syncthreads_or(int predicate) {
-  emulator::block->exchanged[threadIdx.x] = predicate ? 1 : 0;
+  emulator::block->votes[threadIdx.x] = predicate;
   __syncthreads();
   bool any = false;
-  for (int i = 0; i < emulator::threads; ++i) any = any || emulator::block->exchanged[i] != 0;
+  for (int i = 0; i < emulator::threads; ++i) any = any || emulator::block->votes[i];
   __syncthreads();
   return any;
 }
-void __syncwarp() { emulator::wait_for_warp(); }
+void __syncwarp() { emulator::wait(emulator::of_warp(), LANES_OF_A_WARP); }
 unsigned __reduce_max_sync(unsigned mask, unsigned value) {
   for (int bits = 1; bits < LANES_OF_A_WARP; bits *= 2) {
     const unsigned other = __shfl_xor_sync(mask, value, bits);
@@ -285,23 +286,22 @@ float of_half(unsigned short half) {
 
 void multiply(const unsigned (&weights)[4], const unsigned (&states)[2], float (&sums)[4]) {
   const int lane = threadIdx.x % LANES_OF_A_WARP;
-  auto* const tiles = emulator::block->tiles + threadIdx.x - lane;
-  for (int i = 0; i < 4; ++i) tiles[lane][i] = weights[i];
-  for (int i = 0; i < 2; ++i) tiles[lane][4 + i] = states[i];
-  emulator::wait_for_warp();
+  auto* const tiles = emulator::block->tiles[emulator::of_warp().phase % 2] + threadIdx.x - lane;
+  for (int i = 0; i < 12; ++i)
+    tiles[lane][i] = of_half((i < 8 ? weights[i / 2] : states[i / 2 - 4]) >> i % 2 * 16);
+  __syncwarp();
   for (int i = 0; i < 4; ++i) {
     const int output = lane / 4 + i / 2 * 8, row = 2 * (lane % 4) + i % 2;
     double sum = sums[i];
     for (int k = 0; k < 16; ++k) {
-      const int place = k % 8 / 2, shift = k % 2 * 16;
-      sum += (double)of_half(tiles[output % 8 * 4 + place][output / 8 + k / 8 * 2] >> shift) *
-             of_half(tiles[row * 4 + place][4 + k / 8] >> shift);
+      const int place = k % 8 / 2, weight = output / 8 + k / 8 * 2, state = 4 + k / 8;
+      sum += (double)tiles[output % 8 * 4 + place][2 * weight + k % 2] *
+             tiles[row * 4 + place][2 * state + k % 2];
     }
     // towards 0, as tensor cores do
     sums[i] = sum;
     if (fabs(sums[i]) > fabs(sum)) sums[i] = nextafterf(sums[i], 0);
   }
-  emulator::wait_for_warp();
 }
 
 unsigned rank_in_cluster() { return emulator::block->rank; }
