@@ -76,17 +76,19 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], error: f
 
 
 @lru_cache(maxsize=1)
-def problem(case: str, size: tuple[int, int, int]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Random arguments and what the loop makes of them, for all precisions."""
-    tensors = CASES[case].inputs(*size)
-    return tensors, results(case, tensors, "")
+def problems(
+    case: str, *sizes: tuple[int, int, int]
+) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+    """Random arguments and what the loop makes of them, for all precisions and instruction sets."""
+    tensors = [CASES[case].inputs(*size) for size in sizes]
+    return [(own, results(case, own, "")) for own in tensors]
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("case", ON_CPU)
 def test_equals_the_loop(case: str, size: tuple[int, int, int], dtype: torch.dtype) -> None:
-    tensors, expected = problem(case, size)
+    ((tensors, expected),) = problems(case, size)
     found = results(case, cast(tensors, "cpu", dtype), "cpu")
     assert_close(found, expected, PRECISIONS[dtype])
 
@@ -153,10 +155,9 @@ def test_every_instruction_set_equals_the_loop(
     if instructions > native.instruction_set():
         pytest.skip(f"this processor has no {native.INSTRUCTION_SETS[instructions]}")
     monkeypatch.setattr(native, "instruction_set", lambda: instructions)
-    for size in [(1, 1, 1), (3, 4, 9), (3, 13, 67)]:
-        tensors = CASES[case].inputs(*size)
+    for tensors, expected in problems(case, (1, 1, 1), (3, 4, 9), (3, 13, 67)):
         found = results(case, cast(tensors, "cpu", dtype), "cpu")
-        assert_close(found, results(case, tensors, ""), PRECISIONS[dtype])
+        assert_close(found, expected, PRECISIONS[dtype])
 
 
 @pytest.mark.parametrize("case", ON_CPU)
