@@ -28,8 +28,8 @@ struct Fiber {
 // Where a fiber lives. It stays there for the next launch: to begin takes longer than a short kernel.
 struct Home {
   char stack[1 << 16];
-  jmp_buf place;
   bool started;
+  jmp_buf place;
   char apart[5000];  // or the tops of all stacks would share a few lines of the cache
 };
 
@@ -398,13 +398,21 @@ void start() {
   setcontext(&context);
 }
 
-void run(Block& own, int thread, Home* homes) {
+// Asks for the top of a stack, which is far away, while another fiber runs.
+void fetch(const Home* home) {
+  const char* const top = home->stack + sizeof(home->stack);
+  for (int bytes = -256; bytes <= 64; bytes += 64) __builtin_prefetch(top + bytes);
+}
+
+// Lets a fiber run, after which comes the one `step` threads further.
+void run(Block& own, int thread, int step, Home* homes) {
   block = &own;
   fiber = &own.fibers[thread];
   if (fiber->done || (fiber->watched && *fiber->watched == fiber->seen)) return;
   home = homes + thread;
   blockIdx.x = own.number;
   threadIdx.x = thread;
+  fetch(home + step);
   if (_setjmp(scheduler) == 0) {
     if (home->started) _longjmp(home->place, 1);
     start();
@@ -425,8 +433,9 @@ bool run_cluster(Home* homes) {
     if (own.left == 0) continue;
     if (own.number == late_block && idle < PATIENCE && ++turns_of_late % LATE > 0) continue;
     const unsigned long before = events;
-    for (int i = 0; i < threads; ++i)
-      run(own, random >> 31 ? i : threads - 1 - i, homes + (size_t)rank * threads);
+    const int step = random >> 31 ? 1 : -1;
+    for (int i = step > 0 ? 0 : threads - 1; 0 <= i && i < threads; i += step)
+      run(own, i, step, homes + (size_t)rank * threads);
     over += own.left == 0;
     idle = events == before ? idle + 1 : 0;
     if (idle > PATIENCE * members) return false;
