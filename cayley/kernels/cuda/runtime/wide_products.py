@@ -27,7 +27,9 @@ def wide_products(
     """What ``half_products`` returns, to float32's precision, for multiples of eight columns."""
     factors = factors_of(a, b, first, reverse)
     G, K, (M, N) = factors.G, factors.rows[0], factors.widths
-    depths = min(-(-K // DEPTH), max(1, MOST // (G * M * N)))
+    all_depths, at_once = -(-K // DEPTH), max(1, MOST // (G * M * N))
+    # as many in each turn
+    depths = -(-all_depths // -(-all_depths // at_once))
     R = depths * DEPTH
     of_a, of_b = (a.new_empty(2, G, R, width, dtype=torch.half) for width in (M, N))
     down, total = a.new_empty(G, M + N), a.new_zeros(G, M, N)
