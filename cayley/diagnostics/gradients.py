@@ -34,10 +34,10 @@ class StateGradients(NamedTuple):
     Attributes:
         h: :math:`\partial L / \partial h_t`, including the effect through later steps, (T, B, H),
             or (N, H) for packed sequences, in the order of the packed rows.
-        h0: :math:`\partial L / \partial h_0`, (B, H); of packed sequences, in their order.
+        h0: :math:`\partial L / \partial h_0`, (B, H); for packed sequences, longest first.
         c: The derivatives with respect to the cells of an LSTM, shaped as h; None for other
             recurrences.
-        c0: The derivative with respect to the initial cell.
+        c0: The derivative with respect to the initial cell, in the order of h0.
         batch_sizes: The batch sizes of packed sequences, (T).
         reverse: Whether the recurrence reads the sequence from its end.
         unsorted_indices: The place of each sequence among packed ones, (B), if they were sorted.

@@ -9,7 +9,7 @@ from torch import Tensor
 from cayley.kernels.cuda.runtime.networks import arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
 
-__all__ = ["SIDE", "Factors", "factors_of"]
+__all__ = ["ROWS", "SIDE", "THREADS", "Factors", "factors_of"]
 
 THREADS = 256
 SIDE = 128  # as in src/columns.cuh
@@ -23,7 +23,7 @@ class Factors(NamedTuple):
         arrays: a, b, and rows to put before b, or after it; as many at the other end are left out.
         shared: Which of them all networks share, as ``src/networks.cuh`` reads it.
         networks: The number of networks, if there may be several.
-        rows: The number of rows; of those to put before b; and whether they come after it.
+        rows: The number of rows, that of those to put before b, and 1 if they come after it.
         widths: The number of columns, of a and of b.
         aligned: Whether rows of both begin at multiples of four numbers.
     """
@@ -48,14 +48,14 @@ class Factors(NamedTuple):
     def sizes(self, **others: int) -> str:
         """The header ``sizes.cuh`` of a kernel."""
         M, N = self.widths
-        several = int(bool(self.networks))
-        return constants(M=M, N=N, ALIGNED=int(self.aligned), SEVERAL=several, **others)
+        flags = {"ALIGNED": int(self.aligned), "SEVERAL": int(bool(self.networks))}
+        return constants(M=M, N=N, THREADS=THREADS, **flags, **others)
 
     def largest(self) -> Tensor:
         """The bits of the largest modulus of each column, of a and then of b."""
         a, K = self.arrays[0], self.rows[0]
         found = a.new_zeros(*self.networks, sum(self.widths), dtype=torch.int32)
-        launch = _largest(a.device.index, self.sizes(THREADS=THREADS, DEPTH=ROWS))
+        launch = _largest(a.device.index, self.sizes(DEPTH=ROWS))
         blocks = self.groups * -(-K // ROWS)
         launch(blocks, *self.arrays, found, *self.rows, self.shared, networks=self.G)
         return found

@@ -5,14 +5,13 @@ import functools
 from torch import Tensor
 
 from cayley.kernels.cuda.runtime.chip import chip
-from cayley.kernels.cuda.runtime.columns import SIDE, factors_of
+from cayley.kernels.cuda.runtime.columns import SIDE, THREADS, factors_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
 from cayley.kernels.cuda.runtime.wide_products import WIDE, wide_products
 from cayley.kernels.steps import outer_products
 
 __all__ = ["half_products", "outer_products_on_cuda"]
 
-THREADS = 256
 DEPTH = 32  # as in src/half_products.cu
 MEMORY = 2 * 4 * (DEPTH // 2) * (SIDE + 8) * 4  # bytes of two stages
 # From this many multiplications on, tensor cores take less time than a library in float32.
@@ -52,7 +51,7 @@ def half_products(
     splits = max(1, min(at_once, K // (4 * DEPTH)))
     parts = a.new_empty(*factors.networks, splits, M, N)
     made = factors.largest(), parts, *factors.rows, splits, factors.shared
-    launch = _kernel(a.device.index, factors.sizes(THREADS=THREADS))
+    launch = _kernel(a.device.index, factors.sizes())
     launch(squares * splits, *factors.arrays, *made, networks=G)
     return parts.sum(-3) if splits > 1 else parts.select(-3, 0)
 

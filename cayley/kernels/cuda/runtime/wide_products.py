@@ -5,13 +5,11 @@ import functools
 import torch
 from torch import Tensor
 
-from cayley.kernels.cuda.runtime.columns import factors_of
+from cayley.kernels.cuda.runtime.columns import ROWS, THREADS, factors_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on
 
 __all__ = ["WIDE", "wide_products"]
 
-THREADS = 256
-ROWS = 256  # those of a block
 REST = 2048  # as in src/tensor.cuh
 # Tensor cores round towards 0: over more rows these errors would add up.
 DEPTH = 256
@@ -33,7 +31,7 @@ def wide_products(
     R = depths * DEPTH
     of_a, of_b = (a.new_empty(2, G, R, width, dtype=torch.half) for width in (M, N))
     down, total = a.new_empty(G, M + N), a.new_zeros(G, M, N)
-    launch = _kernel(a.device.index, factors.sizes(THREADS=THREADS, DEPTH=ROWS))
+    launch = _kernel(a.device.index, factors.sizes(DEPTH=ROWS))
     given, blocks = (*factors.arrays, factors.largest()), factors.groups * -(-R // ROWS)
     nearest = [half.view(G * depths, DEPTH, -1) for half in (of_a[0], of_b[1])]
     # nearest halves of a meet rests of b, and rests nearest ones
