@@ -26,7 +26,7 @@ from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
 from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
-from cayley.kernels.cuda.runtime.row_products import LITTLE, RowProduct, row_products
+from cayley.kernels.cuda.runtime.row_products import RowProduct, row_products
 from cayley.kernels.cuda.runtime.team_kernels import run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 from cayley.kernels.projection import projection_gradients
@@ -35,6 +35,10 @@ __all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal", "takes_networks"
 
 # those of src/activations.cuh
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "modrelu", "modrelu_stacked")
+
+# Up to so many multiplications the gradients of all parameters are one launch, which takes the host
+# half of the time of torch's four to six. Of more of them, torch's take the GPU half of the time.
+FEW = 1e8
 
 
 def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | None:
@@ -123,12 +127,11 @@ def _sums(
     G = math.prod(networks)
     N = h.numel() // (G * H)  # rows of all steps of a network
     inputs = 0 if U is None else U.shape[-1]
-    if call.batch_sizes is not None or call.reverse or not 0 < N * H * (H + inputs) <= LITTLE:
+    if call.batch_sizes is not None or call.reverse or not 0 < N * H * (H + inputs) <= FEW:
         found = projection_gradients(delta, x, U, needed)
         if "W" in needed:
             found["W"] = outer_products_on_cuda(delta, h, h0, call.batch_sizes, call.reverse)
         return found | {"b": None if b is None else partial_b.sum(-2)}
-    # one launch, which takes the host a fifth of the time of torch's four to six
     found = projection_gradients(delta, x, U, ("x",) if "x" in needed else ())
     products = []
     if "W" in needed:

@@ -121,7 +121,7 @@ def test_many_sums_are_made_by_a_library(
     nonlinearity: str, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
-    monkeypatch.setattr(elman, "LITTLE", 0)
+    monkeypatch.setattr(elman, "FEW", 0)
     check(3, 4, 5, 17, nonlinearity, "")
     assert launches == {"elman_forward": 1, "elman_backward": 1}
 
