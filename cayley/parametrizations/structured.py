@@ -191,8 +191,8 @@ class StructuredMatrix(nn.Module):
         """The matrix W, (n, n).
 
         Arguments:
-            update: Whether this is a step of a recurrence, which only reads W; in training mode,
-                with gradients recorded, it also updates the map's buffers.
+            update: Whether this is a training step; ignored unless the module is in training mode
+                and gradients are recorded.
         """
         if self.is_frozen:
             # a copy for readers, who may write to it
@@ -208,14 +208,14 @@ class StructuredMatrix(nn.Module):
             warnings.warn(message, stacklevel=2)
             raise RuntimeError(message)
         recorded = torch.is_grad_enabled() and any(X.requires_grad for X in free)
-        read_only, update = update, update and recorded and self.training
+        update = update and recorded and self.training
         held = self._held.value
         if held is None and parametrize._cache_enabled:
             # torch clears it at the end of the context
             cache = cast(dict[Any, dict[bool, _Held]], parametrize._cache)
             held = cache.setdefault((id(self), "held"), {})
         if held is None or is_traced:
-            return self._form(free, is_traced, recorded, update, read_only)
+            return self._form(free, is_traced, recorded, update)
         found = held.get(recorded)
         if found is None or (update and not found.followed):
             followed = update or not self.map.stateful
@@ -226,12 +226,7 @@ class StructuredMatrix(nn.Module):
         return found.W
 
     def _form(
-        self,
-        free: Sequence[Tensor],
-        is_traced: bool,
-        recorded: bool,
-        update: bool = False,
-        read_only: bool = False,
+        self, free: Sequence[Tensor], is_traced: bool, recorded: bool, update: bool = False
     ) -> Tensor:
         check_whole(free[0])
         map, is_captured = self.map, not is_traced and captured(free[0])
@@ -251,7 +246,7 @@ class StructuredMatrix(nn.Module):
         if recorded and free[0].device.type != "cpu":
             # comparing values would wait for the device
             kept = _Kept(*map.with_pullback(*free, update=update))
-            return _attach(kept, map, read_only, *free)
+            return _attach(kept, map, *free)
         kept = self._cache.value
         if (
             kept is None
@@ -266,9 +261,7 @@ class StructuredMatrix(nn.Module):
             # the sources are read afterwards, since an update writes buffers
             followed = update or not map.stateful
             self._cache.value = kept = _Kept(W, pullback, self._sources(free), followed)
-        if recorded:
-            return _attach(kept, map, read_only, *free)
-        return kept.W if read_only else kept.W.clone()
+        return _attach(kept, map, *free) if recorded else kept.W.clone()
 
     def _sources(self, free: Sequence[Tensor]) -> Iterator[Tensor]:
         """Everything that W is a function of; what changes most often comes first."""
@@ -421,24 +414,21 @@ class _Attached(torch.autograd.Function):
     """A cached matrix as a function of the free tensors; it can be differentiated many times."""
 
     @staticmethod
-    def forward(
-        ctx: Any, kept: _Kept, map: Parametrization, read_only: bool, *free: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, kept: _Kept, map: Parametrization, *free: Tensor) -> Tensor:
         ctx.kept, ctx.map = kept, map
         ctx.save_for_backward(*free)
-        # not W itself, which would then keep its own node
-        return kept.W.detach() if read_only else kept.W.clone()
+        return kept.W.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (G,) = gradients
         if not torch.is_grad_enabled():
-            return None, None, None, *ctx.kept.pullback(G)
+            return None, None, *ctx.kept.pullback(G)
         # a gradient that will be differentiated again needs a graph to the free tensors
         free = ctx.saved_tensors
         needed = [X for X in free if X.requires_grad]
         found = iter(torch.autograd.grad(ctx.map(*free), needed, G, create_graph=True))
-        return None, None, None, *(next(found) if X.requires_grad else None for X in free)
+        return None, None, *(next(found) if X.requires_grad else None for X in free)
 
 
 _attach = eager_apply(_Attached)

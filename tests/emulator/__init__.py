@@ -148,6 +148,9 @@ class Kernel:
 
     def __call__(self, clusters: int, *arguments: Any, networks: int = 1) -> None:
         assert len(arguments) == len(self.types)
+        # a GPU refuses to launch nothing
+        assert clusters > 0
+        assert networks > 0
         values = (ctypes.c_uint64 * len(arguments))()
         ranges = []
         for k, (argument, kind) in enumerate(zip(arguments, self.types, strict=True)):

@@ -38,7 +38,9 @@ ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "modrelu", "modrelu_sta
 
 # Up to so many multiplications the gradients of all parameters are one launch, which takes the host
 # half of the time of torch's four to six. Of more of them, torch's take the GPU half of the time.
-FEW = 1e8
+# Fewer rows than an eighth of the units leave most blocks of the launch idle, and very many keep
+# its eight blocks a square busy for long: neither was measured, and both are torch's, too.
+FEW, MOST_ROWS = 1e8, 2**14
 
 
 def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | None:
@@ -127,7 +129,8 @@ def _sums(
     G = math.prod(networks)
     N = h.numel() // (G * H)  # rows of all steps of a network
     inputs = 0 if U is None else U.shape[-1]
-    if call.batch_sizes is not None or call.reverse or not 0 < N * H * (H + inputs) <= FEW:
+    is_little = 0 < N * H * (H + inputs) <= FEW and H // 8 <= N <= MOST_ROWS
+    if call.batch_sizes is not None or call.reverse or not is_little:
         found = projection_gradients(delta, x, U, needed)
         if "W" in needed:
             found["W"] = outer_products_on_cuda(delta, h, h0, call.batch_sizes, call.reverse)
@@ -142,7 +145,9 @@ def _sums(
     if "U" in needed:
         (rows,), shared = arrays_of((x,), bool(networks))
         sizes, found["U"] = (H, inputs), h.new_empty(*networks, H, inputs)
-        products.append(RowProduct(delta, rows, found["U"], sizes, sizes, shared=2 * shared))
+        own = RowProduct(delta, rows, found["U"], sizes, sizes, shared=2 * shared)
+        # no launch may be empty
+        products += [own] if inputs else []
     # a bias c goes with an activation that has no threshold b
     if b is not None:
         summed, shape = partial_b, (B, b.shape[-1])

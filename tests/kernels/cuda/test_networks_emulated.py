@@ -121,9 +121,26 @@ def test_many_sums_are_made_by_a_library(
     nonlinearity: str, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
-    monkeypatch.setattr(elman, "FEW", 0)
-    check(3, 4, 5, 17, nonlinearity, "")
-    assert launches == {"elman_forward": 1, "elman_backward": 1}
+    for name in ("FEW", "MOST_ROWS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(elman, name, 0)
+            check(3, 4, 5, 17, nonlinearity, "")
+    assert launches == {"elman_forward": 2, "elman_backward": 2}
+
+
+def test_gradient_of_an_empty_matrix_is_no_launch(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
+    T, B = 4, 5
+    tensors = {"W": random(H, H), "h0": random(B, H), "x": random(T, B, 0), "U": random(H, 0)}
+    call = ElmanCall(**{name: value.float() for name, value in tensors.items()})
+    found = elman.elman_backward(
+        ElmanGradients(random(T, B, H).float()), elman.elman(call), call, ["U"]
+    )
+    assert found["U"] is not None
+    assert found["U"].shape == (H, 0)
+    assert "row_products" not in launches
 
 
 @pytest.mark.parametrize("nonlinearity", ["tanh", "modrelu_stacked"])
