@@ -1,12 +1,16 @@
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 
 def pytest_collection() -> None:
-    """Settings of torch, which the process that hands out tests to workers need not import."""
+    """What workers need, but not the process that hands out tests to them."""
     import torch
 
+    # in the background, and under nohup, a process ignores them, and so do those that it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # one thread a worker: the workers share the cores
     torch.set_num_threads(1)
     # nobody reads where the nodes of a graph come from, and stacks are deep in tests

@@ -1,19 +1,10 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from cayley.lab.runs.interrupts import Interrupts
-
-
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """A process that was started in the background ignores Ctrl-C, and so would this one."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_the_first_is_noted_the_second_kills() -> None:
