@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from variants import NETWORKS
 
 import cayley
+from cayley.recurrences import decomposed
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
@@ -34,6 +35,8 @@ SAME = {
     "ENRNN-uncoupled": "RNN-cayley-relu",
     "NCGRU-exact-candidate": "NCGRU",
 }
+# one for each scan, and each kind of normalisation in it: the exported program is looked at, too
+SCANS = ("URNN", "NCGRU", "LSTM-atn", "LSTM-batch", "RNN-atn")
 OTHERS = [name for name in NETWORKS if name != QUICK and name not in SAME]
 
 
@@ -62,7 +65,17 @@ def frozen(name: str, dtype: torch.dtype = torch.float32) -> Any:
     return layer.freeze()
 
 
-def exported(model: nn.Module, *inputs: torch.Tensor) -> Any:
+def scan_of(layer: nn.Module, x: torch.Tensor) -> torch.export.ExportedProgram:
+    """The program of a layer, which knows nothing of this package, with its numbers."""
+    with decomposed():
+        program = torch.export.export(layer, (x,), dynamic_shapes=SHAPES)
+    assert "cayley" not in str(program.graph)
+    y = torch.randn(T + 2, B - 1, I, dtype=x.dtype)
+    torch.testing.assert_close(program.module()(y), layer(y))
+    return program
+
+
+def exported(model: nn.Module | torch.export.ExportedProgram, *inputs: torch.Tensor) -> Any:
     program: Any = torch.onnx.export(
         model, inputs, dynamo=True, dynamic_shapes=SHAPES, verbose=False, optimize=True
     )
@@ -77,8 +90,8 @@ def exported(model: nn.Module, *inputs: torch.Tensor) -> Any:
 )
 def test_onnxruntime_gives_the_numbers_of_the_layer(name: str) -> None:
     dtype = torch.float64 if name in (QUICK, "LSTM") else torch.float32
-    layer = frozen(name, dtype)
-    session = exported(layer, torch.randn(T, B, I, dtype=dtype))
+    layer, x = frozen(name, dtype), torch.randn(T, B, I, dtype=dtype)
+    session = exported(scan_of(layer, x) if name in SCANS else layer, x)
     for shape in ((T, B, I), (T + 2, B - 1, I), (1, 1, I)):
         x = torch.randn(shape, dtype=dtype)
         found = session.run(None, {session.get_inputs()[0].name: x.numpy()})

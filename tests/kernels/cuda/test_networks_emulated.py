@@ -133,8 +133,9 @@ def test_gradient_of_an_empty_matrix_is_no_launch(
 ) -> None:
     monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
     T, B = 4, 5
-    tensors = {"W": random(H, H), "h0": random(B, H), "x": random(T, B, 0), "U": random(H, 0)}
-    call = ElmanCall(**{name: value.float() for name, value in tensors.items()})
+    sizes = {"W": (H, H), "h0": (B, H), "x": (T, B, 0), "U": (H, 0)}
+    tensors: dict[str, Any] = {name: random(*size).float() for name, size in sizes.items()}
+    call = ElmanCall(**tensors)
     found = elman.elman_backward(
         ElmanGradients(random(T, B, H).float()), elman.elman(call), call, ["U"]
     )
