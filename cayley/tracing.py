@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch._C._functorch import TransformType
 from torch.autograd import Function, forward_ad
 
+from cayley.batched_gradients import one_by_one
+
 __all__ = [
     "PLAIN",
     "autocast_enabled",
@@ -191,6 +193,8 @@ def eager_apply(function: type[Function]) -> Callable[..., Any]:
     """The ``apply`` of an autograd function, for calls outside of :mod:`torch.func`'s transforms.
 
     ``function.apply`` looks for their wrapped tensors in each of its arguments, in every call.
+    Many gradients at a time, from a transform around ``torch.autograd.grad``, are taken
+    :func:`~cayley.batched_gradients.one_by_one`.
 
     Example:
         >>> class Double(Function):
@@ -200,8 +204,10 @@ def eager_apply(function: type[Function]) -> Callable[..., Any]:
         >>> eager_apply(Double)(torch.ones(2))
         tensor([2., 2.])
     """
+    backward = staticmethod(one_by_one(function.backward))
+    node = type(function)(function.__name__, (function,), {"backward": backward})
     # pyrefly: ignore[missing-attribute]
-    return super(Function, function).apply
+    return super(Function, node).apply
 
 
 def traced(*tensors: Tensor | None) -> bool:

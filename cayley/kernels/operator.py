@@ -343,7 +343,7 @@ class _OperatorRule:
 
     def node(self, *flat: Any) -> Sequence[Tensor]:
         call = self.operator.fields.unflatten(flat)
-        return _Node.apply(self.operator, self.backend, call, *flat)
+        return _make_node(self.operator, self.backend, call, *flat)
 
     def loop(self, *flat: Any) -> Sequence[Tensor]:
         return (*self.operator.loop(self.operator.fields.unflatten(flat)),)

@@ -8,11 +8,13 @@ where a rule takes them together, and otherwise one call per network.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from cayley.batched_gradients import one_by_one
 from cayley.kernels.crowds import crowded
 from cayley.kernels.side_by_side import Calls, side_by_side
 from cayley.tracing import transforms_active
@@ -128,6 +130,7 @@ class Transformed(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
+    @partial(one_by_one, has_rule=True)
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """The gradient, by a node that has a batching rule too."""
         _, *needs = ctx.needs_input_grad
@@ -261,6 +264,7 @@ class _SideBySide(torch.autograd.Function):
         return results
 
     @staticmethod
+    @one_by_one
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         _, _, _, _, _, *needs = ctx.needs_input_grad
         job, (dims, own_dims) = _Job(ctx.rule, (*needs,), len(gradients)), ctx.dims

@@ -114,6 +114,23 @@ def test_second_derivatives(make: Callable[[], Recurrent]) -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_many_gradients_at_a_time(make: Callable[[], Recurrent]) -> None:
+    layers, x = [make() for _ in range(G)], torch.randn(T, B, I, requires_grad=True)
+    parameters, buffers = stack_module_state(layers)
+    leaves = (x, *parameters.values())
+    run = vmap(lambda p, b: functional_call(layers[0], (p, b), (x,))[0])
+    y = run(parameters, buffers)
+    directions = torch.randn(2, *y.shape)
+
+    def gradients(g: Tensor, **options: Any) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(y, leaves, g, retain_graph=True, **options)
+
+    expected = [torch.stack(pair) for pair in zip(*map(gradients, directions), strict=True)]
+    torch.testing.assert_close([*vmap(gradients)(directions)], expected)
+    torch.testing.assert_close([*gradients(directions, is_grads_batched=True)], expected)
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_networks_of_networks(make: Callable[[], Recurrent]) -> None:
     """Two levels of vmap, of which the inner one has a W of its own or shares it."""
     layers, x = [make() for _ in range(2 * G)], torch.randn(G, T, B, I)

@@ -589,6 +589,22 @@ def test_gradients_of_gradients(make: Make) -> None:
 
 
 @every
+def test_many_gradients_at_a_time(make: Make) -> None:
+    """Both ways of torch to a Jacobian in one call, see ``torch.vmap``."""
+    layer = layer_of(make)
+    x = torch.randn(2, 1, I, requires_grad=True)
+    y, leaves = layer(x)[0], [x, *layer.parameters()]
+    G = torch.randn(2, *y.shape)
+
+    def gradients(g: Tensor, **options: Any) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(y, leaves, g, retain_graph=True, **options)
+
+    expected = [torch.stack(pair) for pair in zip(*map(gradients, G), strict=True)]
+    torch.testing.assert_close([*torch.vmap(gradients)(G)], expected)
+    torch.testing.assert_close([*gradients(G, is_grads_batched=True)], expected)
+
+
+@every
 def test_matrix_is_formed_anew_when_something_changed(make: Make) -> None:
     layer = make(I, N).eval()
     if not layer.structured:
