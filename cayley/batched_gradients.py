@@ -11,10 +11,24 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-__all__ = ["one_by_one"]
+__all__ = ["is_many", "one_by_one"]
 
 # what autograd calls for the gradient of a node
 Backward = Callable[..., tuple[Tensor | None, ...]]
+
+
+def is_many(gradient: Tensor) -> bool:
+    """Whether a tensor stands for many gradients.
+
+    Example:
+        >>> x, seen = torch.zeros(2, requires_grad=True), []
+        >>> y = 2 * x
+        >>> handle = y.register_hook(lambda g: seen.append(is_many(g)))
+        >>> found = torch.autograd.grad(y, x, torch.eye(2), is_grads_batched=True)
+        >>> seen
+        [True]
+    """
+    return functorch.is_legacy_batchedtensor(gradient) or functorch.is_batchedtensor(gradient)
 
 
 def one_by_one(backward: Backward, *, has_rule: bool = False) -> Backward:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Variable
 from torch.autograd.graph import get_gradient_edge
 
+from cayley.batched_gradients import is_many
 from cayley.preconditioners.rule import Observation, Rows
 from cayley.preconditioners.statistics import Statistics
 
@@ -76,6 +77,9 @@ class Collector:
         return taken
 
     def _arrive(self, one: "_Pass", i: int, grad: Tensor) -> None:
+        if is_many(grad):
+            # none of them is added to the gradient of a parameter
+            return
         task = torch._C._current_graph_task_id()
         if task not in self._running:
             parameters = [p for p in self._parameters() if p.requires_grad]

@@ -115,6 +115,16 @@ def test_a_gradient_of_the_input_alone_does_not_count(before: bool) -> None:
     assert collector.take()["x"].n == 7
 
 
+def test_many_gradients_at_a_time_do_not_count() -> None:
+    w = nn.Parameter(torch.ones(2))
+    collector = Collector(lambda: [w])
+    y = multiply(collector, torch.randn(3, 2), w)
+    torch.autograd.grad(y, w, torch.ones(4, 3, 2), is_grads_batched=True, retain_graph=True)
+    assert collector.take() == {}
+    y.sum().backward()
+    assert collector.take()["x"].n == 3
+
+
 def test_two_outputs_count_together() -> None:
     """Gradients of several outputs of one pass come one by one, and make one set of rows."""
     w = torch.ones(2, requires_grad=True)
