@@ -148,7 +148,7 @@ class Space:
 
     def choose(self, changes: Sequence[str]) -> "Space":
         """The same search with additional settings in all trials."""
-        return replace(self, set=(*self.set, *changes))
+        return _with_set(self, (*self.set, *changes))
 
 
 def read_space(text: str, name: str, folder: Path = Path()) -> Space:
@@ -204,6 +204,7 @@ def _read(content: dict[str, Any], name: str, folder: Path) -> Space:
     for one in parameters:
         _check(one)
     space = replace(space, name=name, folder=str(folder), parameters=_ordered(parameters))
+    space = _with_set(space, space.set)
     if space.sampler.name == "grid":
         if space.sampler.options:
             raise RecipeError(
@@ -220,6 +221,19 @@ def _read(content: dict[str, Any], name: str, folder: Path) -> Space:
             "missing key trials: the total number of trials; only a grid can do without it"
         )
     return space
+
+
+def _with_set(space: Space, changes: tuple[str, ...]) -> Space:
+    """A space with these settings in all trials, of which none is searched in all trials."""
+    searched = {one.key for one in space.parameters if not one.when}
+    for change in changes:
+        key = change.partition("=")[0].strip()
+        if key in searched:
+            raise RecipeError(
+                f"set: expected settings that are not searched, got {change!r}: every trial has a "
+                f"value of {key} from [parameters]"
+            )
+    return replace(space, set=changes)
 
 
 def _parameters(content: Any, path: str) -> Iterator[Parameter]:

@@ -53,12 +53,22 @@ def read(text: str) -> list[str]:
         (HEAD.replace("trials = 4", "") + "[parameters]\na = [1]", "missing key trials"),
         (HEAD.replace("4", "-1") + "[parameters]\na = [1]", "trials: expected an integer from 0"),
         (HEAD + 'direction = "up"\n[parameters]\na = [1]', "direction: expected"),
+        (HEAD + 'set = ["a=2"]\n[parameters]\na = [1]', "set: expected settings that are not"),
         (HEAD + 'name = "other"\n[parameters]\na = [1]', "name: expected no such key"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(text: str, words: str) -> None:
     with pytest.raises(RecipeError, match=re.escape(words)):
         read_space(text, "mine")
+
+
+def test_settings_of_all_trials_are_not_searched() -> None:
+    text = "[parameters]\na = { values = [1], when = { b = 1 } }\nb = [1, 2]"
+    space = read_space(HEAD + text, "mine")
+    # trials without b = 1 have the value that is set
+    assert space.choose(["a=3", "optim.lr=1"]).set == ("a=3", "optim.lr=1")
+    with pytest.raises(RecipeError, match="every trial has a value of b"):
+        space.choose(["b=2"])
 
 
 def test_keys_with_and_without_quotation_marks() -> None:
