@@ -3,6 +3,7 @@
 import re
 from argparse import Namespace
 from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 
 from cayley.lab.commands.starters import STARTERS
@@ -16,11 +17,12 @@ def new(options: Namespace) -> int:
 
     The file is written to the current folder, where module:Class is found.
     """
-    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", options.name).lower())
-    if not words or words[0][0].isdigit():
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", options.name) or iskeyword(options.name):
         raise RecipeError(
-            f"expected a name of letters and digits, the first a letter, got {options.name!r}"
+            "expected a name of letters (a to z) and digits, the first a letter, with - or _ "
+            f"between words, and no word of Python's own, got {options.name!r}"
         )
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", options.name).lower())
     content, ending = STARTERS[options.kind]
     module, recipe = "_".join(words), "-".join(words)
     path = Path((recipe if ending == ".toml" else module) + ending)

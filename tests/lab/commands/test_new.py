@@ -38,7 +38,7 @@ def test_what_is_written_runs(
     assert cli.main(["new", kind, name]) == 4
 
 
-@pytest.mark.parametrize("name", ["7", "-", "random", "torch"])
+@pytest.mark.parametrize("name", ["7", "-", "random", "torch", "class", "Größe", "../one"])
 def test_names_that_cannot_be(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["new", "task", "--", name]) == 2
     assert "expected a name" in capsys.readouterr().err
