@@ -8,6 +8,7 @@ from typing import Literal
 
 from cayley.lab.report.figures import Figure
 from cayley.lab.report.tables import Table
+from cayley.lab.wording import counted
 
 __all__ = ["JudgedClaim", "Picture", "count_outcomes", "verdict_table"]
 
@@ -75,10 +76,12 @@ def count_outcomes(outcomes: Sequence[str]) -> str:
     Example:
         >>> count_outcomes(["holds", "undecided", "holds"])
         '3 claims: 2 holds, 1 undecided.'
+        >>> count_outcomes(["holds"]), count_outcomes([])
+        ('1 claim: 1 holds.', '0 claims.')
     """
     counts = Counter(outcomes)
     fates = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    return f"{len(outcomes)} claims: {fates}."
+    return counted(len(outcomes), "claim") + (f": {fates}." if fates else ".")
 
 
 def verdict_table(claims: Sequence[JudgedClaim]) -> Table:
