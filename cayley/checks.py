@@ -3,7 +3,21 @@
 import math
 from typing import TypeGuard
 
-__all__ = ["check_integer", "check_number", "is_integer"]
+__all__ = ["check_flag", "check_integer", "check_number", "is_integer"]
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise unless an argument is True or False.
+
+    Example:
+        >>> check_flag("bias", "relu")
+        Traceback (most recent call last):
+        TypeError: expected bias to be True or False, got 'relu': give other options by name
+    """
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"expected {name} to be True or False, got {value!r}: give other options by name"
+        )
 
 
 def is_integer(value: object) -> TypeGuard[int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from cayley.cache import Cache
-from cayley.checks import check_integer, check_number
+from cayley.checks import check_flag, check_integer, check_number
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.observation import is_observed
 from cayley.layers.pieces import in_pieces, piece_steps
@@ -99,6 +99,10 @@ class Recurrent(nn.Module, ABC):
         sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
         for name, size in sizes.items():
             check_integer(name, size)
+        # positional arguments of nn.RNN come in another order: "relu" would pass as a bias
+        flags = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional}
+        for name, flag in flags.items():
+            check_flag(name, flag)
         # the type of error that nn.RNN raises
         number = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
         if not number or not 0 <= dropout <= 1:
