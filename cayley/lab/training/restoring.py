@@ -4,6 +4,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from cayley.lab.errors import RunError
@@ -85,11 +86,16 @@ def restore_run(
 def load_model(folder: Path | str, *, trust: bool = False) -> nn.Module:
     """The trained network of a run, or of an archive with weights, on the CPU, for evaluation.
 
+    Random numbers that are drawn afterwards do not depend on it.
+
     Arguments:
         folder: The run folder.
         trust: Whether the recipe may name a module outside cayley, whose code then runs.
     """
-    return restore_run(Path(folder), device="cpu", trust=trust).model.eval()
+    # to ask for the state of a GPU would start CUDA
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        return restore_run(Path(folder), device="cpu", trust=trust).model.eval()
 
 
 def check_trusted(folder: Path, recipe: Recipe, trust: bool = False) -> None:

@@ -45,6 +45,13 @@ def test_an_archive_has_the_scores_of_its_run(name: str, tmp_path: Path) -> None
     assert value in (archive / "README.md").read_text()
 
 
+def test_loading_leaves_random_numbers_alone(run: Path) -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    load_model(run)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_model_is_loaded_in_one_line(run: Path, tmp_path: Path) -> None:
     archive_run(run, tmp_path / "archive", weights=True)
     one, other = load_model(run), load_model(str(tmp_path / "archive"))
