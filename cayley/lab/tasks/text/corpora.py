@@ -84,7 +84,7 @@ def read_own(source: Source) -> dict[Split, str]:
     if path.is_dir():
         return {split: _text(source, Resource(f"{split}.txt")) for split in SPLITS}
     try:
-        text = path.read_text()
+        text = _decoded(path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"could not read {path} as text: {error}") from error
     first, second = len(text) * 90 // 100, len(text) * 95 // 100
@@ -94,7 +94,17 @@ def read_own(source: Source) -> dict[Split, str]:
 def _text(source: Source, resource: Resource) -> str:
     content = source.read(resource)
     with explain_damage(resource.name):
-        return content.decode()
+        return _decoded(content)
+
+
+def _decoded(content: bytes) -> str:
+    r"""A text in UTF-8, on every machine, also if an editor of Windows has written it.
+
+    Example:
+        >>> _decoded(b"\xef\xbb\xbfa\r\nb")
+        'a\nb'
+    """
+    return content.decode("utf-8-sig").replace("\r\n", "\n")
 
 
 def tokenize(text: str, level: Level) -> list[str]:

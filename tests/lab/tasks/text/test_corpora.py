@@ -35,6 +35,16 @@ def test_own_file_is_cut_in_three(tmp_path: Path) -> None:
     assert texts == {"train": "x" * 900, "valid": "y" * 50, "test": "z" * 50}
 
 
+def test_marks_of_editors_are_no_tokens(tmp_path: Path) -> None:
+    content = b"\xef\xbb\xbfone\r\ntwo\r\n"
+    path = tmp_path / "own.txt"
+    path.write_bytes(content)
+    assert "".join(read_own(Source(path)).values()) == "one\ntwo\n"
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_bytes(content)
+    assert read_own(Source(tmp_path)) == dict.fromkeys(("train", "valid", "test"), "one\ntwo\n")
+
+
 def test_own_folder_has_three_files(tmp_path: Path) -> None:
     for split in ("train", "valid"):
         (tmp_path / f"{split}.txt").write_text(split)
