@@ -1,6 +1,7 @@
 """The command ``cayley``: its arguments, its errors and its exit codes."""
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -65,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # as of sys.stderr: what the terminal or the file cannot show is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with processes.alone_aloud():
             options = make_parser().parse_args(arguments)

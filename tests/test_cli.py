@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import signal
@@ -39,6 +40,14 @@ def test_list_shows_and_filters(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list", "--task", "adding", "--paper", "quickstart", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["recipe"], facts["hidden"], facts["data"]) == ("quickstart", 80, "none")
+
+
+def test_signs_that_cannot_be_shown_are_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii", newline=""))
+    assert run("list", "--model", "gcn") == 0
+    sys.stdout.flush()
+    assert b"\\xd7 2" in shown.getvalue()
 
 
 @pytest.mark.parametrize("columns", [20, 80])

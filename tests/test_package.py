@@ -52,6 +52,16 @@ def test_an_installation_has_all_files() -> None:
         assert any(name.match(pattern) for pattern in patterns), name
 
 
+def test_texts_are_read_and_written_alike_on_every_machine() -> None:
+    for path in Path(cayley.__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "_text(" in text else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                names = [keyword.arg for keyword in node.keywords]
+                is_file = node.func.attr in ("read_text", "write_text")
+                assert not is_file or "encoding" in names, f"{path}:{node.lineno}"
+
+
 def test_modules_import_public_names_of_one_another() -> None:
     """What a module gives to others is in its ``__all__``; the rest may change at will."""
     folder = Path(cayley.__file__).parent

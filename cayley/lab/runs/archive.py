@@ -143,13 +143,14 @@ def archive_run(
         # without the sound, which may be the voice of a real person
         for path in folder.glob("sample*.txt"):
             shutil.copyfile(path, target / path.name)
-        (target / "recipe.toml").write_text(description.settings or write_recipe(recipe))
+        settings = description.settings or write_recipe(recipe)
+        (target / "recipe.toml").write_text(settings, encoding="utf-8")
         curves = gzip.compress("".join(lines).encode(), mtime=0)
         (target / "metrics.jsonl.gz").write_bytes(curves)
         for name, content in files.items():
             if description.format > 1:
                 content = seal_json(content, description.seal)
-            (target / name).write_text(json.dumps(content, indent=1) + "\n")
+            (target / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         if packed and result is not None:
             (target / WEIGHTS_FILE).write_bytes(packed)
             write_card(target, description, result)

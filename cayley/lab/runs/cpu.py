@@ -13,7 +13,7 @@ COMMANDS = (("lscpu",), ("sysctl", "machdep.cpu.brand_string"))
 
 def find_cpu() -> str:
     """The name of this machine's processor; its architecture if nothing names it."""
-    text = CPUINFO.read_text() if CPUINFO.exists() else ""
+    text = CPUINFO.read_text(encoding="utf-8") if CPUINFO.exists() else ""
     # commands are run only if that file has no name
     name = name_of_cpu(text) if "model name" in text else name_of_cpu(*map(_output, COMMANDS), text)
     return name or platform.processor() or platform.machine()

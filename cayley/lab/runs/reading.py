@@ -85,7 +85,9 @@ def read_edited_run(folder: Path) -> tuple[RunDescription, Recipe, Recipe]:
     path, settings = folder / "recipe.toml", description.settings
     try:
         # in format 2, a missing recipe is replaced by that of run.json
-        text = path.read_text() if path.exists() or not settings else settings
+        text = settings
+        if path.exists() or not settings:
+            text = path.read_text(encoding="utf-8")
         found = read_recipe(tomllib.loads(text))
     except (OSError, RecursionError, ValueError) as error:
         remedy = "delete it to use the original recipe" if settings else RETRAIN

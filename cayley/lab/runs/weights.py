@@ -115,4 +115,4 @@ def write_card(folder: Path, description: RunDescription, result: RunResult) -> 
         f"`cayley evaluate {folder.as_posix()}` scores it again (with `--data` if the task "
         "reads files). Loading it executes no code from this folder.",
     ]
-    (folder / CARD_FILE).write_text("\n".join(lines) + "\n")
+    (folder / CARD_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")

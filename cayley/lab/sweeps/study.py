@@ -266,7 +266,7 @@ def _write_record(folder: Path, name: str, space: Space, base: str, direction: D
     part = folder / f".{SWEEP_FILE}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(record.to_json(), indent=1) + "\n")
+        part.write_text(json.dumps(record.to_json(), indent=1) + "\n", encoding="utf-8")
         os.replace(part, folder / SWEEP_FILE)
     except OSError as error:
         raise RunError(
