@@ -165,7 +165,7 @@ def reproduce(options: Namespace) -> int:
     if options.ray is not None:
         return _work_on_cluster(jobs, options)
     if options.jobs > 1 or options.budget is not None:
-        return _work_side_by_side(jobs, options)
+        return _work_side_by_side(jobs, options, options.budget)
     return _work(jobs, options, again=True)
 
 
@@ -444,8 +444,8 @@ def _print_spreads(results: "dict[str, list[RunResult]]", options: Namespace) ->
                 print(f"{name}, {len(several)} seeds: {describe_spread(several)}")
 
 
-def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
-    """Do each job in its own process, several at a time."""
+def _work_side_by_side(jobs: list[_Job], options: Namespace, seconds: float | None = None) -> int:
+    """Do each job in its own process, several at a time, and stop all after a time."""
     from cayley.lab.commands.queue import Queue
     from cayley.lab.commands.side_by_side import run_side_by_side
     from cayley.lab.runs import Interrupts
@@ -457,7 +457,7 @@ def _work_side_by_side(jobs: list[_Job], options: Namespace) -> int:
             queue,
             options.jobs,
             interrupts,
-            seconds=options.budget,
+            seconds=seconds,
             tell=lambda words: _say([words], options),
             live=is_watched(options),
         )

@@ -172,3 +172,12 @@ def test_a_table_with_two_jobs(
     said = capsys.readouterr().err
     assert "done before" not in said
     assert said.count("failed (exit code 4)") == 2
+
+
+def test_seeds_of_a_recipe_with_two_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "quickstart", "--tiny", "--seeds", "2", "-o", str(tmp_path)]
+    assert cayley.cli.main([*command, "-q"]) == 0
+    assert cayley.cli.main([*command, "--jobs", "2"]) == 0
+    assert "2 runs done before" in capsys.readouterr().err
