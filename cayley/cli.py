@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import math
 import os
 import re
 import sys
@@ -274,7 +275,7 @@ def make_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, default=Path("studies"), help="where it goes (%(default)s)"
     )
     complete(output, FILES)
-    sub.add_argument("--seeds", type=_positive, metavar="N", help="how many consecutive seeds")
+    sub.add_argument("--seeds", type=_at_least(1), metavar="N", help="how many consecutive seeds")
     _add_jobs(sub, "compute N seeds")
     sub.add_argument(
         "--set",
@@ -302,7 +303,7 @@ def make_parser() -> argparse.ArgumentParser:
     sub.add_argument("--list", action="store_true", help="list the spaces of the package")
     sub.add_argument(
         "--trials",
-        type=_positive,
+        type=_at_least(1),
         metavar="N",
         help="the total number of trials; default: the space's",
     )
@@ -357,13 +358,13 @@ def make_parser() -> argparse.ArgumentParser:
         complete(action, FILES)
     sub.add_argument(
         "--points",
-        type=_several,
+        type=_at_least(2),
         default=300,
         help="how many points to keep of each curve (%(default)s)",
     )
     sub.add_argument(
         "--losses",
-        type=_several,
+        type=_at_least(2),
         help="how many training losses to keep (as many as --points)",
     )
     sub.add_argument(
@@ -410,17 +411,29 @@ def _duration(text: str) -> float:
 
 def _seconds_between(text: str) -> float:
     """A number of seconds, not NaN and not negative."""
-    number = float(text)
+    number = _number(text)
     if not number >= 0:
         raise argparse.ArgumentTypeError(f"expected 0 seconds or more, got {text}")
     return number
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
-    return number
+def _number(text: str) -> float:
+    """A number; NaN for what is none, which no range contains."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """What makes an integer of at least some value from text."""
+
+    def convert(text: str) -> int:
+        if not (re.fullmatch(r"[+-]?\d+", text) and int(text) >= least):
+            raise argparse.ArgumentTypeError(f"expected an integer of at least {least}, got {text}")
+        return int(text)
+
+    return convert
 
 
 def _share(text: str) -> float:
@@ -430,23 +443,9 @@ def _share(text: str) -> float:
         >>> _share("0.25"), _share("2")
         (0.25, 2.0)
     """
-    number = float(text)
+    number = _number(text)
     if not (0 <= number < 1e6 and (number <= 1 or number == int(number))):
         raise argparse.ArgumentTypeError(f"expected 0.25, 1 or 2, or the like, got {text}")
-    return number
-
-
-def _several(text: str) -> int:
-    number = int(text)
-    if number < 2:
-        raise argparse.ArgumentTypeError(f"expected at least 2, got {text}")
-    return number
-
-
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"expected at least 0, got {text}")
     return number
 
 
@@ -486,14 +485,14 @@ def _add_changes(sub: argparse.ArgumentParser) -> None:
 
 def _add_seeds(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--seeds", type=_positive, metavar="N", help="the number of runs, with consecutive seeds"
+        "--seeds", type=_at_least(1), metavar="N", help="the number of runs, with consecutive seeds"
     )
 
 
 def _add_jobs(sub: argparse.ArgumentParser, what: str = "train N runs") -> None:
     sub.add_argument(
         "--jobs",
-        type=_positive,
+        type=_at_least(1),
         default=1,
         metavar="N",
         help=f"{what} at a time, each in its own process (%(default)s)",
@@ -503,7 +502,7 @@ def _add_jobs(sub: argparse.ArgumentParser, what: str = "train N runs") -> None:
 def _add_devices(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--devices",
-        type=_positive,
+        type=_at_least(1),
         default=0,
         metavar="N",
         help="share every batch among N GPUs, or N processes on the CPU",
@@ -546,7 +545,7 @@ def _add_ray(sub: argparse.ArgumentParser, group: argparse._ActionsContainer) ->
 def _add_extend(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--extend",
-        type=_positive,
+        type=_at_least(1),
         default=0,
         metavar="N",
         help="train a finished run for N more steps, or epochs if its recipe counts epochs",
@@ -584,7 +583,7 @@ def _add_threads(sub: argparse.ArgumentParser) -> None:
     # more threads gain little on steps this small, lose much on a busy machine, and change digits
     sub.add_argument(
         "--threads",
-        type=_not_negative,
+        type=_at_least(0),
         default=1,
         help="threads of torch; 0 for torch's own choice (%(default)s)",
     )

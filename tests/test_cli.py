@@ -420,11 +420,14 @@ def test_errors_have_codes(
     [
         ([], "arguments are required: COMMAND"),
         (["trian"], "choose from"),
-        (["train", "quickstart", "--seeds", "0"], "expected at least 1, got 0"),
+        (["train", "quickstart", "--seeds", "0"], "expected an integer of at least 1, got 0"),
         (["train", "quickstart", "--device", "gpu"], "expected auto, cpu, cuda or cuda:1, got"),
         (["resume", "runs", "--device", "cuda:x"], "expected auto, cpu, cuda or cuda:1, got"),
         (["train", "quickstart", "--precision", "16"], "choose from"),
-        (["train", "quickstart", "--threads", "-2"], "expected at least 0, got -2"),
+        (["train", "quickstart", "--seeds", "2.5"], "expected an integer of at least 1, got 2.5"),
+        (["train", "quickstart", "--threads", "-2"], "expected an integer of at least 0, got -2"),
+        (["train", "quickstart", "--checkpoint-every", "1m"], "expected 0 seconds or more, got 1m"),
+        (["reproduce", "all", "--gpus-per-run", "half"], "expected 0.25, 1 or 2, or the like"),
         (
             ["train", "quickstart", "--checkpoint-every", "nan"],
             "expected 0 seconds or more, got nan",
