@@ -82,6 +82,11 @@ def _choose(
 
 def _make(name: str, options: dict[str, Any], groups: list[dict[str, Any]], key: str) -> Optimizer:
     kind = _find(name, key, Optimizer, cayley.optim, torch.optim)
+    if "lr" in options:
+        raise RecipeError(
+            "optim: expected learning rates as lr, recurrent_lr and phase_lr, got one among the "
+            f"options of {name}, where it would have no effect"
+        )
     try:
         return uncompiled(kind)(groups, **options)
     # classes of torch raise many kinds of errors for an option of the wrong type

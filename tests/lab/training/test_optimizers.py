@@ -69,6 +69,8 @@ def test_unitary_matrices_move_along_their_manifold() -> None:
         ({"name": "Adm"}, "did you mean Adam?"),
         ({"recurrent": "RMSPropTF"}, "did you mean RMSpropTF?"),
         ({"options": {"alfa": 1}}, "Adam refuses these settings"),
+        ({"options": {"lr": 0.1}}, "expected learning rates as lr, recurrent_lr and phase_lr"),
+        ({"recurrent": "SGD", "recurrent_options": {"lr": 0.1}}, "the options of SGD, where it"),
         ({"lr": -1.0}, "lr: expected a number of at least 0, got -1"),
         ({"recurrent_lr": math.nan}, "recurrent_lr: expected a number of at least 0"),
         ({"name": "SGD", "options": {"momentum": -1.0}}, "SGD refuses these settings"),
