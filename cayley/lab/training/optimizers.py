@@ -19,8 +19,12 @@ from cayley.preconditioners import BNP
 
 __all__ = ["build_bnp", "build_optimizer", "build_schedule", "rebase_along"]
 
-# LBFGS needs the loss several times within a step, SparseAdam needs sparse gradients
-UNUSABLE = ("LBFGS", "SparseAdam")
+# LBFGS needs the loss several times within a step, SparseAdam needs sparse gradients, and others
+# need optimizers, schedules or functions, which no recipe can hold
+UNUSABLE = (
+    *("LBFGS", "SparseAdam", "Optimizers", "_LRScheduler"),
+    *("ChainedScheduler", "SequentialLR", "LambdaLR", "MultiplicativeLR"),
+)
 # arguments that mean the same in all schedules
 COUNTS = ("step_size", "T_max", "T_0", "T_mult", "total_iters", "total_steps", "step_size_up")
 FACTORS = ("gamma", "factor", "start_factor", "end_factor", "power", "max_lr", "eta_min")
