@@ -100,9 +100,8 @@ class Recurrent(nn.Module, ABC):
         for name, size in sizes.items():
             check_integer(name, size)
         # positional arguments of nn.RNN come in another order: "relu" would pass as a bias
-        flags = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional}
-        for name, flag in flags.items():
-            check_flag(name, flag)
+        check_flag("bias", bias)
+        check_flag("batch_first", batch_first)
         # the type of error that nn.RNN raises
         number = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
         if not number or not 0 <= dropout <= 1:

@@ -778,7 +778,7 @@ def test_bad_arguments_are_refused(make: Make) -> None:
         make(I, N, dropout=0.5)
     with pytest.raises(TypeError, match="nonsense"):
         make(I, N, nonsense=1)
-    for flag in ("bias", "batch_first", "bidirectional"):
+    for flag in ("bias", "batch_first"):
         for value in ("relu", 1, None):
             with pytest.raises(TypeError, match=f"expected {flag} to be True or False, got"):
                 make(I, N, **{flag: value})
