@@ -60,8 +60,9 @@ PROFILED = 10  # runs
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 TIMES = ("forward, ms", "product, ms", "both, ms", "ScoRNN, ms", *PEERS)
 COLUMNS = (*TIMES, "over RNN", "over LSTM", "ScoRNN over RNN")
-KINDS = ("NC-GRU", "LSTM", "LN-LSTM", "ATN-LSTM", "cuDNN GRU", "cuDNN LSTM")
-COMPARED = KINDS[:4]
+# ours, and the peer of each
+COMPARED = {"NC-GRU": "GRU", "LSTM": "LSTM", "LN-LSTM": "LSTM", "ATN-LSTM": "LSTM", "ScoRNN": "RNN"}
+KINDS = (*COMPARED, "cuDNN RNN", "cuDNN GRU", "cuDNN LSTM")
 GATED_COLUMNS = (*(f"{kind}, ms" for kind in KINDS), *(f"{kind} over cuDNN" for kind in COMPARED))
 
 
@@ -224,15 +225,15 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
             )
         error = max(error, ours)
         runs[name] = partial(gated_step, function, x, parameters(tensors), g)
-    for name, make in (("GRU", nn.GRU), ("LSTM", nn.LSTM)):
+    runs["ScoRNN"] = partial(train_step, cayley.ScoRNN(2, n).cuda(), x, g)
+    for name, make in (("RNN", nn.RNN), ("GRU", nn.GRU), ("LSTM", nn.LSTM)):
         runs[f"cuDNN {name}"] = partial(train_step, make(2, n).cuda(), x, g)
     times = {name: 1e3 * median(seconds) for name, seconds in rounds(runs, repeat, "cuda").items()}
-    peers = zip(COMPARED, ("GRU", "LSTM", "LSTM", "LSTM"), strict=True)
     return {
         **{"B": B, "n": n, "T": T, "error": error},
         **{f"{name}, ms": time for name, time in times.items()},
         **{f"{name} on the GPU, ms": busy(run) for name, run in runs.items()},
-        **{f"{k} over cuDNN": times[f"cuDNN {peer}"] / times[k] for k, peer in peers},
+        **{f"{k} over cuDNN": times[f"cuDNN {peer}"] / times[k] for k, peer in COMPARED.items()},
     }
 
 

@@ -17,8 +17,8 @@ __all__ = ["is_many", "one_by_one"]
 Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
-def is_many(gradient: Tensor) -> bool:
-    """Whether a tensor stands for many gradients.
+def is_many(gradient: Tensor | None) -> bool:
+    """Whether a tensor stands for many gradients; None, for no gradient, does not.
 
     Example:
         >>> x, seen = torch.zeros(2, requires_grad=True), []
@@ -28,6 +28,8 @@ def is_many(gradient: Tensor) -> bool:
         >>> seen
         [True]
     """
+    if gradient is None:
+        return False
     return functorch.is_legacy_batchedtensor(gradient) or functorch.is_batchedtensor(gradient)
 
 
@@ -58,6 +60,9 @@ def one_by_one(backward: Backward, *, has_rule: bool = False) -> Backward:
 
     @wraps(backward)
     def run(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        # compiled autograd traces the backward pass of a single gradient
+        if torch.compiler.is_compiling():
+            return backward(ctx, *gradients)
         given = [g for g in gradients if g is not None]
         if (first := next(filter(functorch.is_legacy_batchedtensor, given), None)) is not None:
             level = _legacy_level(first)

@@ -76,7 +76,7 @@ class Collector:
         self._running.clear()
         return taken
 
-    def _arrive(self, one: "_Pass", i: int, grad: Tensor) -> None:
+    def _arrive(self, one: "_Pass", i: int, grad: Tensor | None) -> None:
         if is_many(grad):
             # none of them is added to the gradient of a parameter
             return
