@@ -84,6 +84,7 @@ def run_side_by_side(
     *,
     seconds: float | None = None,
     tell: Callable[[str], None] = print,
+    warn: Callable[[str], None] | None = None,
     progress: Callable[[Queue], str] | None = None,
     start: Callable[[Work], Running] = Process,
     live: bool = False,
@@ -100,6 +101,8 @@ def run_side_by_side(
         interrupts: Signals that ask to stop.
         seconds: When to stop; None for no limit.
         tell: Takes words on how it goes.
+        warn: Takes words on what failed, which a quiet output says too; None to print them to the
+            standard error.
         progress: What is told now and then; None for the steps of the runs.
         start: Starts one.
         live: Whether a table at the terminal shows how far each run is, in place of lines now and
@@ -111,6 +114,7 @@ def run_side_by_side(
     began = told = time.monotonic()
     with LiveTable(progress=progress) if live else nullcontext() as table:
         say = tell if table is None else table.tell
+        warn = warn or (_print_error if table is None else say)
         try:
             while queue.waiting or queue.running:
                 now = time.monotonic()
@@ -118,7 +122,7 @@ def run_side_by_side(
                     break
                 while queue.waiting and len(queue.running) < slots:
                     _start(queue, queue.waiting.popleft(), start)
-                _collect(queue, say)
+                _collect(queue, say, warn)
                 if table is not None:
                     table.show(queue)
                 elif now - told > TELL_SECONDS:
@@ -126,7 +130,7 @@ def run_side_by_side(
                     tell((progress or _progress)(queue))
                 time.sleep(LOOK_SECONDS)
         finally:
-            _stop(queue, say)
+            _stop(queue, warn)
     left = sum(work.code is None for work in queue.works)
     to_do = counted(left, "run")
     if interrupts.signal:
@@ -138,13 +142,17 @@ def run_side_by_side(
     return next((work.code for work in queue.works if work.code), 0)
 
 
+def _print_error(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
 def _start(queue: Queue, work: Work, start: Callable[[Work], Running]) -> None:
     queue.running[work.name] = start(work)
     work.tries += 1
     queue.write()
 
 
-def _collect(queue: Queue, tell: Callable[[str], None]) -> None:
+def _collect(queue: Queue, tell: Callable[[str], None], warn: Callable[[str], None]) -> None:
     """Take note of runs that have ended."""
     for work in queue.works:
         running = queue.running.get(work.name)
@@ -154,12 +162,12 @@ def _collect(queue: Queue, tell: Callable[[str], None]) -> None:
         words = _end(queue, work)
         began = work.folder is not None and (work.folder / "run.json").exists()
         if (code < 0 or (code == CRASH and began)) and work.tries < MOST_TRIES:
-            tell(f"{work.name}: died ({_death(code)}), resumes from its checkpoint. {words}")
+            warn(f"{work.name}: died ({_death(code)}), resumes from its checkpoint. {words}")
             queue.waiting.appendleft(work)
             continue
         work.code = code if code >= 0 else 128 - code
         end = f"failed ({_death(code)}). {words}" if code else "done"
-        tell(f"{work.name}: {end}, {duration(work.seconds)}")
+        (warn if code else tell)(f"{work.name}: {end}, {duration(work.seconds)}")
         queue.write()
 
 
@@ -170,7 +178,7 @@ def _end(queue: Queue, work: Work) -> str:
     return running.take_words()
 
 
-def _stop(queue: Queue, tell: Callable[[str], None]) -> None:
+def _stop(queue: Queue, warn: Callable[[str], None]) -> None:
     """Have all runs write their checkpoints and end."""
     for running in queue.running.values():
         running.stop()
@@ -181,7 +189,7 @@ def _stop(queue: Queue, tell: Callable[[str], None]) -> None:
             continue
         if not running.wait(max(0.1, deadline - time.monotonic())):
             running.kill()
-            tell(f"{work.name}: killed, as it did not stop; it resumes from its last checkpoint")
+            warn(f"{work.name}: killed, as it did not stop; it resumes from its last checkpoint")
         # it may have ended by itself just then
         work.code = 0 if running.poll() == 0 else None
         _end(queue, work)

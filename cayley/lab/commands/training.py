@@ -461,6 +461,7 @@ def _work_side_by_side(jobs: list[_Job], options: Namespace, seconds: float | No
             tell=lambda words: _say([words], options),
             live=is_watched(options),
         )
+    _print_results(queue.works, options)
     return code or (0 if len(left) == len(jobs) else DataError.code)
 
 
@@ -473,8 +474,9 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
     share = choose_share(options)
     options = on_nodes(options)
     left = _leave_out(jobs, options)
+    works = _works_to_do(left, options)
     code = run_on_cluster(
-        _works_to_do(left, options),
+        works,
         options.ray,
         share,
         options.output / "queue.json",
@@ -483,6 +485,7 @@ def _work_on_cluster(jobs: list[_Job], options: Namespace) -> int:
         tell=lambda words: _say([words], options),
         live=is_watched(options),
     )
+    _print_results(works, options)
     return code or (0 if len(left) == len(jobs) else DataError.code)
 
 
@@ -518,6 +521,18 @@ def _write_array(jobs: list[_Job], options: Namespace) -> int:
     start = shlex.join(("sbatch", str(options.slurm)))
     _say([f"{options.slurm}: {counted(len(works), 'run')}; start them: {start}"], options)
     return 0 if len(left) == len(jobs) else DataError.code
+
+
+def _print_results(works: "Sequence[Work]", options: Namespace) -> None:
+    """Print the results of runs that other processes have made, if the output is JSON."""
+    from cayley.lab import training
+    from cayley.lab.runs import read_result
+
+    if options.json:
+        done = [work.folder for work in works if work.code == 0 and work.folder is not None]
+        reporters = training.choose_reporters(options.quiet, options.json, done)
+        for folder, reporter in zip(done, reporters, strict=True):
+            reporter.end(read_result(folder))
 
 
 def _works(jobs: list[_Job], options: Namespace) -> "list[Work]":

@@ -55,7 +55,7 @@ def test_what_was_killed_goes_on(tmp_path: Path) -> None:
     )
     queue = Queue([work(tmp_path, "a", program)], tmp_path / "queue.json")
     said: list[str] = []
-    assert run_side_by_side(queue, 1, Interrupts(), tell=said.append) == 0
+    assert run_side_by_side(queue, 1, Interrupts(), tell=said.append, warn=said.append) == 0
     assert queue.works[0].tries == 2
     assert said[0].startswith("a: died (SIGKILL), resumes from its checkpoint")
 
@@ -68,15 +68,19 @@ def test_what_is_killed_again_and_again_is_given_up(tmp_path: Path) -> None:
     assert queue.works[0].tries == 3
 
 
-def test_a_failure_does_not_stop_the_rest_and_is_the_exit_code(tmp_path: Path) -> None:
+def test_a_failure_does_not_stop_the_rest_and_is_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     works = [work(tmp_path, "a", "sys.exit('out of luck')"), work(tmp_path, "b", "sys.exit(3)")]
     queue = Queue([*works, work(tmp_path, "c", "")], tmp_path / "queue.json")
-    said: list[str] = []
-    assert run_side_by_side(queue, 1, Interrupts(), tell=said.append) == 1
+    # errors are printed by a quiet command, too
+    assert run_side_by_side(queue, 1, Interrupts(), tell=lambda words: None) == 1
     assert states(queue) == {"a": "failed", "b": "failed", "c": "done"}
     # no run had begun: it would fail again
     assert queue.works[0].tries == 1
-    assert said[0].startswith("a: failed (exit code 1). out of luck")
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0].startswith("a: failed (exit code 1). out of luck")
+    assert errors[1].startswith("b: failed (exit code 3). ")
 
 
 def test_a_run_that_had_begun_when_its_device_failed_goes_on(tmp_path: Path) -> None:
@@ -181,3 +185,9 @@ def test_seeds_of_a_recipe_with_two_jobs(
     assert cayley.cli.main([*command, "-q"]) == 0
     assert cayley.cli.main([*command, "--jobs", "2"]) == 0
     assert "2 runs done before" in capsys.readouterr().err
+    assert cayley.cli.main([*command, "--jobs", "2", "--json"]) == 0
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [Path(line["run"]).name for line in lines if line["kind"] == "result"] == [
+        "tiny-seed5544",
+        "tiny-seed5545",
+    ]
