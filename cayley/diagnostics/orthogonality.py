@@ -179,7 +179,7 @@ def orthogonality_errors(model: nn.Module) -> dict[str, Tensor]:
         raise TypeError(
             "expected a layer whose recurrent matrix is orthogonal or unitary (ENRNN, EURNN, "
             "ExpRNN, FullURNN, NCGRU, ORNN, RNN with recurrent=, ScoRNN, ScuRNN or URNN), got "
-            f"{sorted({type(layer).__name__ for layer in layers.values()})}: "
+            f"none in {sorted({type(layer).__name__ for layer in layers.values()})}: "
             "orthogonality_error(W) takes any matrix"
         )
     return found
