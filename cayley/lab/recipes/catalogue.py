@@ -194,6 +194,9 @@ def parse_override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals:
         raise RecipeError(f"expected key=value, such as model.hidden=64, got {text!r}")
+    # what Python makes of bytes of a command line that are no letters
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise RecipeError(f"expected key=value in UTF-8, got {text!r}")
     content: Any = _value(value)
     for part in reversed(key.split(".")):
         content = {part: content}

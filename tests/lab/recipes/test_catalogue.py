@@ -152,6 +152,8 @@ def test_an_override_is_key_and_value() -> None:
     assert parse_override("a=" + "1" * 5000) == {"a": "1" * 5000}
     with pytest.raises(RecipeError, match="expected key=value"):
         parse_override("model.hidden")
+    with pytest.raises(RecipeError, match="expected key=value in UTF-8"):
+        parse_override("note=\udcff")
 
 
 def test_a_file_of_the_users_own(path: Path) -> None:
