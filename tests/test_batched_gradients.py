@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.batched_gradients import one_by_one
+from cayley.batched_gradients import is_many, one_by_one
 
 
 class Product(torch.autograd.Function):
@@ -33,6 +33,11 @@ def test_missing_gradients_stay_missing() -> None:
     x, y, G = torch.zeros(3, requires_grad=True), torch.arange(3.0), torch.randn(4, 3)
     (found,) = torch.autograd.grad(Product.apply(x, y)[0], x, G, is_grads_batched=True)
     torch.testing.assert_close(found, G * y)
+
+
+def test_no_gradient_is_not_many() -> None:
+    """Autograd calls hooks without one, too."""
+    assert not is_many(None)
 
 
 def test_transforms_may_be_nested() -> None:
