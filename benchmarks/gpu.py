@@ -96,13 +96,20 @@ def train_step(layer: nn.Module, x: Tensor, g: Tensor) -> None:
     layer(x)[0].backward(g)
 
 
-def measure(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
+def checked(shape: tuple[int, int, int]) -> tuple[list[Tensor], Tensor, float]:
+    """Tensors of an Elman recurrence, a gradient, and how far the kernels are off."""
     B, n, T = shape
     x, g, h0 = (torch.randn(*size, device="cuda") for size in ((T, B, n), (T, B, n), (B, n)))
     W, b = torch.linalg.qr(torch.randn(n, n, device="cuda"))[0], torch.zeros(n, device="cuda")
     error = relative_error([x, h0, W, b], g)
     if not error <= 1e-4:
         raise SystemExit(f"the kernels are off by {error:.1e} at {shape}: no speed is reported")
+    return [x, h0, W, b], g, error
+
+
+def measure(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
+    B, n, T = shape
+    (x, h0, W, b), g, error = checked(shape)
     runs: dict[str, Callable[[], object]] = {
         "forward": lambda: forward(x, h0, W, b),
         "both": lambda: backward(g, *forward(x, h0, W, b), h0, W, b),
@@ -204,7 +211,7 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
     B, n, T = shape
     x, g = torch.randn(T, B, 2, device="cuda"), torch.randn(T, B, n, device="cuda")
     runs: dict[str, Callable[[], object]] = {}
-    error = 0.0
+    _, _, error = checked(shape)
     for name, (function, tensors) in gated(n).items():
         double = [v.double() for v in tensors]
         compared_g = g * away_from_kinks(x, *tensors)[:, None] if name == "NC-GRU" else g

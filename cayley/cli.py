@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # as of sys.stderr: what the terminal or the file cannot show is no reason to stop
+        # as sys.stderr does: a sign that the terminal or the file cannot hold is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with processes.alone_aloud():
@@ -418,7 +418,7 @@ def _seconds_between(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """A number; NaN for what is none, which no range contains."""
+    """A number; NaN, which no range contains, for a text that is none."""
     try:
         return float(text)
     except ValueError:

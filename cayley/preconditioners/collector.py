@@ -78,7 +78,7 @@ class Collector:
 
     def _arrive(self, one: "_Pass", i: int, grad: Tensor | None) -> None:
         if is_many(grad):
-            # none of them is added to the gradient of a parameter
+            # many at a time are returned, and not added to the gradient of a parameter
             return
         task = torch._C._current_graph_task_id()
         if task not in self._running:

@@ -145,9 +145,10 @@ def _sums(
     if "U" in needed:
         (rows,), shared = arrays_of((x,), bool(networks))
         sizes, found["U"] = (H, inputs), h.new_empty(*networks, H, inputs)
-        own = RowProduct(delta, rows, found["U"], sizes, sizes, shared=2 * shared)
         # no launch may be empty
-        products += [own] if inputs else []
+        if inputs:
+            own = RowProduct(delta, rows, found["U"], sizes, sizes, shared=2 * shared)
+            products.append(own)
     # a bias c goes with an activation that has no threshold b
     if b is not None:
         summed, shape = partial_b, (B, b.shape[-1])

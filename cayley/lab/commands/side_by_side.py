@@ -84,7 +84,6 @@ def run_side_by_side(
     *,
     seconds: float | None = None,
     tell: Callable[[str], None] = print,
-    warn: Callable[[str], None] | None = None,
     progress: Callable[[Queue], str] | None = None,
     start: Callable[[Work], Running] = Process,
     live: bool = False,
@@ -100,9 +99,7 @@ def run_side_by_side(
         slots: How many are started at a time.
         interrupts: Signals that ask to stop.
         seconds: When to stop; None for no limit.
-        tell: Takes words on how it goes.
-        warn: Takes words on what failed, which a quiet output says too; None to print them to the
-            standard error.
+        tell: Takes words on how it goes; what failed is printed to the standard error.
         progress: What is told now and then; None for the steps of the runs.
         start: Starts one.
         live: Whether a table at the terminal shows how far each run is, in place of lines now and
@@ -114,7 +111,7 @@ def run_side_by_side(
     began = told = time.monotonic()
     with LiveTable(progress=progress) if live else nullcontext() as table:
         say = tell if table is None else table.tell
-        warn = warn or (_print_error if table is None else say)
+        warn = _print_error if table is None else say
         try:
             while queue.waiting or queue.running:
                 now = time.monotonic()
