@@ -12,8 +12,16 @@ from cayley.kernels.cuda.lstm import kernels as lstm_kernels
 from cayley.kernels.cuda.runtime import team_kernels, tiles
 from cayley.kernels.cuda.runtime.chip import Chip
 from cayley.kernels.cuda.runtime.teams import Kind, Team
+from cayley.kernels.cuda.runtime.tiles import TileKind
 
-__all__ = ["choose_steps", "fill_new_memory", "force_steps", "force_team", "force_tiles"]
+__all__ = [
+    "choose_steps",
+    "fill_new_memory",
+    "force_elman_tiles",
+    "force_steps",
+    "force_team",
+    "force_tiles",
+]
 
 
 def force_team(monkeypatch: pytest.MonkeyPatch, team: tuple[int, int, int, int]) -> None:
@@ -25,6 +33,7 @@ def force_team(monkeypatch: pytest.MonkeyPatch, team: tuple[int, int, int, int])
     monkeypatch.setattr(team_kernels, "best_team", best)
     monkeypatch.setattr(team_kernels, "chip", lambda _: Chip(team[0], 0, 1))
     monkeypatch.setattr(elman, "best_plan", lambda *_: None)
+    monkeypatch.setattr(elman, "_best_tiles", lambda *_: None)
     force_steps(monkeypatch, stepwise=False)
 
 
@@ -52,6 +61,16 @@ def force_tiles(monkeypatch: pytest.MonkeyPatch, processors: int | None = None) 
     """Let tiles compute a gated recurrence, on so many multiprocessors, or on all."""
     force_steps(monkeypatch, stepwise=False)
     monkeypatch.setattr(gru, "runs_by_tiles", lambda *_: True)
+    if processors is not None:
+        monkeypatch.setattr(tiles, "chip", lambda _: Chip(processors, 232448, 16))
+
+
+def force_elman_tiles(
+    monkeypatch: pytest.MonkeyPatch, kind: TileKind, processors: int | None = None
+) -> None:
+    """Let tiles of a kind compute an Elman recurrence, on so many multiprocessors, or on all."""
+    monkeypatch.setattr(elman, "best_plan", lambda *_: None)
+    monkeypatch.setattr(elman, "_best_tiles", lambda *_: kind)
     if processors is not None:
         monkeypatch.setattr(tiles, "chip", lambda _: Chip(processors, 232448, 16))
 

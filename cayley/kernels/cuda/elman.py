@@ -3,7 +3,8 @@
 See :mod:`cayley.recurrences.elman`. A kernel runs all steps. The weights stay in registers, and in
 shared memory if there are too few: those of one block if they fit, otherwise those of a cluster of
 blocks that send each other their new states. If there are no clusters, or they are too small, a
-team of blocks is used. Sizes are constants of the compiled code. Packed sequences are read as they
+team of blocks is used; with many rows and units, a team with more rows, see
+:mod:`~cayley.kernels.cuda.runtime.tiles`. Sizes are constants of the compiled code. Packed sequences are read as they
 are. Complex weights, [[R, −C], [C, R]], are held once: R and C.
 
 The tensors of a call, and those of its results, may be those of G networks, along one more
@@ -19,7 +20,7 @@ from torch import Tensor
 from cayley.activations import ACTIVATIONS as KNOWN
 from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
 from cayley.kernels.crowds import crowd
-from cayley.kernels.cuda.runtime.chip import RESERVED, chip, no_room
+from cayley.kernels.cuda.runtime.chip import RESERVED, Chip, chip, no_room
 from cayley.kernels.cuda.runtime.clusters import Plan, best_plan
 from cayley.kernels.cuda.runtime.half_products import outer_products_on_cuda
 from cayley.kernels.cuda.runtime.networks import MOST_NETWORKS, arrays_of
@@ -27,14 +28,24 @@ from cayley.kernels.cuda.runtime.nvrtc import Kernel, on, tensor_refusal
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.cuda.runtime.row_products import RowProduct, row_products
-from cayley.kernels.cuda.runtime.team_kernels import run_teams
+from cayley.kernels.cuda.runtime.stepwise import CLOCK, team_microseconds
+from cayley.kernels.cuda.runtime.team_kernels import rounded, run_teams
 from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
+from cayley.kernels.cuda.runtime.tiles import TileKind, run_tiles, tile_microseconds
 from cayley.kernels.projection import projection_gradients
 
 __all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal", "takes_networks"]
 
 # those of src/activations.cuh
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "modrelu", "modrelu_stacked")
+
+# of teams by tiles; two sets of rows hide from one another what a step waits for
+TILES = (
+    TileKind(matrices=1, exchanged=2, overhead=3.5, groups=1),
+    TileKind(matrices=1, exchanged=2, overhead=3.5, groups=1, sets=2),
+    TileKind(matrices=1, exchanged=2, overhead=3.5, groups=2),
+    TileKind(matrices=1, exchanged=2, overhead=3.5, groups=2, sets=2),
+)
 
 # Up to so many multiplications the gradients of all parameters are one launch, which takes the host
 # half of the time of torch's four to six. Of more of them, torch's take the GPU half of the time.
@@ -67,7 +78,7 @@ def takes_networks(call: ElmanCall, networks: int) -> bool:
     """Whether one launch runs several networks with calls like this one, which is not refused."""
     if call.batch_sizes is not None or networks > MOST_NETWORKS:
         return False
-    return _plan(call, networks) is not None
+    return isinstance(_plan(call, networks), Plan)
 
 
 def elman(call: ElmanCall, out: ElmanStates | None = None) -> ElmanStates:
@@ -165,14 +176,14 @@ def _sums(
     return found
 
 
-def _inputs(call: ElmanCall, plan: Plan | None) -> int:
+def _inputs(call: ElmanCall, plan: Plan | TileKind | None) -> int:
     """1 if the kernels multiply the input, a single number, themselves; 0 if they do not.
 
     To read the product takes longer, and so do sums over all steps that another kernel makes.
     """
     if call.U is None or call.U.shape[-1] != 1 or call.batch_sizes is not None:
         return 0
-    return 0 if plan is None else _most_inputs(plan, call.h0.device.index)
+    return _most_inputs(plan, call.h0.device.index) if isinstance(plan, Plan) else 0
 
 
 @functools.cache
@@ -184,7 +195,7 @@ def _most_inputs(plan: Plan, device: int) -> int:
 def _launch(
     direction: str,
     call: ElmanCall,
-    plan: Plan | None,
+    plan: Plan | TileKind | None,
     inputs: int,
     given: Sequence[Tensor],
     of_input: Sequence[Tensor | None],
@@ -196,7 +207,7 @@ def _launch(
     Arguments:
         direction: Which of the kernels.
         call: The call, of one network or of several.
-        plan: That of the call; None for teams, which take one network.
+        plan: That of the call; tiles, and teams for None, take one network.
         inputs: 1 if the kernel reads the input itself, and 0 if it does not.
         given: What it reads, of all steps first.
         of_input: What it reads if ``inputs`` is 1; None otherwise.
@@ -208,15 +219,18 @@ def _launch(
     arrays, shared = arrays_of((*given, *of_input), bool(networks))
     table, T = step_table(call.batch_sizes, given[0][0] if networks else given[0], B)
     steps = (table, T, B, int(call.reverse))
-    if plan is None:
+    if not isinstance(plan, Plan):
         options = (
             ("Activation PHI", nonlinearity.upper()),
             ("bool PACKED", str(packed).lower()),
             ("bool COMPLEX", str(call.is_complex).lower()),
         )
-        kind = _kind(nonlinearity, call.is_complex)
         arrays = [*arrays[: len(given)], *made]
-        run_teams(f"elman_team_{direction}", kind, options, call.h0, arrays, *steps)
+        if plan is None:
+            kind = _kind(nonlinearity, call.is_complex)
+            run_teams(f"elman_team_{direction}", kind, options, call.h0, arrays, *steps)
+        else:
+            run_tiles(f"elman_tile_{direction}", plan, options, call.h0, arrays, *steps)
     else:
         device = given[0].device.index
         G = math.prod(networks)
@@ -231,8 +245,10 @@ def _kind(nonlinearity: str, is_complex: bool = False) -> Kind:
     return Kind((product,), totals=0, extra=0, spare=96, together=together, is_complex=is_complex)
 
 
-def _plan(call: ElmanCall, networks: int = 0) -> Plan | None:
-    """The plan for a call, if there is one and the device runs clusters of that size.
+def _plan(call: ElmanCall, networks: int = 0) -> Plan | TileKind | None:
+    """The plan for a call, or tiles if they are faster; None for teams.
+
+    A plan of clusters is one only if the device runs clusters of that size.
 
     Ask once a call: other threads may come and make it a crowd meanwhile.
 
@@ -246,10 +262,25 @@ def _plan(call: ElmanCall, networks: int = 0) -> Plan | None:
     # networks that share a launch wait for one another
     apart = at_once > 1 and networks == 0
     plan = best_plan(H, max(B, 1), chip(device), call.is_complex, at_once, apart)
-    if plan is None or plan.blocks == 1:
+    if plan is not None and plan.blocks > 1:
+        packed = call.batch_sizes is not None
+        plan = plan if _clusters(device, plan, call.nonlinearity, packed) > 0 else None
+    pairs = call.is_complex or KNOWN[call.nonlinearity].stacked
+    if at_once > 1 or own or pairs or (plan is not None and plan.blocks == 1):
         return plan
-    packed = call.batch_sizes is not None
-    return plan if _clusters(device, plan, call.nonlinearity, packed) > 0 else None
+    return _best_tiles(H, rounded(max(B, 1)), plan, chip(device)) or plan
+
+
+@functools.cache
+def _best_tiles(H: int, B: int, plan: Plan | None, chip: Chip) -> TileKind | None:
+    """The fastest tiles, if they are faster than the plan, or than teams without one."""
+    if plan is None:
+        least = team_microseconds(H, B, _kind("identity"), chip)
+    else:
+        least = plan.cost(B, chip) / CLOCK
+    times = {kind: tile_microseconds(H, B, kind, chip) for kind in TILES}
+    kind = min(TILES, key=times.__getitem__)
+    return kind if times[kind] < least else None
 
 
 @functools.cache

@@ -92,7 +92,7 @@ def skip_on_small_chips(H: int) -> None:
 
 
 def skip_without_tiles(H: int) -> None:
-    if tiles(H, TILES["forward"].matrices, chip(0)) is None:
+    if tiles(H, TILES["forward"], chip(0)) is None:
         pytest.skip(f"{H} units have no tiles here")
 
 

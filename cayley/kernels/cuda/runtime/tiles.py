@@ -34,11 +34,15 @@ class TileKind(NamedTuple):
         matrices: The number of matrices, (H, H) each.
         exchanged: How many numbers of a unit and row blocks tell each other at the same time.
         overhead: Microseconds of a step that are not products, on an H200.
+        groups: The units of a block, in groups of 16.
+        sets: How many sets of 64 rows a team computes in turn at every step.
     """
 
     matrices: int
     exchanged: int
     overhead: float
+    groups: int = 1
+    sets: int = 1
 
 
 @dataclass(frozen=True)
@@ -47,16 +51,16 @@ class Tiles:
 
     Attributes:
         H: The number of units.
-        matrices: The number of matrices, (H, H) each.
+        kind: What there is to compute.
     """
 
     H: int
-    matrices: int
+    kind: TileKind
 
     @property
     def blocks(self) -> int:
         """The number of blocks of a team."""
-        return -(-self.H // UNITS)
+        return -(-self.H // (UNITS * self.kind.groups))
 
     @property
     def inputs(self) -> int:
@@ -66,29 +70,31 @@ class Tiles:
     @property
     def memory(self) -> int:
         """Bytes of shared memory."""
-        return 4 * (self.matrices * self.inputs * UNITS + WARPS * STAGES * DEPTH * ROWS)
+        columns = self.kind.matrices * self.kind.groups * UNITS
+        return 4 * (columns * self.inputs + WARPS * STAGES * DEPTH * ROWS)
 
     def teams(self, B: int, chip: Chip) -> int:
         """How many teams compute B rows."""
-        return min(chip.processors // self.blocks, -(-B // ROWS))
+        return min(chip.processors // self.blocks, -(-B // (self.kind.sets * ROWS)))
 
     def sizes(self, options: Options) -> str:
         """The header ``sizes.cuh``."""
         numbers = {"H": self.H, "BLOCKS": self.blocks, "ROWS": ROWS, "UNITS": UNITS}
         numbers |= {"THREADS": THREADS, "DEPTH": DEPTH, "STAGES": STAGES}
+        numbers |= {"GROUPS": self.kind.groups, "SETS": self.kind.sets}
         return constants(**numbers) + option_lines(options)
 
 
 @functools.cache
-def tiles(H: int, matrices: int, chip: Chip) -> Tiles | None:
-    """The layout of so many products of H units; None if there is no room.
+def tiles(H: int, kind: TileKind, chip: Chip) -> Tiles | None:
+    """The layout for H units; None if there is no room.
 
     Example:
-        >>> H200 = Chip(132, 232448, 16)
-        >>> tiles(1024, 3, H200).blocks, tiles(2000, 3, H200)
+        >>> H200, kind = Chip(132, 232448, 16), TileKind(matrices=3, exchanged=2, overhead=7.0)
+        >>> tiles(1024, kind, H200).blocks, tiles(2000, kind, H200)
         (64, None)
     """
-    layout = Tiles(H, matrices)
+    layout = Tiles(H, kind)
     fits = layout.memory <= chip.memory and layout.blocks <= chip.processors
     return layout if chip.together and fits else None
 
@@ -104,11 +110,13 @@ def tile_microseconds(H: int, B: int, kind: TileKind, chip: Chip) -> float:
         >>> [round(tile_microseconds(1024, B, kind, H200)) for B in (1, 128, 512)]
         [24, 24, 98]
     """
-    layout = tiles(H, kind.matrices, chip)
+    layout = tiles(H, kind, chip)
     if layout is None:
         return float("inf")
-    turns = -(-B // (ROWS * layout.teams(B, chip)))
-    return turns * (kind.overhead + kind.matrices * ROWS * UNITS * H / MULTIPLICATIONS)
+    rows = kind.sets * ROWS
+    turns = -(-B // (rows * layout.teams(B, chip)))
+    products = kind.matrices * kind.groups * UNITS * H * rows
+    return turns * (kind.overhead + products / MULTIPLICATIONS)
 
 
 def run_tiles(
@@ -122,12 +130,13 @@ def run_tiles(
 ) -> None:
     """Launch a kernel for all rows of h0, with the arguments of :func:`.team_kernels.run_teams`."""
     (B, H), device = h0.shape, h0.device.index
-    layout = tiles(H, kind.matrices, chip(device))
+    layout = tiles(H, kind, chip(device))
     if layout is None:
         raise NotImplementedError(f"expected a size that has tiles, for {source}")
     teams = layout.teams(B, chip(device))
-    inputs = h0.new_zeros(teams * kind.exchanged * layout.inputs * ROWS)
-    words = h0.new_zeros(teams * layout.blocks, dtype=torch.int32)
+    sets = teams * kind.sets
+    inputs = h0.new_zeros(sets * kind.exchanged * layout.inputs * ROWS)
+    words = h0.new_zeros(sets * layout.blocks, dtype=torch.int32)
     _kernel(device, source, layout, options)(teams, *arrays, inputs, words, table, *numbers, teams)
 
 

@@ -22,6 +22,8 @@ struct Steps {
   int B, loaded = 2;
   bool back;
 
+  Steps() = default;
+
   __device__ Steps(const long long* table, long long row, int T, int B, bool back)
       : T(steps_of(table, row, T)), sizes(table), B(B), back(back) {
     first = back ? start_of(table, this->T - 1, T, B) : 0;

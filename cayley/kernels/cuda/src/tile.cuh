@@ -1,10 +1,10 @@
 // What the kernels of recurrences share that multiply tiles: many rows of the batch with weights
 // that stay in shared memory. A team of BLOCKS blocks computes ROWS rows at a time, and each block
-// of it UNITS units. A product is shared by its warps over the inputs: each adds up SLICE of them,
-// for all rows and units of the block; then their sums are added up. sizes.cuh, which tiles.py
-// writes, defines these, H, the number of all units, and THREADS; DEPTH and STAGES, of how many
-// inputs a stage is, and how many of those a warp has room for; and PACKED, which steps.cuh
-// explains.
+// of it GROUPS groups of UNITS units. A product is shared by its warps over the inputs: each adds up
+// SLICE of them, for all rows and units of the block; then their sums are added up. sizes.cuh, which
+// tiles.py writes, defines these, H, the number of all units, and THREADS; DEPTH and STAGES, of how
+// many inputs a stage is, and how many of those a warp has room for; SETS, how many sets of rows a
+// team computes in turn at every step, if the kernel has them; and PACKED, which steps.cuh explains.
 //
 // All blocks of all teams run at the same time. What they tell each other lies in global memory, or
 // rather in the cache before it, with the rows of a unit side by side.
@@ -25,17 +25,17 @@ static_assert(4 * THREADS == ROWS * UNITS, "a thread has 4 rows of a unit");
 static_assert(STAGES * DEPTH == UNITS, "the sums of a warp lie where its stages were");
 static_assert(DEPTH % 2 == 0 && SLICE / UNITS + 2 <= 32);
 
-// What a thread of a team is for, between products: four rows of a unit.
+// What a thread of a team is for, between products: four rows of a unit of each group.
 struct Member {
   int team, rank;  // of the block: its team, and its number in it
-  int lane, unit;  // among the units of the block, and among all
+  int lane, unit;  // of the first group: among its units, and among all
   int row;         // the first of four, among those of the team
 
   __device__ Member()
       : team(blockIdx.x / BLOCKS),
         rank(blockIdx.x % BLOCKS),
         lane(threadIdx.x % UNITS),
-        unit(rank * UNITS + lane),
+        unit(rank * GROUPS * UNITS + lane),
         row(threadIdx.x / UNITS * 4) {}
 };
 
@@ -49,13 +49,14 @@ __device__ inline float4 four(const float* memory) {
   return *reinterpret_cast<const float4*>(memory);
 }
 
-// The weights of a product of all inputs, (INPUTS, UNITS). entry(unit, input) gives the matrix.
-// With STRIDE > UNITS another product's lie between them.
+// The weights of a product of all inputs, (INPUTS, UNITS), for the group with this number among those
+// of all blocks. entry(unit, input) gives the matrix. With STRIDE > UNITS another product's lie
+// between them.
 template <int STRIDE, class Entry>
-__device__ inline void load_weights(float* weights, int rank, Entry entry) {
+__device__ inline void load_weights(float* weights, int group, Entry entry) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < INPUTS * UNITS; i += THREADS) {
-    const int unit = rank * UNITS + i % UNITS, input = i / UNITS;
+    const int unit = group * UNITS + i % UNITS, input = i / UNITS;
     weights[input * STRIDE + i % UNITS] = unit < H && input < H ? entry(unit, input) : 0.0f;
   }
 }
@@ -173,13 +174,17 @@ struct Progress {
   unsigned* words;  // (BLOCKS)
   unsigned number = 0;
 
+  Progress() = default;
+
   __device__ Progress(unsigned* all, const Member& member) : words(all + member.team * BLOCKS) {}
 
-  // A number of the thread's unit and rows goes to the other blocks, into (INPUTS, ROWS).
-  __device__ static void post(const Member& member, float* inputs, const float (&values)[4]) {
-    if (member.unit < H)
-      *reinterpret_cast<float4*>(inputs + member.unit * ROWS + member.row) = {
-          values[0], values[1], values[2], values[3]};
+  // Numbers of the thread's rows, of a unit, go to the other blocks, into (INPUTS, ROWS).
+  __device__ static void post(const Member& member, float* inputs, const float (&values)[4],
+                              int group = 0) {
+    const int unit = member.unit + group * UNITS;
+    if (unit < H)
+      *reinterpret_cast<float4*>(inputs + unit * ROWS + member.row) = {values[0], values[1],
+                                                                       values[2], values[3]};
   }
 
   // Everything that this block has posted can be read now.
@@ -192,8 +197,8 @@ struct Progress {
   // Until the blocks have posted as often whose units this warp adds up.
   __device__ void wait() const {
     const int first = threadIdx.x / 32 * SLICE, end = min(first + SLICE, H);
-    const int block = first / UNITS + threadIdx.x % 32;
-    if (block * UNITS < end)
+    const int block = first / (GROUPS * UNITS) + threadIdx.x % 32;
+    if (block * GROUPS * UNITS < end)
       while (machine::raised(words + block) < number) {
       }
     __syncwarp();

@@ -12,6 +12,7 @@ from cayley.kernels.cuda.runtime.tiles import ROWS, UNITS, tile_microseconds, ti
 H200 = Chip(132, 232448, 16)
 KINDS = {"forward": FORWARD, "backward": BACKWARD}
 PLANS = ("tiles", "teams", "steps")
+THREE = TILES["forward"]  # matrices
 # Microseconds a step of NC-GRU by each of the plans, with the host's time, on an NVIDIA H200 with
 # torch 2.11 on 2026-11-17: medians over 256 steps with B = 128 and n = 1024, over 50 otherwise.
 MEASURED = [
@@ -49,7 +50,7 @@ def chosen(B: int, H: int, direction: str) -> str:
 
 @pytest.mark.parametrize("H", [1, 16, 17, 512, 1000, 1024])
 def test_blocks_have_all_units_and_room(H: int) -> None:
-    layout = tiles(H, 3, H200)
+    layout = tiles(H, THREE, H200)
     assert layout is not None
     assert H <= layout.blocks * UNITS < H + UNITS
     assert layout.inputs >= H
@@ -57,16 +58,16 @@ def test_blocks_have_all_units_and_room(H: int) -> None:
 
 
 def test_teams_are_as_many_as_there_are_rows_and_multiprocessors_for() -> None:
-    layout = tiles(1024, 3, H200)
+    layout = tiles(1024, THREE, H200)
     assert layout is not None
     assert [layout.teams(B, H200) for B in (1, ROWS, ROWS + 1, 512)] == [1, 1, 2, 2]
 
 
 def test_no_room() -> None:
-    assert tiles(1025, 3, H200) is None
-    assert tiles(512, 3, Chip(132, 100_000, 16)) is None
-    assert tiles(512, 3, Chip(20, 232448, 16)) is None
-    assert tiles(512, 3, Chip(132, 232448, 16, together=False)) is None
+    assert tiles(1025, THREE, H200) is None
+    assert tiles(512, THREE, Chip(132, 100_000, 16)) is None
+    assert tiles(512, THREE, Chip(20, 232448, 16)) is None
+    assert tiles(512, THREE, Chip(132, 232448, 16, together=False)) is None
     assert tile_microseconds(1025, 1, TILES["forward"], H200) == float("inf")
 
 
