@@ -11,6 +11,7 @@ from cayley.kernels.cuda import elman, gru
 from cayley.kernels.cuda.lstm import kernels as lstm_kernels
 from cayley.kernels.cuda.runtime import team_kernels, tiles
 from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.clusters import Plan
 from cayley.kernels.cuda.runtime.teams import Kind, Team
 from cayley.kernels.cuda.runtime.tiles import TileKind
 
@@ -18,6 +19,7 @@ __all__ = [
     "choose_steps",
     "fill_new_memory",
     "force_elman_tiles",
+    "force_plan",
     "force_steps",
     "force_team",
     "force_tiles",
@@ -32,9 +34,14 @@ def force_team(monkeypatch: pytest.MonkeyPatch, team: tuple[int, int, int, int])
 
     monkeypatch.setattr(team_kernels, "best_team", best)
     monkeypatch.setattr(team_kernels, "chip", lambda _: Chip(team[0], 0, 1))
-    monkeypatch.setattr(elman, "best_plan", lambda *_: None)
-    monkeypatch.setattr(elman, "_best_tiles", lambda *_: None)
+    force_plan(monkeypatch, None)
     force_steps(monkeypatch, stepwise=False)
+
+
+def force_plan(monkeypatch: pytest.MonkeyPatch, plan: Plan | None) -> None:
+    """Let a plan compute Elman recurrences, or teams if it is None."""
+    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    monkeypatch.setattr(elman, "_best_tiles", lambda *_: None)
 
 
 def force_steps(monkeypatch: pytest.MonkeyPatch, stepwise: bool = True) -> None:

@@ -4,8 +4,8 @@ See :mod:`cayley.recurrences.elman`. A kernel runs all steps. The weights stay i
 shared memory if there are too few: those of one block if they fit, otherwise those of a cluster of
 blocks that send each other their new states. If there are no clusters, or they are too small, a
 team of blocks is used; with many rows and units, a team with more rows, see
-:mod:`~cayley.kernels.cuda.runtime.tiles`. Sizes are constants of the compiled code. Packed sequences are read as they
-are. Complex weights, [[R, −C], [C, R]], are held once: R and C.
+:mod:`~cayley.kernels.cuda.runtime.tiles`. Sizes are constants of the compiled code. Packed
+sequences are read as they are. Complex weights, [[R, −C], [C, R]], are held once: R and C.
 
 The tensors of a call, and those of its results, may be those of G networks, along one more
 dimension in front of all others: then one launch runs all networks.

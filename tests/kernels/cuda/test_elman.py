@@ -8,20 +8,23 @@ from typing import Any
 
 import pytest
 import torch
+from teams import force_elman_tiles, force_plan
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS as KNOWN
 from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
 from cayley.kernels.cuda import elman as cuda
-from cayley.kernels.cuda.elman import ACTIVATIONS, elman, elman_backward, refusal
+from cayley.kernels.cuda.elman import ACTIVATIONS, TILES, elman, elman_backward, refusal
 from cayley.kernels.cuda.runtime.chip import chip
 from cayley.kernels.cuda.runtime.clusters import Plan
+from cayley.kernels.cuda.runtime.tiles import TileKind, tiles
 from cayley.kernels.steps import previous_states, step_order
 from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import elman_loop
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 activations = pytest.mark.parametrize("nonlinearity", ACTIVATIONS)
+kinds = pytest.mark.parametrize("kind", TILES, ids=lambda kind: f"{kind.groups}-{kind.sets}")
 
 # T, B, H: one block, then clusters of 2 to 16, with odd sizes and all numbers of rows and passes
 SIZES = [(1, 1, 1), (1, 3, 2), (5, 1, 3), (9, 2, 17), (4, 5, 64), (12, 7, 170), (3, 132, 190)]
@@ -29,6 +32,10 @@ SIZES += [(4, 300, 190), (2, 1, 256), (3, 128, 257), (7, 28, 425), (5, 50, 512),
 SIZES += [(3, 64, 700), (2, 9, 850), (4, 32, 1030), (2, 8, 1150), (2, 33, 1149)]
 # teams of blocks, in one turn and in several
 SIZES += [(3, 20, 1200), (2, 100, 1301)]
+
+# tiles: one team and several, some of whose rows or sets of rows are empty, or come in turns
+TILED = [(1, 1, 1), (5, 3, 17), (9, 64, 33), (4, 65, 170), (3, 132, 512), (5, 512, 300)]
+TILED += [(3, 260, 1024), (2, 1000, 1030)]
 
 # all ways in which values end up in lanes, at small sizes
 PLANS = [
@@ -196,10 +203,56 @@ def test_sizes(size: tuple[int, int, int]) -> None:
 def test_teams_where_there_are_no_clusters(
     sizes: list[int], nonlinearity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "best_plan", lambda *_: None)
+    force_plan(monkeypatch, None)
     batch_sizes = None if len(set(sizes)) == 1 else torch.tensor(sizes)
     for reverse in (False, True):
         check(len(sizes), sizes[0], 426, nonlinearity, reverse, batch_sizes)
+
+
+def force_tiles(monkeypatch: pytest.MonkeyPatch, kind: TileKind, H: int) -> None:
+    if tiles(H, kind, chip(0)) is None:
+        pytest.skip(f"{H} units have no tiles here")
+    force_elman_tiles(monkeypatch, kind)
+
+
+@gpu
+@kinds
+@pytest.mark.parametrize("size", TILED, ids=str)
+def test_tiles(size: tuple[int, int, int], kind: TileKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    force_tiles(monkeypatch, kind, size[2])
+    check(*size, "modrelu", reverse=size[1] % 2 == 0)
+
+
+@gpu
+@kinds
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("nonlinearity", [phi for phi in ACTIVATIONS if not KNOWN[phi].stacked])
+@pytest.mark.parametrize("sizes", [[70] * 4, [300, 130, 64, 9, 1], [1], [1, 1]], ids=str)
+def test_tiles_of_packed_sequences(
+    sizes: list[int],
+    nonlinearity: str,
+    reverse: bool,
+    kind: TileKind,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    force_tiles(monkeypatch, kind, 171)
+    packing = None if len(set(sizes)) == 1 else torch.tensor(sizes)
+    for H in (1, 33, 171):
+        check(len(sizes), sizes[0], H, nonlinearity, reverse, packing)
+
+
+@gpu
+@kinds
+def test_tiles_repeat_themselves_bit_for_bit(
+    kind: TileKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over so many steps that a block which reads too early would be seen."""
+    force_tiles(monkeypatch, kind, 1024)
+    tensors = [tensor.cuda().float() for tensor in inputs(300, 300, 1024, "modrelu")]
+    first = modrelu_ways(*tensors)
+    for _ in range(5):
+        for one, other in zip(first, modrelu_ways(*tensors), strict=True):
+            assert torch.equal(one, other)
 
 
 @gpu
@@ -219,7 +272,7 @@ def test_plans(plan: Plan, B: int, nonlinearity: str, monkeypatch: pytest.Monkey
         pytest.skip(f"this GPU has no clusters of {plan.blocks} blocks")
     if nonlinearity == "modrelu_stacked" and plan.H % 2:
         pytest.skip("complex numbers have two parts")
-    monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     for T in (1, 2, 5):
         check(T, B, plan.H, nonlinearity, reverse=T == 2)
 
@@ -236,7 +289,7 @@ def test_complex_sizes(size: tuple[int, int, int]) -> None:
 def test_complex_plans(plan: Plan, nonlinearity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if plan.blocks > chip(0).cluster:
         pytest.skip(f"this GPU has no clusters of {plan.blocks} blocks")
-    monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     for B, T in ((1, 1), (13, 1), (1, 5), (13, 5)):
         check(T, B, plan.H, nonlinearity, reverse=T == 1, is_complex=True)
     for sizes in ([13, 13, 12, 7, 7, 1], [40], [9, 8, 7, 6, 5, 4, 3, 2, 1]):
@@ -248,7 +301,7 @@ def test_complex_plans(plan: Plan, nonlinearity: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("H", [38, 426])
 @pytest.mark.parametrize("sizes", [[40] * 3, [40, 40, 7, 3, 1]], ids=["dense", "packed"])
 def test_complex_teams(sizes: list[int], H: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "best_plan", lambda *_: None)
+    force_plan(monkeypatch, None)
     packing = None if len(set(sizes)) == 1 else torch.tensor(sizes)
     for reverse in (False, True):
         check(len(sizes), sizes[0], H, "modrelu_stacked", reverse, packing, is_complex=True)
@@ -276,7 +329,7 @@ def test_plans_of_packed_sequences(
         pytest.skip(f"this GPU has no clusters of {plan.blocks} blocks")
     if nonlinearity == "modrelu_stacked" and plan.H % 2:
         pytest.skip("complex numbers have two parts")
-    monkeypatch.setattr(cuda, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     for sizes in ([13, 13, 12, 7, 7, 1], [1, 1, 1], [40], [5, 5], [9, 8, 7, 6, 5, 4, 3, 2, 1]):
         check(len(sizes), sizes[0], plan.H, nonlinearity, reverse, torch.tensor(sizes))
 
@@ -384,7 +437,7 @@ def test_a_nan_stays_in_its_packed_sequence(
     nonlinearity: str, reverse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even where a block computes all three rows at a time, and two of them have ended."""
-    monkeypatch.setattr(cuda, "best_plan", lambda *_: Plan(38, 1, 8, 1, 8, 4, 4, 1))
+    force_plan(monkeypatch, Plan(38, 1, 8, 1, 8, 4, 4, 1))
     sizes = torch.tensor([3, 2, 1])
     x, *others = packed(inputs(3, 3, 38, nonlinearity), sizes)
     options = {"nonlinearity": nonlinearity, "reverse": reverse, "batch_sizes": sizes}

@@ -59,9 +59,7 @@ def check(
 
 @kinds
 @pytest.mark.parametrize("size", [(1, 1, 1), (1, 5, 16), (4, 1, 33), (3, 64, 17)], ids=str)
-def test_sizes(
-    size: tuple[int, int, int], kind: TileKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes(size: tuple[int, int, int], kind: TileKind, monkeypatch: pytest.MonkeyPatch) -> None:
     force_elman_tiles(monkeypatch, kind)
     check(*size, "modrelu")
 

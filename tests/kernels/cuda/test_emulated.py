@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from emulator import COMPILER, Kernel, emulated
-from teams import force_team
+from teams import force_plan, force_team
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS
@@ -101,7 +101,7 @@ def test_elman(
 ) -> None:
     if nonlinearity == "modrelu_stacked" and plan.H % 2 == 1:
         plan = Plan(20, *list(vars(plan).values())[1:])
-    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     check_elman(plan.H, nonlinearity, sizes)
 
 
@@ -111,7 +111,7 @@ def test_elman(
 )
 def test_elman_of_one_input(plan: Plan, nonlinearity: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which kernels multiply themselves, unless they have several passes."""
-    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     H, T, B, reverse = plan.H, 6, 5, nonlinearity == "tanh"
     x, h0, g = (torch.randn(*s).float().double() for s in ((T, B, 1), (B, H), (T, B, H)))
     W = complex_matrix(H) if plan.is_complex else matrices(H, 1)
@@ -150,7 +150,7 @@ def test_elman_by_teams(
 def test_complex_elman(
     plan: Plan, nonlinearity: str, sizes: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     check_elman(plan.H, nonlinearity, sizes, is_complex=True)
 
 
@@ -158,7 +158,7 @@ def test_complex_elman(
 @pytest.mark.parametrize("plan", [PLANS[2], COMPLEX_PLANS[5]], ids=str)
 def test_elman_with_a_late_block(plan: Plan, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one has no units, so that nobody waits for it."""
-    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     monkeypatch.setattr(Kernel, "late", late)
     check_elman(plan.H, "modrelu_stacked", None, is_complex=plan.is_complex)
 
@@ -190,7 +190,7 @@ def test_complex_weights_are_real_ones_bit_for_bit(
     results = []
     for is_complex in (True, False):
         layout = replace(plan, is_complex=is_complex)
-        monkeypatch.setattr(elman, "best_plan", lambda *_, layout=layout: layout)
+        force_plan(monkeypatch, layout)
         own = call._replace(is_complex=is_complex)
         states = elman.elman(own)
         found = elman.elman_backward(ElmanGradients(g), states, own, ("x", "h0", "W", "b"))
@@ -202,7 +202,7 @@ def test_complex_weights_are_real_ones_bit_for_bit(
 def test_complex_weights_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second half of the columns says the same again, and is not read."""
     plan = COMPLEX_PLANS[1]
-    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     H = plan.H
     x, h0, W = torch.randn(3, 2, H).float(), torch.randn(2, H).float(), complex_matrix(H).float()
     call = ElmanCall(x, h0, W, nonlinearity="identity", is_complex=True)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from emulator import COMPILER, Kernel, Launches
+from teams import force_plan
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -108,7 +109,7 @@ def test_networks_equal_single_ones(
     launches: Launches,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(elman, "best_plan", lambda *_: plan)
+    force_plan(monkeypatch, plan)
     check(3, 4, 5, inputs, "tanh" if inputs == 1 else "modrelu", own)
     # those of many inputs are multiplied by torch
     multiplied = 0 < inputs <= projection.FEW_INPUTS and not (inputs == 1 and plan.passes == 1)
@@ -120,7 +121,7 @@ def test_networks_equal_single_ones(
 def test_many_sums_are_made_by_a_library(
     nonlinearity: str, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
+    force_plan(monkeypatch, PLANS["a block"])
     for name in ("FEW", "MOST_ROWS"):
         with monkeypatch.context() as patch:
             patch.setattr(elman, name, 0)
@@ -131,7 +132,7 @@ def test_many_sums_are_made_by_a_library(
 def test_gradient_of_an_empty_matrix_is_no_launch(
     launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
+    force_plan(monkeypatch, PLANS["a block"])
     T, B = 4, 5
     sizes = {"W": (H, H), "h0": (B, H), "x": (T, B, 0), "U": (H, 0)}
     tensors: dict[str, Any] = {name: random(*size).float() for name, size in sizes.items()}
@@ -149,7 +150,7 @@ def test_gradient_of_an_empty_matrix_is_no_launch(
 def test_odd_sizes(
     G: int, T: int, B: int, nonlinearity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
+    force_plan(monkeypatch, PLANS["a block"])
     check(G, T, B, 1, nonlinearity, "h0", reverse=nonlinearity == "tanh")
 
 
@@ -160,14 +161,14 @@ def test_who_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not elman.takes_networks(call, 65536)
     packed = call._replace(x=torch.zeros(9, H), batch_sizes=torch.tensor([5, 4]))
     assert not elman.takes_networks(packed, 3)
-    monkeypatch.setattr(elman, "best_plan", lambda *_: None)
+    force_plan(monkeypatch, None)
     assert not elman.takes_networks(call, 3)
 
 
 @pytest.fixture(params=[False, True], ids=["results joined", "results in one place"])
 def on_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator runs on the emulated kernels, also where a call writes a part of all results."""
-    monkeypatch.setattr(elman, "best_plan", lambda *_: PLANS["a block"])
+    force_plan(monkeypatch, PLANS["a block"])
     monkeypatch.setattr(elman, "tensor_refusal", lambda *tensors: memory.memory_refusal(*tensors))
     kernels = Kernels(elman.refusal, elman.elman, elman.elman_backward, elman.takes_networks)
     # pyrefly: ignore[bad-argument-type]
