@@ -16,7 +16,7 @@ under autograd, and give the gradients of all their parameters, of which that of
 a candidate that rounding takes to the other side of a kink changes it. A sequence in which a
 candidate is exactly 0, at the kink, is left out of the gradients that are compared. cuDNN's GRU and
 LSTM have the same hidden size and the same two inputs. For how much of the time the GPU computes is
-written beside it.
+written beside it. Steps of ScoRNN and of cuDNN's RNN are also measured as CUDA graphs.
 
 Shapes B1n128 to B512n1024 are a grid of the same. There cuDNN computes in float32, as ours does.
 """
@@ -61,9 +61,15 @@ PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 TIMES = ("forward, ms", "product, ms", "both, ms", "ScoRNN, ms", *PEERS)
 COLUMNS = (*TIMES, "over RNN", "over LSTM", "ScoRNN over RNN")
 # ours, and the peer of each
+RECORDED = ("ScoRNN", "cuDNN RNN")  # steps that are measured as CUDA graphs too
 COMPARED = {"NC-GRU": "GRU", "LSTM": "LSTM", "LN-LSTM": "LSTM", "ATN-LSTM": "LSTM", "ScoRNN": "RNN"}
 KINDS = (*COMPARED, "cuDNN RNN", "cuDNN GRU", "cuDNN LSTM")
-GATED_COLUMNS = (*(f"{kind}, ms" for kind in KINDS), *(f"{kind} over cuDNN" for kind in COMPARED))
+GRAPHS = "ScoRNN over cuDNN, graphs"
+GATED_COLUMNS = (
+    *(f"{kind}, ms" for kind in KINDS),
+    *(f"{kind} over cuDNN" for kind in COMPARED),
+    GRAPHS,
+)
 
 
 def forward(x: Tensor, h0: Tensor, W: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,6 +203,18 @@ def gated_step(function: Callable[..., Tensor], x: Tensor, leaves: list[Tensor],
     function(x, *leaves).backward(g)
 
 
+def recorded(run: Callable[[], object]) -> Callable[[], object]:
+    """The same run as a CUDA graph, for which the GPU does not wait for Python."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
 def busy(run: Callable[[], object]) -> float:
     """Milliseconds for which the GPU computes in a run."""
     run()
@@ -235,12 +253,16 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
     runs["ScoRNN"] = partial(train_step, cayley.ScoRNN(2, n).cuda(), x, g)
     for name, make in (("RNN", nn.RNN), ("GRU", nn.GRU), ("LSTM", nn.LSTM)):
         runs[f"cuDNN {name}"] = partial(train_step, make(2, n).cuda(), x, g)
-    times = {name: 1e3 * median(seconds) for name, seconds in rounds(runs, repeat, "cuda").items()}
+    graphs = {f"{name} as a graph": recorded(runs[name]) for name in RECORDED}
+    timed = rounds(runs | graphs, repeat, "cuda")
+    times = {name: 1e3 * median(seconds) for name, seconds in timed.items()}
+    by_graph, peer_by_graph = (times[name] for name in graphs)
     return {
         **{"B": B, "n": n, "T": T, "error": error},
         **{f"{name}, ms": time for name, time in times.items()},
         **{f"{name} on the GPU, ms": busy(run) for name, run in runs.items()},
         **{f"{k} over cuDNN": times[f"cuDNN {peer}"] / times[k] for k, peer in COMPARED.items()},
+        GRAPHS: peer_by_graph / by_graph,
     }
 
 

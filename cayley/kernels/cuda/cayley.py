@@ -1,4 +1,7 @@
-"""Cayley transforms that fit into one multiprocessor of a GPU, each by one launch."""
+"""Cayley transforms that fit into one multiprocessor of a GPU, each by one launch.
+
+If there are clusters, the products of matrices are shared by several multiprocessors.
+"""
 
 import functools
 import math
@@ -18,6 +21,7 @@ __all__ = ["cayley", "cayley_backward", "neumann", "pitch", "refusal", "renewed"
 
 THREADS = 512
 ROWS, COLUMNS = 16, 32  # the threads as ``src/small.cuh`` has them
+MOST_BLOCKS, COLUMNS_OF_A_BLOCK = 8, 16  # of a network
 
 Rule = tuple[int, float, int]
 
@@ -61,8 +65,8 @@ def pitch(n: int, memory: int) -> int | None:
     """
     for vector in (4, 2, 1):
         width = -(-n // vector) * vector
-        # the sums of a norm are stored beside the matrices, in what RESERVED leaves
-        if 4 * (_matrix(n, width) + n * width) <= memory - RESERVED:
+        # the sums of a norm lie after the matrices, in what RESERVED leaves
+        if 8 * _matrix(n, width) <= memory - RESERVED:
             return width
     return None
 
@@ -82,8 +86,9 @@ def cayley(x: Tensor, D: Tensor, bandwidth: int) -> tuple[Tensor, Tensor, Tensor
     *networks, n = D.shape
     check_entries(x, n, bandwidth, *networks)
     W, X, signs = x.new_empty(*networks, n, n), x.new_empty(*networks, n, n), torch.empty_like(D)
-    kernel = _kernel("cayley_forward", x.device.index, n)
-    kernel(math.prod(networks), readable(x), D, X, W, signs, bandwidth)
+    device, G = x.device.index, math.prod(networks)
+    kernel = _kernel("cayley_forward", device, n, _blocks(device, n, G))
+    kernel(G, readable(x), D, X, W, signs, bandwidth)
     return W, X, signs
 
 
@@ -101,8 +106,9 @@ def cayley_backward(G: Tensor, X: Tensor, D: Tensor, bandwidth: int) -> Tensor:
     """
     *networks, n = D.shape
     grad_x = X.new_empty(*networks, entries(n, bandwidth))
-    kernel = _kernel("cayley_backward", X.device.index, n)
-    kernel(math.prod(networks), readable_gradient(G).contiguous(), X, D, grad_x, bandwidth)
+    device, count = X.device.index, math.prod(networks)
+    kernel = _kernel("cayley_backward", device, n, _blocks(device, n, count))
+    kernel(count, readable_gradient(G).contiguous(), X, D, grad_x, bandwidth)
     return grad_x
 
 
@@ -156,17 +162,34 @@ def _follow(
 
 
 def _matrix(n: int, width: int) -> int:
-    """Floats from the first matrix in shared memory to the second."""
-    # elimination keeps two pivot rows and columns, of all threads, in the place of the first
-    return max(n * width, 2 * (-(-n // ROWS) * ROWS + -(-n // COLUMNS) * COLUMNS))
+    """Floats that a matrix in shared memory has room for."""
+    # elimination keeps four pivot rows and columns, of all threads, in the place of the first
+    pivots = 4 * (-(-n // ROWS) * ROWS + -(-n // COLUMNS) * COLUMNS)
+    return max(n * width, pivots)
 
 
 @functools.cache
-def _kernel(source: str, device: int, n: int) -> Kernel:
+def _blocks(device: int, n: int, networks: int) -> int:
+    """How many blocks share the products of a network: up to 8, each with 16 columns or more."""
+    most = min(MOST_BLOCKS, chip(device).cluster, n // COLUMNS_OF_A_BLOCK)
+    blocks = 1
+    while 2 * blocks <= most and 2 * blocks * networks <= chip(device).processors:
+        blocks *= 2
+    # none run on a part of a GPU with too few multiprocessors
+    while blocks > 1 and _kernel("cayley_forward", device, n, blocks).resident_clusters() == 0:
+        blocks //= 2
+    return blocks
+
+
+@functools.cache
+def _kernel(source: str, device: int, n: int, blocks: int = 1) -> Kernel:
     width = pitch(n, chip(device).memory)
     if width is None:
         raise NotImplementedError(f"expected a size that refusal() accepts, got {n}")
     matrix = _matrix(n, width)
-    sizes = constants(N=n, THREADS=THREADS, PITCH=width, MATRIX=matrix)
+    cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks > 1 else ""
+    sizes = constants(N=n, THREADS=THREADS, BLOCKS=blocks, PITCH=width, MATRIX=matrix)
+    # after the matrices the sums of all warps, and that of the block
+    memory = 4 * (2 * matrix + THREADS // 32 + 1)
     with on(device):
-        return Kernel(source, sizes, THREADS, 1, 4 * (matrix + n * width))
+        return Kernel(source, sizes + f"#define CLUSTER{cluster}\n", THREADS, blocks, memory)

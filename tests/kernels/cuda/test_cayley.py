@@ -20,7 +20,7 @@ from cayley.parametrizations.skew import diagonal_entries, last_diagonal, positi
 H200 = 232448  # bytes of shared memory
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-sizes = pytest.mark.parametrize("n", [1, 2, 5, 16, 33, 64, 100, 170])
+sizes = pytest.mark.parametrize("n", [1, 2, 5, 16, 33, 64, 100, 129, 170])
 bandwidths = pytest.mark.parametrize("bandwidth", [None, 1, 3])
 
 

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from emulator import COMPILER, emulated
+from emulator import COMPILER, Kernel, emulated
 from torch import Tensor
 
-from cayley.kernels.cuda.cayley import cayley, cayley_backward, neumann
+from cayley.kernels.cuda import cayley as kernels
+from cayley.kernels.cuda.cayley import _blocks, cayley, cayley_backward, neumann
+from cayley.kernels.cuda.runtime.chip import Chip
 from cayley.parametrizations import NeumannCayley, skew_symmetric
 from cayley.parametrizations.neumann import update_inverse_
 from cayley.parametrizations.polar import refine
@@ -33,8 +35,15 @@ def signs(n: int) -> Tensor:
     return (2 * torch.randint(2, (n,)) - 1).float()
 
 
-@pytest.mark.parametrize(("n", "bandwidth"), [(2, None), (19, None), (33, 3)])
-def test_transform_and_its_gradient(n: int, bandwidth: int | None) -> None:
+# of one block, of two, of four, and of eight, the last of which has fewer columns
+@pytest.mark.parametrize(
+    ("n", "bandwidth"), [(2, None), (19, None), (33, 3), (35, None), (70, None), (130, 7)]
+)
+@pytest.mark.parametrize("late", [-1, 1])
+def test_transform_and_its_gradient(
+    n: int, bandwidth: int | None, late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kernel, "late", late)
     x, D, G = entries(n, bandwidth), signs(n), torch.randn(n, n)
     exact = x.double().requires_grad_()
     inverse = torch.linalg.inv(torch.eye(n) + skew_symmetric(exact, n, bandwidth))
@@ -49,8 +58,9 @@ def test_transform_and_its_gradient(n: int, bandwidth: int | None) -> None:
     torch.testing.assert_close(found.double(), gradient, rtol=0, atol=1e-5 * n)
 
 
-def test_networks_by_one_launch() -> None:
-    n, bandwidth, G = 19, 7, 3
+@pytest.mark.parametrize("n", [19, 40])
+def test_networks_by_one_launch(n: int) -> None:
+    bandwidth, G = 7, 3
     x = torch.stack([entries(n, bandwidth) for _ in range(G)])
     D, gradients = torch.stack([signs(n) for _ in range(G)]), torch.randn(G, n, n).float()
     W, X, copied = cayley(x, D, bandwidth)
@@ -84,15 +94,36 @@ def test_an_inverse_that_is_followed(order: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1e4, 1e6])
-def test_large_entries_of_an_odd_matrix(size: float) -> None:
+@pytest.mark.parametrize("n", [19, 67])
+def test_large_entries_of_an_odd_matrix(n: int, size: float) -> None:
     """I + A has the condition of A there, and a step towards the orthogonal matrices is too few."""
-    n = 19
     W, _, _ = cayley(size * entries(n), signs(n), n - 1)
     W = W.double()
     assert torch.linalg.matrix_norm(W.mT @ W - torch.eye(n)) <= 1e-6 * n**0.5
 
 
-def test_what_is_no_number_stays_so() -> None:
-    x = entries(5)
+@pytest.mark.parametrize("n", [5, 40])
+def test_what_is_no_number_stays_so(n: int) -> None:
+    x = entries(n)
     x[0] = torch.nan
-    assert cayley(x, signs(5), 4)[0].isnan().all()
+    assert cayley(x, signs(n), n - 1)[0].isnan().all()
+
+
+def test_blocks_of_a_network() -> None:
+    """As many as have enough columns, and as there are multiprocessors for all networks."""
+    found = [_blocks(0, n, 1) for n in (1, 31, 32, 63, 64, 127, 128, 170)]
+    assert found == [1, 1, 2, 2, 4, 4, 8, 8]
+    assert [_blocks(0, 170, networks) for networks in (16, 17, 33, 66, 67)] == [8, 4, 4, 2, 1]
+
+
+def test_one_block_where_there_are_no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "chip", lambda _: Chip(108, 166912, 1))
+    assert _blocks(0, 140, 1) == 1
+    n, x, D = 40, entries(40), signs(40)
+    exact = torch.linalg.inv(torch.eye(n) + skew_symmetric(x.double(), n))
+    torch.testing.assert_close(cayley(x, D, n - 1)[1].double(), exact, rtol=0, atol=1e-6)
+
+
+def test_fewer_blocks_where_clusters_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kernel, "resident_clusters", lambda kernel: int(kernel.blocks <= 2))
+    assert _blocks(0, 140, 1) == 2

@@ -4,19 +4,21 @@
 // the state is not written. The tolerance is a finite number.
 #include "small.cuh"
 
+static_assert(BLOCKS == 1, "every product needs all columns of the one before");
+
 extern "C" __global__ __launch_bounds__(THREADS, 1) void neumann_forward(
     const float* __restrict__ x, const float* __restrict__ D, float* inverse, float* point,
     float* residual, long long* updates, long long* refreshes, float* __restrict__ copy,
     float* __restrict__ W, float* __restrict__ signs, int order, int refresh_every,
     double tolerance) {
   extern __shared__ float4 shared[];
-  float *X = reinterpret_cast<float*>(shared), *M = X + MATRIX;
+  float *X = reinterpret_cast<float*>(shared), *M = X + MATRIX, *sums = M + MATRIX;
   constexpr int ENTRIES = N * (N - 1) / 2;
   bool differs = false;
   for (int k = threadIdx.x; k < ENTRIES; k += THREADS) differs = differs || point[k] != x[k];
   const bool sound = *residual <= tolerance, moved = __syncthreads_or(differs);
   const long long update = *updates + 1;
-  Tile m;
+  Strip m;
   if (sound) put(X, m, [&](int i, int j, float) { return inverse[i * N + j]; });
   if (moved || !sound) {
     bool exact = !sound || (refresh_every > 0 && update % refresh_every == 0);
@@ -35,12 +37,12 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void neumann_forward(
         }
       }
       put_skew(M, 1.0f, N - 1, [&](int k) { return x[k]; });
-      error = residual_of(X, M);
+      error = residual_of(X, M, sums);
       if (exact || error <= tolerance) break;
       exact = true;
     }
     if (refreshes) {
-      each(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
+      each_own(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
       for (int k = threadIdx.x; k < ENTRIES; k += THREADS) point[k] = x[k];
       if (threadIdx.x == 0) {
         *residual = error;
@@ -49,5 +51,5 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void neumann_forward(
       }
     }
   }
-  conclude(X, M, D, copy, W, signs);
+  conclude(X, M, sums, D, copy, W, signs);
 }

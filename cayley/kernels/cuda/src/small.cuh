@@ -1,14 +1,20 @@
-// Dense N x N matrices of one block: two in shared memory, and in registers every thread's part of
-// a third, its tile. sizes.cuh, which cayley.py writes, defines N, THREADS, PITCH, the floats from a
-// row in shared memory to the next, and MATRIX, those from a matrix to the next.
+// Dense N x N matrices of a block: two in shared memory, and in registers every thread's part of a
+// third, its tile. With BLOCKS > 1, these form a cluster, all of which have both matrices: each of
+// them computes some columns of a product. sizes.cuh, which cayley.py writes, defines N, THREADS and
+// BLOCKS; PITCH, the floats from a row in shared memory to the next; MATRIX, those from a matrix to
+// the next, and after the second to what is left for sums; and CLUSTER, what a kernel of a cluster
+// has to say.
 #pragma once
 
 #include "sizes.cuh"
 
+#include "machine.cuh"
 #include "sums.cuh"
 
 constexpr int LANES = 32, WARPS = THREADS / LANES;
 constexpr int ROWS = (N + WARPS - 1) / WARPS, COLUMNS = (N + LANES - 1) / LANES;  // of a tile
+constexpr int SPAN = (N + BLOCKS - 1) / BLOCKS;        // columns of a block
+constexpr int WIDTH = (SPAN + LANES - 1) / LANES;      // and those of a lane
 constexpr int PIVOT_ROW = COLUMNS * LANES, PIVOTS = PIVOT_ROW + ROWS * WARPS;
 
 // as in polar.py: from where one step suffices, and after how many others there is no hope
@@ -16,13 +22,17 @@ constexpr float ONE_STEP = 3e-4f;
 constexpr int MOST_STEPS = 50;
 
 static_assert(WARPS == 16, "a column of tiles begins at every second row of them");
-static_assert(MATRIX >= N * PITCH && MATRIX >= 2 * PIVOTS, "too little memory");
+static_assert(MATRIX >= N * PITCH && MATRIX >= 4 * PIVOTS, "too little memory");
 
 // A warp has every 16th row and a lane every 32nd column. Of the left factor of a product all lanes
 // read the same number, and of the right one neighbours.
+template <int COUNT>
 struct Tile {
-  float at[ROWS][COLUMNS];
+  float at[ROWS][COUNT];
 };
+
+using Whole = Tile<COLUMNS>;  // of a matrix
+using Strip = Tile<WIDTH>;    // of the block's columns
 
 template <int SIZE>
 struct alignas(4 * SIZE) Vector {
@@ -35,24 +45,54 @@ __device__ inline int lane() { return threadIdx.x % LANES; }
 __device__ inline int entries(int bandwidth) { return bandwidth * (2 * N - bandwidth - 1) / 2; }
 __device__ inline float eye(int i, int j) { return i == j ? 1.0f : 0.0f; }
 
-// f(i, j, entry) for all entries of a tile that belong to the matrix.
-template <class F>
-__device__ inline void each(Tile& tile, F f) {
+// The block's columns are those from the first one on, before the end.
+__device__ inline int first_column() {
+  return BLOCKS > 1 ? blockIdx.x % BLOCKS * SPAN : 0;
+}
+__device__ inline int end_of_columns() { return min(first_column() + SPAN, N); }
+
+// f(i, j, entry) for all entries of a tile that belong to the matrix, and to columns before `end`.
+template <int COUNT, class F>
+__device__ inline void each(Tile<COUNT>& tile, int first, int end, F f) {
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-      const int i = warp() + r * WARPS, j = lane() + c * LANES;
-      if (i < N && j < N) f(i, j, tile.at[r][c]);
+    for (int c = 0; c < COUNT; ++c) {
+      const int i = warp() + r * WARPS, j = first + lane() + c * LANES;
+      if (i < N && j < end) f(i, j, tile.at[r][c]);
     }
 }
 
-// a_ij = f(i, j, entry) in shared memory: all threads have read it before, and may afterwards.
 template <class F>
-__device__ inline void put(float* a, Tile& tile, F f) {
+__device__ inline void each_own(Strip& tile, F f) {
+  each(tile, first_column(), end_of_columns(), f);
+}
+
+// a_ij = f(i, j, entry) in shared memory, in the block's columns: all threads have read it before,
+// and may afterwards.
+template <class F>
+__device__ inline void put(float* a, Strip& tile, F f) {
   __syncthreads();
-  each(tile, [&](int i, int j, float entry) { a[i * PITCH + j] = f(i, j, entry); });
+  each_own(tile, [&](int i, int j, float entry) { a[i * PITCH + j] = f(i, j, entry); });
   __syncthreads();
+}
+
+// The same in all columns, from the entries of a tile of all of them.
+template <class F>
+__device__ inline void put_whole(float* a, Whole& tile, F f) {
+  __syncthreads();
+  each(tile, 0, N, [&](int i, int j, float entry) { a[i * PITCH + j] = f(i, j, entry); });
+  __syncthreads();
+}
+
+// The columns of the other blocks, which these have written to a matrix (N, N) in global memory.
+__device__ inline void share(float* a, const float* all) {
+  if constexpr (BLOCKS > 1) {
+    machine::cluster_barrier();
+    Whole others;
+    each(others, 0, N, [&](int i, int j, float& entry) { entry = all[i * N + j]; });
+    put_whole(a, others, [](int, int, float entry) { return entry; });
+  }
 }
 
 // The skew matrix with free entries x(k), as many diagonals as there are of them, and a number on
@@ -73,14 +113,15 @@ __device__ inline void put_skew(float* a, float diagonal, int bandwidth, Entries
 
 // SIZE terms of the product, from the k-th on. Rows and columns outside are copies of the last.
 template <int SIZE, bool TRANSPOSED>
-__device__ inline void add_terms(Tile& sums, const float* a, const float* b, int k) {
-  float right[SIZE][COLUMNS];
+__device__ inline void add_terms(Strip& sums, const float* a, const float* b, int k) {
+  float right[SIZE][WIDTH];
 #pragma unroll
   for (int e = 0; e < SIZE; ++e)
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-      const int j = lane() + c * LANES;
-      right[e][c] = b[(k + e) * PITCH + (c < COLUMNS - 1 ? j : min(j, N - 1))];
+    for (int c = 0; c < WIDTH; ++c) {
+      const int j = first_column() + lane() + c * LANES;
+      const bool inside = BLOCKS == 1 && c < WIDTH - 1;
+      right[e][c] = b[(k + e) * PITCH + (inside ? j : min(j, N - 1))];
     }
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
@@ -95,17 +136,17 @@ __device__ inline void add_terms(Tile& sums, const float* a, const float* b, int
 #pragma unroll
     for (int e = 0; e < SIZE; ++e)
 #pragma unroll
-      for (int c = 0; c < COLUMNS; ++c)
+      for (int c = 0; c < WIDTH; ++c)
         sums.at[r][c] = fmaf(left.at[e], right[e][c], sums.at[r][c]);
   }
 }
 
-// a b, or its transpose times b.
+// The block's columns of a b, or of the transpose of a times b, from these columns of b.
 template <bool TRANSPOSED = false>
-__device__ inline Tile product(const float* a, const float* b) {
+__device__ inline Strip product(const float* a, const float* b) {
   constexpr int SIZE = TRANSPOSED || PITCH % 4 == 0 ? 4 : PITCH % 2 == 0 ? 2 : 1;
   constexpr int WHOLE = N / SIZE * SIZE;
-  Tile sums = {};
+  Strip sums = {};
 #pragma unroll 1
   for (int k = 0; k < WHOLE; k += SIZE) add_terms<SIZE, TRANSPOSED>(sums, a, b, k);
 #pragma unroll
@@ -113,119 +154,153 @@ __device__ inline Tile product(const float* a, const float* b) {
   return sums;
 }
 
-// The inverse of a matrix all of whose pivots are good, by Gauss-Jordan elimination. Pivot row and
-// column go through one of two rooms, so that one barrier a step suffices.
-__device__ inline void eliminate(Tile& m, float* rooms) {
+// The inverse of a matrix all of whose pivots are good, by Gauss-Jordan elimination with two pivots at
+// a time. Their rows and columns go through one of two rooms, so that one barrier suffices.
+__device__ inline void eliminate(Whole& m, float* rooms) {
+  constexpr int EVEN = N + N % 2;
+  // an odd matrix gets one more row and column, of the identity
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r)
+    if (EVEN > N && warp() + r * WARPS == N && lane() == N % LANES) m.at[r][N / LANES] = 1.0f;
 #pragma unroll
   for (int r = 0; r < ROWS; ++r) {
     const int c = r / 2;
 #pragma unroll 1
-    for (int w = 0; w < min(WARPS, N - r * WARPS); ++w) {
+    for (int w = 0; w < min(WARPS, EVEN - r * WARPS); w += 2) {
       const int pivot = r * WARPS + w;
-      const bool in_row = warp() == w, in_column = lane() == pivot % LANES;
-      float *row = rooms + w % 2 * PIVOTS, *column = row + PIVOT_ROW;
-      // zeros in both and -1 for the pivot's factor: then these change as all others do
+      // which of the two is this warp's row, and this lane's column
+      const int mine = warp() - w, own = lane() - pivot % LANES;
+      const bool in_row = mine == 0 || mine == 1, in_column = own == 0 || own == 1;
+      float *rows = rooms + w % 4 * PIVOTS, *columns = rows + 2 * PIVOT_ROW;
+      // zeros in both and -1 for a pivot's factor: then these change as all others do
       if (in_row)
 #pragma unroll
         for (int other = 0; other < COLUMNS; ++other) {
-          row[lane() + other * LANES] = m.at[r][other];
+          const float entry = m.at[r][other];
+          rows[mine * PIVOT_ROW + lane() + other * LANES] = entry;
           m.at[r][other] = 0.0f;
         }
       if (in_column)
 #pragma unroll
         for (int other = 0; other < ROWS; ++other) {
-          column[warp() + other * WARPS] = other == r && in_row ? -1.0f : m.at[other][c];
+          const float factor = mine == own ? -1.0f : 0.0f;
+          columns[own * ROWS * WARPS + warp() + other * WARPS] =
+              other == r && in_row ? factor : m.at[other][c];
           m.at[other][c] = 0.0f;
         }
       __syncthreads();
-      const float over = 1.0f / row[pivot];
-      float scaled[COLUMNS];
+      const float* const second = rows + PIVOT_ROW;
+      const float a = rows[pivot], b = rows[pivot + 1], d = second[pivot], e = second[pivot + 1];
+      const float over = 1.0f / fmaf(a, e, -b * d);
+      const float inverse[2][2] = {{e * over, -b * over}, {-d * over, a * over}};
+      float scaled[2][COLUMNS];
 #pragma unroll
-      for (int other = 0; other < COLUMNS; ++other)
-        scaled[other] = row[lane() + other * LANES] * over;
-      if (in_column) scaled[c] = over;
+      for (int other = 0; other < COLUMNS; ++other) {
+        const float one = rows[lane() + other * LANES], two = second[lane() + other * LANES];
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          scaled[i][other] = fmaf(inverse[i][0], one, inverse[i][1] * two);
+      }
+      if (in_column)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) scaled[i][c] = inverse[i][own];
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-        const float factor = column[warp() + i * WARPS];
+        const float one = columns[warp() + i * WARPS];
+        const float two = columns[ROWS * WARPS + warp() + i * WARPS];
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) m.at[i][j] = fmaf(-factor, scaled[j], m.at[i][j]);
+        for (int j = 0; j < COLUMNS; ++j)
+          m.at[i][j] = fmaf(-two, scaled[1][j], fmaf(-one, scaled[0][j], m.at[i][j]));
       }
     }
   }
 }
 
-// X = M^-1 for M = I + A with a skew A; M is lost. Every Schur complement has a symmetric part of
-// at least I, so that no pivot is small, and a Newton step gives back the digits that this costs.
+// X = M^-1 for M = I + A with a skew A, in the block's columns; M is lost. Every Schur complement has
+// a symmetric part of at least I, so that no pivot is small, and a Newton step gives back the digits
+// that this costs. All blocks eliminate: to exchange pivots would take longer.
 __device__ inline void invert(float* X, float* M) {
-  Tile m = {};
-  each(m, [&](int i, int j, float& entry) { entry = M[i * PITCH + j]; });
+  Whole m = {};
+  each(m, 0, N, [&](int i, int j, float& entry) { entry = M[i * PITCH + j]; });
   eliminate(m, X);
-  put(X, m, [&](int, int, float entry) { return entry; });
-  m = product(M, X);
-  put(M, m, [&](int i, int j, float entry) { return eye(i, j) - entry; });
-  m = product(X, M);
-  put(X, m, [&](int i, int j, float entry) { return X[i * PITCH + j] + entry; });
+  put_whole(X, m, [](int, int, float entry) { return entry; });
+  Strip correction = product(M, X);
+  put(M, correction, [](int i, int j, float entry) { return eye(i, j) - entry; });
+  correction = product(X, M);
+  put(X, correction, [&](int i, int j, float entry) { return X[i * PITCH + j] + entry; });
 }
 
-// The Frobenius norm of a tile's matrix, the same for all threads, added up in an order that does
-// not vary.
-__device__ inline float norm_of(Tile& m) {
-  __shared__ float partials[WARPS];
+// The Frobenius norm of the matrix of all blocks' tiles, the same for all threads, added up in an
+// order that does not vary. `sums` has room for those of the warps, and of the block.
+__device__ inline float norm_of(Strip& m, float* sums) {
   float sum = 0.0f;
-  each(m, [&](int, int, float entry) { sum = fmaf(entry, entry, sum); });
+  each_own(m, [&](int, int, float entry) { sum = fmaf(entry, entry, sum); });
   sum = sum_warp(sum);
   // others may still read what was there before
   __syncthreads();
-  if (lane() == 0) partials[warp()] = sum;
+  if (lane() == 0) sums[warp()] = sum;
   __syncthreads();
   sum = 0.0f;
-  for (int other = 0; other < WARPS; ++other) sum += partials[other];
+  for (int other = 0; other < WARPS; ++other) sum += sums[other];
+  if constexpr (BLOCKS > 1) {
+    if (threadIdx.x == 0) sums[WARPS] = sum;
+    machine::cluster_barrier();
+    sum = 0.0f;
+    for (int rank = 0; rank < BLOCKS; ++rank)
+      sum += machine::load(machine::address_in(machine::address(sums + WARPS), rank));
+    machine::cluster_barrier();
+  }
   return sqrtf(sum);
 }
 
 // |I - X M|, Frobenius.
-__device__ inline float residual_of(const float* X, const float* M) {
-  Tile m = product(X, M);
-  each(m, [&](int i, int j, float& entry) { entry = eye(i, j) - entry; });
-  return norm_of(m);
+__device__ inline float residual_of(const float* X, const float* M, float* sums) {
+  Strip m = product(X, M);
+  each_own(m, [](int i, int j, float& entry) { entry = eye(i, j) - entry; });
+  return norm_of(m, sums);
 }
 
 // I - X^T X
-__device__ inline Tile defect_of(const float* X) {
-  Tile m = product<true>(X, X);
-  each(m, [&](int i, int j, float& entry) { entry = eye(i, j) - entry; });
+__device__ inline Strip defect_of(const float* X) {
+  Strip m = product<true>(X, X);
+  each_own(m, [](int i, int j, float& entry) { entry = eye(i, j) - entry; });
   return m;
 }
 
 // What a forward kernel returns: X, and if there is a D, W = (2 X - I) D after a Newton-Schulz step
 // towards the orthogonal matrices, and D. X and the other matrix in shared memory are lost.
-__device__ inline void conclude(float* X, float* other, const float* D, float* inverse, float* W,
-                                float* signs) {
-  Tile m;
-  each(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
+__device__ inline void conclude(float* X, float* other, float* sums, const float* D, float* inverse,
+                                float* W, float* signs) {
+  Strip m;
+  Whole all;
+  each_own(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
   if (!D) return;
-  put(X, m, [&](int i, int j, float) { return 2.0f * X[i * PITCH + j] - eye(i, j); });
+  share(X, inverse);
+  put_whole(X, all, [&](int i, int j, float) { return 2.0f * X[i * PITCH + j] - eye(i, j); });
   m = defect_of(X);
-  float size = norm_of(m);
+  float size = norm_of(m, sums);
   // For odd N a large A takes digits, and one step does not suffice. Steps converge where no
   // singular value is above sqrt(3): after the division none is above 1.
   if (size > 1.0f) {
     const float scale = rsqrtf(1.0f + size);
-    put(X, m, [&](int i, int j, float) { return scale * X[i * PITCH + j]; });
+    put_whole(X, all, [&](int i, int j, float) { return scale * X[i * PITCH + j]; });
     m = defect_of(X);
-    size = norm_of(m);
+    size = norm_of(m, sums);
   }
   for (int step = 0; step < MOST_STEPS && size > ONE_STEP; ++step) {
-    put(other, m, [&](int, int, float entry) { return entry; });
+    put(other, m, [](int, int, float entry) { return entry; });
     m = product(X, other);
     put(X, m, [&](int i, int j, float entry) { return fmaf(0.5f, entry, X[i * PITCH + j]); });
+    // by way of what will be written in the end
+    each_own(m, [&](int i, int j, float) { W[i * N + j] = X[i * PITCH + j]; });
+    share(X, W);
     m = defect_of(X);
-    size = norm_of(m);
+    size = norm_of(m, sums);
   }
-  put(other, m, [&](int, int, float entry) { return entry; });
+  put(other, m, [](int, int, float entry) { return entry; });
   m = product(X, other);
-  each(m, [&](int i, int j, float entry) {
+  each_own(m, [&](int i, int j, float entry) {
     W[i * N + j] = fmaf(0.5f, entry, X[i * PITCH + j]) * D[j];
   });
-  for (int j = threadIdx.x; j < N; j += THREADS) signs[j] = D[j];
+  for (int j = first_column() + threadIdx.x; j < end_of_columns(); j += THREADS) signs[j] = D[j];
 }

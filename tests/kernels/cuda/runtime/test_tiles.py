@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from cayley.kernels.cuda import elman
 from cayley.kernels.cuda.gru import BACKWARD, FORWARD, TILES
 from cayley.kernels.cuda.runtime import stepwise
 from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime.clusters import best_plan
 from cayley.kernels.cuda.runtime.stepwise import runs_by_tiles, runs_stepwise
-from cayley.kernels.cuda.runtime.tiles import ROWS, UNITS, tile_microseconds, tiles
+from cayley.kernels.cuda.runtime.tiles import ROWS, UNITS, TileKind, tile_microseconds, tiles
 
 H200 = Chip(132, 232448, 16)
 KINDS = {"forward": FORWARD, "backward": BACKWARD}
@@ -34,6 +36,25 @@ MEASURED = [
     (512, 256, "backward", (14.9, 18.2, 60.5)),
 ]
 measured = pytest.mark.parametrize(("B", "H", "direction", "times"), MEASURED)
+# The same of an Elman recurrence, half of forward and backward, by clusters and by each kind of
+# tiles: medians of five runs of 50 steps, on 2026-11-19.
+OF_ELMAN = [
+    (64, 512, (3.1, 7.2, 6.8, 10.0, 9.4)),
+    (128, 512, (4.0, 7.2, 11.3, 10.3, 17.6)),
+    (256, 512, (5.8, 8.3, 11.7, 11.4, 18.2)),
+    (512, 512, (10.1, 14.7, 11.8, 11.3, 18.4)),
+    (1024, 512, (17.8, 28.4, 22.4, 21.1, 18.4)),
+    (64, 768, (5.6, 9.9, 8.8, 13.9, 12.9)),
+    (128, 768, (8.6, 9.2, 14.7, 14.1, 23.9)),
+    (256, 768, (17.7, 17.2, 14.9, 14.5, 24.2)),
+    (512, 768, (23.9, 32.5, 28.1, 27.1, 24.5)),
+    (1024, 768, (53.6, 66.7, 54.4, 49.5, 46.8)),
+    (64, 1024, (6.8, 10.8, 10.8, 16.8, 16.0)),
+    (128, 1024, (12.9, 11.2, 17.7, 17.1, 29.8)),
+    (256, 1024, (21.4, 21.5, 17.8, 17.9, 29.4)),
+    (512, 1024, (52.5, 42.7, 34.0, 34.7, 29.9)),
+    (1024, 1024, (77.6, 80.3, 66.1, 67.5, 58.2)),
+]
 
 
 @pytest.fixture
@@ -99,3 +120,30 @@ def test_deterministic_algorithms_leave_tiles_what_would_be_steps(on_an_h200: No
         assert chosen(512, 768, "backward") == "tiles"
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(("B", "H", "times"), OF_ELMAN)
+def test_elman_runs_by_tiles_where_these_are_about_the_fastest(
+    B: int, H: int, times: tuple[float, ...]
+) -> None:
+    kind = elman._best_tiles(H, B, best_plan(H, B, H200), H200)
+    chosen = times[0] if kind is None else times[1 + elman.TILES.index(kind)]
+    assert chosen <= 1.05 * min(times)
+
+
+@pytest.mark.parametrize(("B", "H", "times"), [row for row in OF_ELMAN if row[0] >= 256])
+def test_the_model_is_near_the_measured_time_of_elman(
+    B: int, H: int, times: tuple[float, ...]
+) -> None:
+    for kind, time in zip(elman.TILES, times[1:], strict=True):
+        assert tile_microseconds(H, B, kind, H200) == pytest.approx(time, rel=0.22)
+
+
+@pytest.mark.parametrize("kind", elman.TILES, ids=lambda kind: f"{kind.groups}-{kind.sets}")
+def test_elman_blocks_have_all_units_and_teams_all_rows(kind: TileKind) -> None:
+    for H in (1, 33, 1000):
+        layout = tiles(H, kind, H200)
+        assert layout is not None
+        assert H <= layout.blocks * UNITS * kind.groups < H + UNITS * kind.groups
+        assert layout.memory <= H200.memory
+        assert layout.teams(kind.sets * ROWS + 1, H200) == 2
