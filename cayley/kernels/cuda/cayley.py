@@ -20,7 +20,7 @@ from cayley.kernels.memory import readable, readable_gradient
 __all__ = ["cayley", "cayley_backward", "neumann", "pitch", "refusal", "renewed"]
 
 THREADS = 512
-ROWS, COLUMNS = 16, 32  # the threads as ``src/small.cuh`` has them
+COLUMNS = 32  # of the threads as ``src/small.cuh`` has them
 MOST_BLOCKS, COLUMNS_OF_A_BLOCK = 8, 16  # of a network
 
 Rule = tuple[int, float, int]
@@ -164,8 +164,7 @@ def _follow(
 def _matrix(n: int, width: int) -> int:
     """Floats that a matrix in shared memory has room for."""
     # elimination keeps four pivot rows and columns, of all threads, in the place of the first
-    pivots = 4 * (-(-n // ROWS) * ROWS + -(-n // COLUMNS) * COLUMNS)
-    return max(n * width, pivots)
+    return max(n * width, 8 * -(-n // COLUMNS) * COLUMNS)
 
 
 @functools.cache

@@ -15,14 +15,15 @@ constexpr int LANES = 32, WARPS = THREADS / LANES;
 constexpr int ROWS = (N + WARPS - 1) / WARPS, COLUMNS = (N + LANES - 1) / LANES;  // of a tile
 constexpr int SPAN = (N + BLOCKS - 1) / BLOCKS;        // columns of a block
 constexpr int WIDTH = (SPAN + LANES - 1) / LANES;      // and those of a lane
-constexpr int PIVOT_ROW = COLUMNS * LANES, PIVOTS = PIVOT_ROW + ROWS * WARPS;
+constexpr int PIVOT = COLUMNS * LANES;  // floats of a pivot's row, and of its column
 
 // as in polar.py: from where one step suffices, and after how many others there is no hope
 constexpr float ONE_STEP = 3e-4f;
 constexpr int MOST_STEPS = 50;
 
 static_assert(WARPS == 16, "a column of tiles begins at every second row of them");
-static_assert(MATRIX >= N * PITCH && MATRIX >= 4 * PIVOTS, "too little memory");
+static_assert(MATRIX >= N * PITCH && MATRIX >= 8 * PIVOT, "too little memory");
+static_assert(PIVOT >= (ROWS + ROWS % 2) * WARPS, "a warp reads factors of two rows at a time");
 
 // A warp has every 16th row and a lane every 32nd column. Of the left factor of a product all lanes
 // read the same number, and of the right one neighbours.
@@ -96,16 +97,27 @@ __device__ inline void share(float* a, const float* all) {
 }
 
 // The skew matrix with free entries x(k), as many diagonals as there are of them, and a number on
-// the main diagonal. Lanes go along a diagonal.
+// the main diagonal. Lanes go along a diagonal, and read all of it before they write.
 template <class Entries>
 __device__ inline void put_skew(float* a, float diagonal, int bandwidth, Entries x) {
   __syncthreads();
+#pragma unroll 2
   for (int d = warp(); d < N; d += WARPS) {
     const int first = (d - 1) * N - d * (d - 1) / 2;
-    for (int i = lane(); i < N - d; i += LANES) {
-      const float entry = d == 0 ? diagonal : d <= bandwidth ? x(first + i) : 0.0f;
-      a[(i + d) * PITCH + i] = -entry;
-      a[i * PITCH + i + d] = entry;
+    float entry[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const int i = lane() + c * LANES;
+      entry[c] = d == 0 ? diagonal : 0.0f;
+      if (0 < d && d <= bandwidth && i < N - d) entry[c] = x(first + i);
+    }
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+      const int i = lane() + c * LANES;
+      if (i < N - d) {
+        a[(i + d) * PITCH + i] = -entry[c];
+        a[i * PITCH + i + d] = entry[c];
+      }
     }
   }
   __syncthreads();
@@ -171,32 +183,35 @@ __device__ inline void eliminate(Whole& m, float* rooms) {
       // which of the two is this warp's row, and this lane's column
       const int mine = warp() - w, own = lane() - pivot % LANES;
       const bool in_row = mine == 0 || mine == 1, in_column = own == 0 || own == 1;
-      float *rows = rooms + w % 4 * PIVOTS, *columns = rows + 2 * PIVOT_ROW;
+      float *rows = rooms + w % 4 * 2 * PIVOT, *columns = rows + 2 * PIVOT;
+      // of the warp's rows one after another, those for both pivots
+      float* const factors = columns + warp() * 2 * (ROWS + ROWS % 2);
       // zeros in both and -1 for a pivot's factor: then these change as all others do
       if (in_row)
 #pragma unroll
         for (int other = 0; other < COLUMNS; ++other) {
-          const float entry = m.at[r][other];
-          rows[mine * PIVOT_ROW + lane() + other * LANES] = entry;
+          rows[mine * PIVOT + lane() + other * LANES] = m.at[r][other];
           m.at[r][other] = 0.0f;
         }
       if (in_column)
 #pragma unroll
         for (int other = 0; other < ROWS; ++other) {
           const float factor = mine == own ? -1.0f : 0.0f;
-          columns[own * ROWS * WARPS + warp() + other * WARPS] =
-              other == r && in_row ? factor : m.at[other][c];
+          factors[2 * other + own] = other == r && in_row ? factor : m.at[other][c];
           m.at[other][c] = 0.0f;
         }
       __syncthreads();
-      const float* const second = rows + PIVOT_ROW;
-      const float a = rows[pivot], b = rows[pivot + 1], d = second[pivot], e = second[pivot + 1];
-      const float over = 1.0f / fmaf(a, e, -b * d);
-      const float inverse[2][2] = {{e * over, -b * over}, {-d * over, a * over}};
+      const auto first = *reinterpret_cast<const Vector<2>*>(rows + pivot);
+      const auto second = *reinterpret_cast<const Vector<2>*>(rows + PIVOT + pivot);
+      // the inverse of both pivots, one after the other: a product of two could be too large
+      const float over = machine::inverse(first.at[0]), left = second.at[0] * over;
+      const float rest = machine::inverse(fmaf(-left, first.at[1], second.at[1]));
+      const float above = -over * first.at[1] * rest;
+      const float inverse[2][2] = {{fmaf(-above, left, over), above}, {-rest * left, rest}};
       float scaled[2][COLUMNS];
 #pragma unroll
       for (int other = 0; other < COLUMNS; ++other) {
-        const float one = rows[lane() + other * LANES], two = second[lane() + other * LANES];
+        const float one = rows[lane() + other * LANES], two = rows[PIVOT + lane() + other * LANES];
 #pragma unroll
         for (int i = 0; i < 2; ++i)
           scaled[i][other] = fmaf(inverse[i][0], one, inverse[i][1] * two);
@@ -205,12 +220,14 @@ __device__ inline void eliminate(Whole& m, float* rooms) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) scaled[i][c] = inverse[i][own];
 #pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        const float one = columns[warp() + i * WARPS];
-        const float two = columns[ROWS * WARPS + warp() + i * WARPS];
+      for (int i = 0; i < ROWS; i += 2) {
+        const auto own_factors = *reinterpret_cast<const Vector<4>*>(factors + 2 * i);
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j)
-          m.at[i][j] = fmaf(-two, scaled[1][j], fmaf(-one, scaled[0][j], m.at[i][j]));
+        for (int e = 0; e < 2 && i + e < ROWS; ++e)
+#pragma unroll
+          for (int j = 0; j < COLUMNS; ++j)
+            m.at[i + e][j] = fmaf(-own_factors.at[2 * e + 1], scaled[1][j],
+                                  fmaf(-own_factors.at[2 * e], scaled[0][j], m.at[i + e][j]));
       }
     }
   }
