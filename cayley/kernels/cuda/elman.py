@@ -54,7 +54,7 @@ CLEARLY = 0.85
 # half of the time of torch's four to six. Of more of them, torch's take the GPU half of the time.
 # Fewer rows than an eighth of the units leave most blocks of the launch idle, and very many keep
 # its eight blocks a square busy for long: neither was measured, and both are torch's, too.
-FEW, MOST_ROWS = 1e8, 2**14
+FEW, MOST_ROWS = 3e8, 2**14
 
 
 def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | None:
