@@ -21,7 +21,7 @@ __all__ = ["cayley", "cayley_backward", "neumann", "pitch", "refusal", "renewed"
 
 THREADS = 512
 COLUMNS = 32  # of the threads as ``src/small.cuh`` has them
-MOST_BLOCKS, COLUMNS_OF_A_BLOCK = 8, 16  # of a network
+MOST_BLOCKS, COLUMNS_OF_A_BLOCK = 8, 8  # of a network
 
 Rule = tuple[int, float, int]
 
@@ -169,7 +169,7 @@ def _matrix(n: int, width: int) -> int:
 
 @functools.cache
 def _blocks(device: int, n: int, networks: int) -> int:
-    """How many blocks share the products of a network: up to 8, each with 16 columns or more."""
+    """How many blocks share the products of a network: up to 8, each with 8 columns or more."""
     most = min(MOST_BLOCKS, chip(device).cluster, n // COLUMNS_OF_A_BLOCK)
     blocks = 1
     while 2 * blocks <= most and 2 * blocks * networks <= chip(device).processors:

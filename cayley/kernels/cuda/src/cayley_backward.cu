@@ -14,8 +14,8 @@ extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void cayley_backward
   D += network * N;
   grad_x += network * entries(bandwidth);
   Whole all;
-  put_whole(X, all, [&](int i, int j, float) { return inverse[i * N + j]; });
-  put_whole(G, all, [&](int i, int j, float) { return grad_W[i * N + j]; });
+  put(X, all, [&](int i, int j, float) { return inverse[i * N + j]; });
+  put(G, all, [&](int i, int j, float) { return grad_W[i * N + j]; });
   Strip m = product<true>(G, X);
   put(G, m, [&](int i, int, float entry) { return D[i] * entry; });
   m = product(X, G);

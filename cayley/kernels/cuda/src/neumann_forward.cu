@@ -42,7 +42,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void neumann_forward(
       exact = true;
     }
     if (refreshes) {
-      each_own(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
+      each(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
       for (int k = threadIdx.x; k < ENTRIES; k += THREADS) point[k] = x[k];
       if (threadIdx.x == 0) {
         *residual = error;

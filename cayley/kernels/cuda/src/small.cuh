@@ -13,8 +13,11 @@
 
 constexpr int LANES = 32, WARPS = THREADS / LANES;
 constexpr int ROWS = (N + WARPS - 1) / WARPS, COLUMNS = (N + LANES - 1) / LANES;  // of a tile
-constexpr int SPAN = (N + BLOCKS - 1) / BLOCKS;        // columns of a block
-constexpr int WIDTH = (SPAN + LANES - 1) / LANES;      // and those of a lane
+constexpr int SPAN = (N + BLOCKS - 1) / BLOCKS;  // columns of a block
+// If these are few, two halves of a warp have the same ones, and share the terms of their sums.
+constexpr int PARTS = SPAN <= LANES / 2 ? 2 : 1, SIDE = LANES / PARTS;
+constexpr int WIDTH = (SPAN + SIDE - 1) / SIDE;  // the block's columns of a lane
+constexpr int TALL = (ROWS + 3) / 4 * 4;         // and the rows of a warp, read four at a time
 constexpr int PIVOT = COLUMNS * LANES;  // floats of a pivot's row, and of its column
 
 // as in polar.py: from where one step suffices, and after how many others there is no hope
@@ -24,16 +27,6 @@ constexpr int MOST_STEPS = 50;
 static_assert(WARPS == 16, "a column of tiles begins at every second row of them");
 static_assert(MATRIX >= N * PITCH && MATRIX >= 8 * PIVOT, "too little memory");
 static_assert(PIVOT >= (ROWS + ROWS % 2) * WARPS, "a warp reads factors of two rows at a time");
-
-// A warp has every 16th row and a lane every 32nd column. Of the left factor of a product all lanes
-// read the same number, and of the right one neighbours.
-template <int COUNT>
-struct Tile {
-  float at[ROWS][COUNT];
-};
-
-using Whole = Tile<COLUMNS>;  // of a matrix
-using Strip = Tile<WIDTH>;    // of the block's columns
 
 template <int SIZE>
 struct alignas(4 * SIZE) Vector {
@@ -52,37 +45,46 @@ __device__ inline int first_column() {
 }
 __device__ inline int end_of_columns() { return min(first_column() + SPAN, N); }
 
-// f(i, j, entry) for all entries of a tile that belong to the matrix, and to columns before `end`.
-template <int COUNT, class F>
-__device__ inline void each(Tile<COUNT>& tile, int first, int end, F f) {
+// Of a matrix a warp has every 16th row, and a lane every 32nd column: elimination is shared evenly.
+struct Whole {
+  static constexpr int HEIGHT = ROWS, COUNT = COLUMNS;
+  float at[HEIGHT][COUNT];
+
+  __device__ static int row(int r) { return warp() + r * WARPS; }
+  __device__ static int column(int c) { return lane() + c * LANES; }
+  __device__ static bool has(int i, int j) { return i < N && j < N; }
+};
+
+// Of the block's columns a warp has rows one after another, which are read together. All lanes read
+// the same numbers of the left factor of a product, and neighbours of the right one.
+struct Strip {
+  static constexpr int HEIGHT = TALL, COUNT = WIDTH;
+  float at[HEIGHT][COUNT];
+
+  __device__ static int row(int r) { return warp() * TALL + r; }
+  __device__ static int column(int c) { return first_column() + lane() % SIDE + c * SIDE; }
+  __device__ static bool has(int i, int j) {
+    return i < N && j < end_of_columns() && (PARTS == 1 || lane() < SIDE);
+  }
+};
+
+// f(i, j, entry) for all entries of a tile that belong to the matrix.
+template <class Tile, class F>
+__device__ inline void each(Tile& tile, F f) {
 #pragma unroll
-  for (int r = 0; r < ROWS; ++r)
+  for (int r = 0; r < Tile::HEIGHT; ++r)
 #pragma unroll
-    for (int c = 0; c < COUNT; ++c) {
-      const int i = warp() + r * WARPS, j = first + lane() + c * LANES;
-      if (i < N && j < end) f(i, j, tile.at[r][c]);
+    for (int c = 0; c < Tile::COUNT; ++c) {
+      const int i = Tile::row(r), j = Tile::column(c);
+      if (Tile::has(i, j)) f(i, j, tile.at[r][c]);
     }
 }
 
-template <class F>
-__device__ inline void each_own(Strip& tile, F f) {
-  each(tile, first_column(), end_of_columns(), f);
-}
-
-// a_ij = f(i, j, entry) in shared memory, in the block's columns: all threads have read it before,
-// and may afterwards.
-template <class F>
-__device__ inline void put(float* a, Strip& tile, F f) {
+// a_ij = f(i, j, entry) in shared memory: all threads have read it before, and may afterwards.
+template <class Tile, class F>
+__device__ inline void put(float* a, Tile& tile, F f) {
   __syncthreads();
-  each_own(tile, [&](int i, int j, float entry) { a[i * PITCH + j] = f(i, j, entry); });
-  __syncthreads();
-}
-
-// The same in all columns, from the entries of a tile of all of them.
-template <class F>
-__device__ inline void put_whole(float* a, Whole& tile, F f) {
-  __syncthreads();
-  each(tile, 0, N, [&](int i, int j, float entry) { a[i * PITCH + j] = f(i, j, entry); });
+  each(tile, [&](int i, int j, float entry) { a[i * PITCH + j] = f(i, j, entry); });
   __syncthreads();
 }
 
@@ -91,8 +93,8 @@ __device__ inline void share(float* a, const float* all) {
   if constexpr (BLOCKS > 1) {
     machine::cluster_barrier();
     Whole others;
-    each(others, 0, N, [&](int i, int j, float& entry) { entry = all[i * N + j]; });
-    put_whole(a, others, [](int, int, float entry) { return entry; });
+    each(others, [&](int i, int j, float& entry) { entry = all[i * N + j]; });
+    put(a, others, [](int, int, float entry) { return entry; });
   }
 }
 
@@ -126,30 +128,39 @@ __device__ inline void put_skew(float* a, float diagonal, int bandwidth, Entries
 // SIZE terms of the product, from the k-th on. Rows and columns outside are copies of the last.
 template <int SIZE, bool TRANSPOSED>
 __device__ inline void add_terms(Strip& sums, const float* a, const float* b, int k) {
+  // rows that are read together
+  constexpr int GROUP = !TRANSPOSED ? 1 : PITCH % 4 == 0 ? 4 : PITCH % 2 == 0 ? 2 : 1;
   float right[SIZE][WIDTH];
 #pragma unroll
   for (int e = 0; e < SIZE; ++e)
 #pragma unroll
-    for (int c = 0; c < WIDTH; ++c) {
-      const int j = first_column() + lane() + c * LANES;
-      const bool inside = BLOCKS == 1 && c < WIDTH - 1;
-      right[e][c] = b[(k + e) * PITCH + (inside ? j : min(j, N - 1))];
-    }
+    for (int c = 0; c < WIDTH; ++c)
+      right[e][c] = b[(k + e) * PITCH + min(Strip::column(c), N - 1)];
 #pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
-    const int inside = warp() + r * WARPS, i = r < ROWS - 1 ? inside : min(inside, N - 1);
-    Vector<SIZE> left;
+  for (int first = 0; first < TALL; first += GROUP) {
+    float left[GROUP][SIZE];
     if constexpr (TRANSPOSED) {
+      // the last of them may lie after the row's end, but not after that of its room
+      const int i = min(Strip::row(first), (N - 1) / GROUP * GROUP);
 #pragma unroll
-      for (int e = 0; e < SIZE; ++e) left.at[e] = a[(k + e) * PITCH + i];
+      for (int e = 0; e < SIZE; ++e) {
+        const auto some = *reinterpret_cast<const Vector<GROUP>*>(a + (k + e) * PITCH + i);
+#pragma unroll
+        for (int r = 0; r < GROUP; ++r) left[r][e] = some.at[r];
+      }
     } else {
-      left = *reinterpret_cast<const Vector<SIZE>*>(a + i * PITCH + k);
+      const int i = min(Strip::row(first), N - 1);
+      const auto some = *reinterpret_cast<const Vector<SIZE>*>(a + i * PITCH + k);
+#pragma unroll
+      for (int e = 0; e < SIZE; ++e) left[0][e] = some.at[e];
     }
 #pragma unroll
-    for (int e = 0; e < SIZE; ++e)
+    for (int r = 0; r < GROUP; ++r)
 #pragma unroll
-      for (int c = 0; c < WIDTH; ++c)
-        sums.at[r][c] = fmaf(left.at[e], right[e][c], sums.at[r][c]);
+      for (int e = 0; e < SIZE; ++e)
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c)
+          sums.at[first + r][c] = fmaf(left[r][e], right[e][c], sums.at[first + r][c]);
   }
 }
 
@@ -157,12 +168,19 @@ __device__ inline void add_terms(Strip& sums, const float* a, const float* b, in
 template <bool TRANSPOSED = false>
 __device__ inline Strip product(const float* a, const float* b) {
   constexpr int SIZE = TRANSPOSED || PITCH % 4 == 0 ? 4 : PITCH % 2 == 0 ? 2 : 1;
-  constexpr int WHOLE = N / SIZE * SIZE;
+  constexpr int STEP = PARTS * SIZE, WHOLE = N / STEP * STEP;
+  const int part = lane() / SIDE;
   Strip sums = {};
 #pragma unroll 1
-  for (int k = 0; k < WHOLE; k += SIZE) add_terms<SIZE, TRANSPOSED>(sums, a, b, k);
+  for (int k = 0; k < WHOLE; k += STEP) add_terms<SIZE, TRANSPOSED>(sums, a, b, k + part * SIZE);
+  if (part == 0)
 #pragma unroll
-  for (int k = WHOLE; k < N; ++k) add_terms<1, TRANSPOSED>(sums, a, b, k);
+    for (int k = WHOLE; k < N; ++k) add_terms<1, TRANSPOSED>(sums, a, b, k);
+  if constexpr (PARTS > 1)
+#pragma unroll
+    for (int r = 0; r < TALL; ++r)
+#pragma unroll
+      for (int c = 0; c < WIDTH; ++c) sums.at[r][c] += __shfl_xor_sync(~0u, sums.at[r][c], SIDE);
   return sums;
 }
 
@@ -238,9 +256,9 @@ __device__ inline void eliminate(Whole& m, float* rooms) {
 // that this costs. All blocks eliminate: to exchange pivots would take longer.
 __device__ inline void invert(float* X, float* M) {
   Whole m = {};
-  each(m, 0, N, [&](int i, int j, float& entry) { entry = M[i * PITCH + j]; });
+  each(m, [&](int i, int j, float& entry) { entry = M[i * PITCH + j]; });
   eliminate(m, X);
-  put_whole(X, m, [](int, int, float entry) { return entry; });
+  put(X, m, [](int, int, float entry) { return entry; });
   Strip correction = product(M, X);
   put(M, correction, [](int i, int j, float entry) { return eye(i, j) - entry; });
   correction = product(X, M);
@@ -251,7 +269,7 @@ __device__ inline void invert(float* X, float* M) {
 // order that does not vary. `sums` has room for those of the warps, and of the block.
 __device__ inline float norm_of(Strip& m, float* sums) {
   float sum = 0.0f;
-  each_own(m, [&](int, int, float entry) { sum = fmaf(entry, entry, sum); });
+  each(m, [&](int, int, float entry) { sum = fmaf(entry, entry, sum); });
   sum = sum_warp(sum);
   // others may still read what was there before
   __syncthreads();
@@ -273,14 +291,14 @@ __device__ inline float norm_of(Strip& m, float* sums) {
 // |I - X M|, Frobenius.
 __device__ inline float residual_of(const float* X, const float* M, float* sums) {
   Strip m = product(X, M);
-  each_own(m, [](int i, int j, float& entry) { entry = eye(i, j) - entry; });
+  each(m, [](int i, int j, float& entry) { entry = eye(i, j) - entry; });
   return norm_of(m, sums);
 }
 
 // I - X^T X
 __device__ inline Strip defect_of(const float* X) {
   Strip m = product<true>(X, X);
-  each_own(m, [](int i, int j, float& entry) { entry = eye(i, j) - entry; });
+  each(m, [](int i, int j, float& entry) { entry = eye(i, j) - entry; });
   return m;
 }
 
@@ -290,17 +308,17 @@ __device__ inline void conclude(float* X, float* other, float* sums, const float
                                 float* W, float* signs) {
   Strip m;
   Whole all;
-  each_own(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
+  each(m, [&](int i, int j, float) { inverse[i * N + j] = X[i * PITCH + j]; });
   if (!D) return;
   share(X, inverse);
-  put_whole(X, all, [&](int i, int j, float) { return 2.0f * X[i * PITCH + j] - eye(i, j); });
+  put(X, all, [&](int i, int j, float) { return 2.0f * X[i * PITCH + j] - eye(i, j); });
   m = defect_of(X);
   float size = norm_of(m, sums);
   // For odd N a large A takes digits, and one step does not suffice. Steps converge where no
   // singular value is above sqrt(3): after the division none is above 1.
   if (size > 1.0f) {
     const float scale = rsqrtf(1.0f + size);
-    put_whole(X, all, [&](int i, int j, float) { return scale * X[i * PITCH + j]; });
+    put(X, all, [&](int i, int j, float) { return scale * X[i * PITCH + j]; });
     m = defect_of(X);
     size = norm_of(m, sums);
   }
@@ -309,14 +327,14 @@ __device__ inline void conclude(float* X, float* other, float* sums, const float
     m = product(X, other);
     put(X, m, [&](int i, int j, float entry) { return fmaf(0.5f, entry, X[i * PITCH + j]); });
     // by way of what will be written in the end
-    each_own(m, [&](int i, int j, float) { W[i * N + j] = X[i * PITCH + j]; });
+    each(m, [&](int i, int j, float) { W[i * N + j] = X[i * PITCH + j]; });
     share(X, W);
     m = defect_of(X);
     size = norm_of(m, sums);
   }
   put(other, m, [](int, int, float entry) { return entry; });
   m = product(X, other);
-  each_own(m, [&](int i, int j, float entry) {
+  each(m, [&](int i, int j, float entry) {
     W[i * N + j] = fmaf(0.5f, entry, X[i * PITCH + j]) * D[j];
   });
   for (int j = first_column() + threadIdx.x; j < end_of_columns(); j += THREADS) signs[j] = D[j];
