@@ -59,7 +59,10 @@ in_steps = [
     cayley.LSTM(2, 170),
     cayley.LSTM(2, 170, norm="atn", window=3),
 ]
-by_tiles = [cayley.NCGRU(2, 170, orthogonal=())]
+by_tiles = [
+    cayley.NCGRU(2, 170, orthogonal=()),
+    *(cayley.RNN(2, 170, nonlinearity="modrelu") for _ in elman.TILES),
+]
 # more rows than multiprocessors, and a single input, which some kernels read themselves
 crowds = [cayley.RNN(1, 38), cayley.RNN(1, 301), cayley.LSTM(1, 21), cayley.LSTM(2, 40)]
 over_batch = [
@@ -91,11 +94,14 @@ with cayley.backend("cuda"):
             # three and four rows in two turns, and weights in shared memory
             team_kernels.best_team = lambda H, B, kind, chip: Team(H, kind, 6, 2, 128, 4, 160)
             team_kernels.chip = lambda device: Chip(6, 0, 1)
-            elman.best_plan = lambda *_: None
+            elman.best_plan = elman._best_tiles = lambda *_: None
         if layer is in_steps[0]:
             gru.runs_stepwise = lstm_kernels.runs_stepwise = lambda *_: True
         if layer is by_tiles[0]:
             gru.runs_by_tiles = lambda *_: True
+        if layer in by_tiles[1:]:
+            kind = elman.TILES[by_tiles.index(layer) - 1]
+            elman._best_tiles = lambda *_, kind=kind: kind
         if layer is over_batch[0]:
             # several warps a unit, and a block of a team without units
             shares = Share(8, 1), Share(32, 1, 64, 4)
@@ -132,7 +138,7 @@ for _ in range(12):
     layer(x)[0].square().sum().backward()
     optimizer.step()
 for map in ("cayley", "neumann"):
-    for n in (3, 45, 50):
+    for n in (3, 45, 70):
         matrix = cayley.parametrizations.StructuredMatrix(cayley.parametrizations.MAPS[map](n))
         matrix.cuda()
         for step in (0.0, 1e-4, 1.0):  # "neumann": anew, by a series, and anew after it
