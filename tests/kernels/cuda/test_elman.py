@@ -84,22 +84,28 @@ def inputs(
 
 
 def away_from_kinks(
-    tensors: tuple[Tensor, ...], nonlinearity: str, reverse: bool
+    tensors: tuple[Tensor, ...],
+    nonlinearity: str,
+    reverse: bool,
+    batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """The same with another x, so that rounding takes no argument to the other side of a kink.
 
-    Of the arguments of all these tests about one lies so near to a kink, and every order of a sum
-    has another rounding.
+    Of the arguments of all these tests a few lie so near to a kink, and every order of a sum has
+    another rounding.
     """
-    x, h, W, b, _ = tensors
-    x, stacked = x.clone(), KNOWN[nonlinearity].stacked
+    x, h0, W, b, _ = tensors
+    x, h, stacked = x.clone(), h0.clone(), KNOWN[nonlinearity].stacked
     threshold = b if len(b) else torch.zeros(())
     for t in step_order(len(x), reverse):
-        z = x[t] + h @ W.mT
+        # the rows that this step has
+        B = len(h) if batch_sizes is None else int(batch_sizes[t])
+        z = x[t, :B] + h[:B] @ W.mT
         size = torch.hypot(*z.chunk(2, -1)) if stacked else z.abs()
         near = ((size + threshold).abs() < 1e-4).repeat(1, 1 + stacked)
-        x[t] += 4e-4 * near * torch.where(z < 0, -1.0, 1.0)
-        h = elman_loop(x[t : t + 1], h, W, b if len(b) else None, nonlinearity=nonlinearity)[0]
+        x[t, :B] += 4e-4 * near * torch.where(z < 0, -1.0, 1.0)
+        step, own = x[t : t + 1, :B], b if len(b) else None
+        h[:B] = elman_loop(step, h[:B].clone(), W, own, nonlinearity=nonlinearity)[0]
     return x.float().double(), *tensors[1:]
 
 
@@ -179,9 +185,8 @@ def check(
     is_complex: bool = False,
 ) -> None:
     tensors = inputs(T, B, H, nonlinearity, is_complex)
-    if batch_sizes is None:
-        tensors = away_from_kinks(tensors, nonlinearity, reverse)
-    else:
+    tensors = away_from_kinks(tensors, nonlinearity, reverse, batch_sizes)
+    if batch_sizes is not None:
         tensors = packed(tensors, batch_sizes)
     options = {"nonlinearity": nonlinearity, "reverse": reverse, "batch_sizes": batch_sizes}
     results = found(*tensors, **options, is_complex=is_complex)
