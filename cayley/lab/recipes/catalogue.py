@@ -2,7 +2,7 @@
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,13 @@ __all__ = ["Entry", "Table", "find_recipe", "merge", "parse_override", "read_tab
 FOLDER = Path(__file__).parent / "tables"
 # the two settings for the length of a run
 OTHER = {"epochs": "steps", "steps": "epochs"}
+# where a class is named, and where its arguments are: another class has others
+ARGUMENTS = {
+    ("optim", "name"): ("optim", "options"),
+    ("optim", "recurrent"): ("optim", "recurrent_options"),
+    ("optim", "phases"): ("optim", "phase_options"),
+    ("optim", "schedule", "name"): ("optim", "schedule"),
+}
 # with --tiny
 TINY_STEPS, TINY_BATCH, TINY_EVALUATION = 2, 4, 10
 # the keys of a table for settings of one variant alone
@@ -56,7 +63,8 @@ class Entry:
             variant: What the paper says, or what its published code does.
             overrides: Such as ``model.hidden=64``, see :func:`parse_override`. With another model
                 or task, the number of parameters is no longer that of the paper. Steps replace
-                epochs, and epochs replace steps, see :meth:`implied`.
+                epochs, and epochs replace steps; and another optimizer or schedule does not get the
+                arguments of the one before. See :meth:`implied`.
             task: The name of another task, instead of this one and its settings; published numbers
                 are then left out.
             tiny: Whether to make the run take seconds, unless overrides say otherwise.
@@ -81,6 +89,8 @@ class Entry:
             keys = content.get("unstated", ())
             content["unstated"] = [key for key in keys if key.partition(".")[0] != "task"]
         replaced = _replaced(content, changes)
+        for place, _, arguments in _outdated(content, changes):
+            content = _without(content, place, arguments)
         content = merge(content, changes)
         for key in replaced:
             content["training"][key] = 0
@@ -104,11 +114,14 @@ class Entry:
         if tiny:
             # the value that replaces it was not in the recipe
             return []
-        return [
+        said = [
             f"training.{key}=0: training.{OTHER[key]}={changes['training'][OTHER[key]]} takes the "
             f"place of {content['training'][key]} {key}"
             for key in _replaced(content, changes)
         ]
+        for _, name, arguments in _outdated(content, changes):
+            said.append(f"left out, as arguments of {name}: {', '.join(arguments)}")
+        return said
 
     def _content(self, variant: Variant, tiny: bool) -> dict[str, Any]:
         """The settings of a variant, not yet checked."""
@@ -140,6 +153,36 @@ def _replaced(content: Mapping[str, Any], changes: Mapping[str, Any]) -> list[st
         for key, other in OTHER.items()
         if before.get(key) and after.get(other) and key not in after
     ]
+
+
+def _outdated(
+    content: Mapping[str, Any], changes: Mapping[str, Any]
+) -> list[tuple[Sequence[str], str, list[str]]]:
+    """Where there are arguments of classes that others replace, these classes, and the names."""
+    found = []
+    for key, place in ARGUMENTS.items():
+        old, new, table = _at(content, key), _at(changes, key), _at(content, place)
+        if old and new is not None and new != old and isinstance(table, Mapping):
+            arguments = [name for name in table if name not in ("name", "every")]
+            found += [(place, old, arguments)] if arguments else []
+    return found
+
+
+def _at(table: Any, place: Sequence[str]) -> Any:
+    """What is at a place of nested tables; None if there is nothing."""
+    for key in place:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    return table
+
+
+def _without(
+    table: Mapping[str, Any], place: Sequence[str], names: Collection[str]
+) -> dict[str, Any]:
+    """Nested tables without some keys of the one at a place."""
+    if not place:
+        return {key: value for key, value in table.items() if key not in names}
+    first, *rest = place
+    return {**table, first: _without(table[first], rest, names)}
 
 
 def _shorten(recipe: Recipe, content: dict[str, Any]) -> dict[str, Any]:

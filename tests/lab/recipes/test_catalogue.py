@@ -121,6 +121,42 @@ def test_epochs_take_the_place_of_steps() -> None:
         entry.recipe(overrides=["training.epochs=3", "training.steps=3"])
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["optim.schedule.name=StepLR", "optim.schedule.step_size=5"],
+        ["optim.schedule={name='StepLR', step_size=5}"],
+    ],
+)
+def test_another_schedule_does_not_get_the_arguments_of_this_one(overrides: list[str]) -> None:
+    entry = find_recipe("quickstart")
+    schedule = entry.recipe(overrides=overrides).optim.schedule
+    assert (schedule.name, schedule.every, schedule.options) == ("StepLR", "step", {"step_size": 5})
+    assert entry.implied(overrides=overrides) == [
+        "left out, as arguments of CosineAnnealingLR: T_max"
+    ]
+    assert entry.recipe(overrides=["optim.schedule.name="]).optim.schedule.options == {}
+    # those of the same one are changed one by one
+    same = ["optim.schedule.name=CosineAnnealingLR", "optim.schedule.eta_min=1e-5"]
+    options = entry.recipe(overrides=same).optim.schedule.options
+    assert options == {"T_max": 2500, "eta_min": 1e-5}
+    assert not entry.implied(overrides=same)
+
+
+def test_another_optimizer_does_not_get_the_arguments_of_this_one(path: Path) -> None:
+    optim = 'optim = { name = "RMSprop", lr = 1e-3, options = { alpha = 0.9 } }'
+    path.write_text(FILE.replace('optim = { name = "Adam", lr = 1e-3 }', optim))
+    entry = read_table(path).entries[0]
+    other = ["optim.name=SGD", "optim.options.momentum=0.9"]
+    assert entry.recipe(overrides=other).optim.options == {"momentum": 0.9}
+    assert entry.implied(overrides=other) == ["left out, as arguments of RMSprop: alpha"]
+    # nor does it lose them
+    assert entry.recipe().optim.options == {"alpha": 0.9}
+    rate = ["optim.lr=1e-4"]
+    assert entry.recipe(overrides=rate).optim.options == {"alpha": 0.9}
+    assert not entry.implied(overrides=rate)
+
+
 def test_another_task_leaves_what_was_said_of_this_one_behind() -> None:
     entry = find_recipe("gcn/cora-adam")
     assert any(key.startswith("task.") for key in entry.recipe().unstated)
