@@ -21,12 +21,13 @@ struct RowSet {
       : inputs(all + (set * teams + member.team) * 2LL * INPUTS * ROWS),
         progress(words + set * teams * BLOCKS, member) {}
 
-  // The rows from this one on.
+  // The rows from this one on. Without any there are no steps.
   __device__ void begin(const long long* table, int row, int T, int B, bool back,
                         const Member& member) {
-    steps.T = 0;
-    if (row < B) steps = Steps(table, row, T, B, back);
     first = row + member.row;
+    steps.T = 0;
+    if (row >= B) return;
+    steps = Steps(table, row, T, B, back);
     at = steps.first + first;
   }
 

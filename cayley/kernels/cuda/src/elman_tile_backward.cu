@@ -75,8 +75,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_backward(
 #pragma unroll 1
       for (int s = 0; s < SETS; ++s) {
         RowSet& set = sets[s];
-        const bool more = t < set.steps.T - 1;
         if (t >= set.steps.T) continue;
+        const bool more = t < set.steps.T - 1;
         const int rows = set.rows();
         set.advance();
         float next[GROUPS][2][4];

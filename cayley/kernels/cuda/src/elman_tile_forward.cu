@@ -45,8 +45,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_forward(
 #pragma unroll 1
       for (int s = 0; s < SETS; ++s) {
         RowSet& set = sets[s];
-        const bool more = t < set.steps.T - 1;
         if (t >= set.steps.T) continue;
+        const bool more = t < set.steps.T - 1;
         const int rows = set.rows();
         float next[GROUPS][4] = {};
 #pragma unroll
@@ -68,9 +68,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_forward(
           tile.total(group, member, stages, state);
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const float value = activate<PHI>(state[i] + next[group][i], bias[group]);
-            state[i] = i < rows ? value : PACKED ? initial(set, unit, i) : 0.0f;
-            next[group][i] = value;
+            // from here on what will be written
+            next[group][i] = activate<PHI>(state[i] + next[group][i], bias[group]);
+            state[i] = i < rows ? next[group][i] : PACKED ? initial(set, unit, i) : 0.0f;
           }
           if (more) Progress::post(member, set.next(), state, group);
         }
