@@ -5,6 +5,7 @@ import os
 from importlib.util import find_spec
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 # workers, and the processes that tests start, read compiled modules and not the sources again
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
@@ -55,6 +56,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = sorted(kept, key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Have workers report what is counted: each message takes as long as a short test.
+
+    That a test begins, is set up, taken down and has ended is said of none that passes.
+    """
+    if not hasattr(item.config, "workerinput") or item.config.get_verbosity() > 0:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        # what takes long is among --durations
+        if report.when == "call" or not report.passed or report.duration > 0.005:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def _needs_gpu(item: pytest.Item) -> bool:
