@@ -22,6 +22,7 @@ from typing import Any
 __all__ = [
     "CONTEXT",
     "FORKED",
+    "Started",
     "call",
     "call_in_processes",
     "free_port",
@@ -129,6 +130,21 @@ def call(file: str, function: str, *arguments: Any) -> Any:
     path = Path(file)
     sys.path[:0] = [str(path.parent), str(Path(__file__).parent)]
     return getattr(importlib.import_module(path.stem), function)(*arguments)
+
+
+class Started:
+    """``subprocess.Popen`` of a function that :func:`start` begins."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.process = start(*arguments)
+        self.pid = self.process.pid
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        self.process.join(timeout)
+        return self.poll()
 
 
 class Forked:

@@ -1,17 +1,18 @@
 """``--devices``: what is refused before there are processes, and one failure of them."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from processes import Started
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-import cayley
 from cayley.cli import main
 from cayley.lab.commands.launching import launch
-
-PACKAGE = Path(cayley.__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -80,17 +81,33 @@ def test_processes_share_the_cores(
     assert os.environ.get("OMP_NUM_THREADS") == before
 
 
+def command(environment: dict[str, str], *words: str) -> int:
+    """What ``python -m cayley`` does in a process of an agent."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.setsid()
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    return main(words)
+
+
 @pytest.mark.slow
 def test_all_processes_fail_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # where this package is, for those that import it anew
-    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
-    words = ["train", "quickstart", "--tiny", "-q", "-o", str(tmp_path), "--device", "cpu"]
+    folders = [tmp_path / "0", tmp_path / "1"]
+
+    def popen(self: SubprocessHandler, words: tuple[str, ...], environment: dict) -> Started:
+        assert words[:3] == (sys.executable, "-m", "cayley")
+        folder = folders[self.local_rank_id]
+        folder.mkdir()
+        return Started(folder, __file__, "command", environment, *words[3:])
+
+    monkeypatch.setattr(SubprocessHandler, "_popen", popen)
+    words = ["train", "quickstart", "--tiny", "-q", "-o", str(tmp_path / "runs")]
     words += ["--set", "training.steps=30", "optim.lr=1e30", "optim.recurrent_lr=1e30"]
-    assert main([*words, "--devices", "2"]) == 3
-    told = capfd.readouterr()
-    lines = [line for line in told.err.splitlines() if "finite" in line or "cayley" in line]
-    assert len(lines) == 1, told.err
+    assert main([*words, "--device", "cpu", "--devices", "2"]) == 3
+    told = "".join([capfd.readouterr().err, *((each / "err").read_text() for each in folders)])
+    lines = [line for line in told.splitlines() if "finite" in line or "cayley" in line]
+    assert len(lines) == 1, told
     assert lines[0].startswith("cayley: the loss of step")
-    assert "Traceback" not in told.err
+    assert "Traceback" not in told
