@@ -5,6 +5,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,7 @@ def run_server(
     try:
         while subprocess.run(ask, capture_output=True, **options).returncode:
             assert server.poll() is None, (folder / "log").read_text()
+            time.sleep(0.02)
         yield
     finally:
         server.terminate()
