@@ -3,13 +3,15 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cayley.kernels.cuda.runtime.chip import RESERVED, Chip, registers
 from cayley.kernels.cuda.runtime.nvrtc import constants
 
 __all__ = ["Plan", "best_plan"]
+
+# rows of a cluster, beyond which there are no other plans: 8 passes of 4
+MOST_NEEDED = 32
 
 
 @dataclass(frozen=True)
@@ -179,19 +181,28 @@ def best_plan(
             for blocks in clusters
             if blocks <= chip.cluster
             for plan in _plans(
-                H, blocks, -(-rows // chip.resident(blocks)), chip.memory, is_complex
+                H,
+                blocks,
+                min(MOST_NEEDED, -(-rows // chip.resident(blocks))),
+                chip.memory,
+                is_complex,
             )
         ]
         if plans:
-            costs = {plan: plan.cost(B, chip, networks, apart) for plan in plans}
-            best = min(plans, key=costs.__getitem__)
-            if found is None or costs[best] < 0.8 * found.cost(B, chip, networks, apart):
-                found = best
+            costs = [plan.cost(B, chip, networks, apart) for plan in plans]
+            least = min(costs)
+            if found is None or least < 0.8 * found.cost(B, chip, networks, apart):
+                found = plans[costs.index(least)]
     return found
 
 
-def _plans(H: int, blocks: int, needed: int, memory: int, is_complex: bool) -> Iterator[Plan]:
-    """All plans whose clusters take the needed number of rows, as far as memory allows."""
+@functools.cache
+def _plans(H: int, blocks: int, needed: int, memory: int, is_complex: bool) -> tuple[Plan, ...]:
+    """All plans whose clusters take the needed number of rows, as far as memory allows.
+
+    Many sizes of the batch have the same.
+    """
+    plans = []
     for rows, outputs, splits, vector in itertools.product(
         (1, 2, 4), (4, 8), (4, 8, 16, 32), (2, 4)
     ):
@@ -204,19 +215,22 @@ def _plans(H: int, blocks: int, needed: int, memory: int, is_complex: bool) -> I
                 continue  # leaves too little between a read and its use
             plan = _filled(empty, memory)
             if plan is not None:
-                yield plan
+                plans.append(plan)
+    return tuple(plans)
 
 
 def _filled(plan: Plan, memory: int) -> Plan | None:
     """The plan with as many weights in registers as there is room for, if the rest fits too."""
-    if plan.threads > 1024:
+    threads, chunks, weights = plan.threads, plan.chunks, plan.weights
+    if threads > 1024:
         return None
     # two passes that are written out need fewer others; with 12 of 13 chunks the compiler spills
-    written = plan.deferred and plan.passes == 2 and plan.chunks > 13
+    written = plan.deferred and plan.passes == 2 and chunks > 13
+    room = registers(threads) - plan.rows * plan.outputs - 4 * plan.values
+    # how much of it must be in registers, if none is yet
+    missing = plan.memory(streams=2) - (memory - RESERVED)
     for spare in (40 if written else 44, 34, 24):
-        room = registers(plan.threads) - spare - plan.rows * plan.outputs - 4 * plan.values
-        kept = min(plan.chunks, max(0, room // plan.weights))
-        plan = replace(plan, kept=kept)
-        if plan.memory(streams=2) <= memory - RESERVED:
-            return plan
+        kept = min(chunks, max(0, (room - spare) // weights))
+        if missing <= 4 * kept * weights * threads:
+            return replace(plan, kept=kept)
     return None

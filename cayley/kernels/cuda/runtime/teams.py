@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -101,50 +102,62 @@ class Team:
         """Units of a block."""
         return _units(self.H, self.blocks, self.kind.together)
 
-    @functools.cached_property
+    @property
     def shares(self) -> tuple[Share, ...]:
         """The fastest share of each product; the first products get registers first.
 
         There are fewer shares than products if there are too few threads for one.
         """
+        return tuple(share for share, _ in self._fastest)
+
+    @functools.cached_property
+    def _fastest(self) -> tuple[tuple[Share, float], ...]:
+        """The shares, each with its approximate cycles."""
         room = registers(self.threads) - self.spare - self.rows * self.outputs
-        shares = []
+        found = []
         for product in self.kind.products:
-            choices = list(self._shares(*self._sizes(product), room))
-            if choices:
-                share = min(choices, key=lambda share: self._cycles(share, product))
+            fastest = self._share(product, room)
+            if fastest is not None:
+                share, _ = fastest
                 room -= (share.chunks - share.shared) * share.weights
-                shares.append(share)
-        return tuple(shares)
+                found.append(fastest)
+        return tuple(found)
 
     def _sizes(self, product: GateProduct) -> tuple[int, int]:
         """Inputs and outputs of a product."""
         sizes = self.H, product.gates * self.units
         return sizes[::-1] if product.reduced else sizes
 
-    def _shares(self, inputs: int, outputs: int, room: int) -> Iterator[Share]:
+    def _share(self, product: GateProduct, room: int) -> tuple[Share, float] | None:
+        """The fastest share of a product with so many registers for weights, and its cycles."""
+        inputs, outputs = self._sizes(product)
         groups = -(-outputs // self.outputs)
         parts = 2 if self.kind.is_complex else 1
         vectors = [vector for vector in (4, 2, 1) if parts <= vector <= self.widest]
-        for splits, vector in itertools.product((2, 4, 8, 16, 32), vectors):
-            slices = min(self.threads // (groups * splits), -(-inputs // (splits * vector)))
-            if slices > 0:
-                chunks = -(-inputs // (slices * splits * vector))
+        warps, room = self.threads // 32, max(0, room)
+        busiest = -(-warps // 4)
+        exchanged = 1.5 * warps * self.rows * self.outputs
+        sums = self._turns * self.rows if product.reduced else product.gates
+        found, least = None, math.inf
+        # all in one loop, without calls: the search for a layout spends its time here
+        for splits in (2, 4, 8, 16, 32):
+            most = self.threads // (groups * splits)
+            if most == 0:
+                break
+            for vector in vectors:
+                lane = splits * vector
+                slices = min(most, -(-inputs // lane))
+                chunks = -(-inputs // (slices * lane))
                 weights = self.outputs * vector // parts
-                kept = min(chunks, max(0, room) // weights)
-                yield Share(self.outputs, splits, vector, slices, chunks, chunks - kept, weights)
-
-    def _cycles(self, share: Share, product: GateProduct) -> float:
-        """Approximate cycles of a product."""
-        warps = self.threads // 32
-        reads = self.rows * share.chunks
-        products = share.outputs * share.vector
-        fetched = share.shared * share.weights // share.vector
-        issued = -(-warps // 4) * (reads * (1 + products) + fetched)
-        read = warps * (0.5 * reads * share.vector + share.shared * share.weights)
-        exchanged = 1.5 * warps * self.rows * share.outputs
-        added = share.slices * (self._turns * self.rows if product.reduced else product.gates)
-        return 0.8 * issued + read + exchanged + 20 * added
+                shared = chunks - min(chunks, room // weights)
+                reads, held = self.rows * chunks, shared * weights
+                issued = busiest * (reads * (1 + self.outputs * vector) + held // vector)
+                read = warps * (0.5 * reads * vector + held)
+                cycles = 0.8 * issued + read + exchanged + 20 * (slices * sums)
+                if cycles < least:
+                    found = (self.outputs, splits, vector, slices, chunks, shared, weights)
+                    least = cycles
+        return None if found is None else (Share(*found), least)
 
     @property
     def memory(self) -> int:
@@ -191,7 +204,7 @@ class Team:
     @functools.cached_property
     def _step(self) -> float:
         """Approximate cycles of a step of the rows of a team."""
-        step = sum(map(self._cycles, self.shares, self.kind.products))
+        step = sum(cycles for _, cycles in self._fastest)
         step += (3000 + 12 * self.blocks) * self.kind.totals
         step += sum(map(self._waiting, self.kind.products))
         return step * (1.1 if self.spare < self.kind.spare else 1)  # some registers, to memory
@@ -263,7 +276,7 @@ def _teams_of(
             continue
         for widest in (4, 2, 1):
             team = Team(H, kind, blocks, rows, threads, outputs, spare, widest)
-            if len(team.shares) < len(kind.products):
+            if len(team._fastest) < len(kind.products):
                 break  # there are too few threads
             if team.memory <= memory - RESERVED:
                 teams.append(team)
