@@ -39,6 +39,8 @@ GIVEN = {
     "products_of_halves": lambda a, b: a.float().mT @ b.float(),
 }
 MODULES = ("cayley.kernels.cuda.",)
+# what is cached in them depends on arguments alone
+LAYOUTS = tuple(f"cayley.kernels.cuda.runtime.{name}" for name in ("clusters", "teams"))
 MACHINE = Path(__file__).with_name("machine.cpp")
 HEADERS = [Path(__file__).with_name("cuda.h"), *sorted(SOURCES.glob("*.cuh"))]
 SHARED = "extern __shared__ float4 shared[];"
@@ -54,11 +56,13 @@ OPTIONS = (
 # the machine needs no library of C++, and a kernel finds those of the machine when it is loaded
 OF_MACHINE = ("-nodefaultlibs", "-lm", "-lc", "-lgcc")
 OF_KERNELS = ("-nostdlib",)
+# those that run hundreds of times in a few sizes, so that it pays to optimise them
+OFTEN = ("row_products",)
 
 
 @functools.cache
 def machine() -> ctypes.CDLL:
-    """What runs kernels: optimised, unlike a kernel, which takes longer to compile than to run."""
+    """What runs kernels: optimised, unlike most, which take longer to compile than to run."""
     contents = (MACHINE.read_text(), HEADERS[0].read_text(), *OPTIONS, *OF_MACHINE)
 
     def build(library: Path) -> None:
@@ -82,26 +86,27 @@ def compiled(source: str, sizes: str) -> tuple[Any, tuple[str, ...]]:
     call = ", ".join(f"*static_cast<{kind}*>(arguments[{k}])" for k, kind in enumerate(types))
     text = f'{text}\nextern "C" void run_kernel(void** arguments) {{ {source}({call}); }}\n'
     headers = (path.read_text() for path in HEADERS)
-    contents = (text, sizes, *headers, *OPTIONS, *OF_KERNELS)
+    level = "-O1" if source in OFTEN else "-O0"
+    contents = (text, sizes, *headers, *OPTIONS, level, *OF_KERNELS)
     assert COMPILER is not None
-    library = compiled_from(COMPILER, contents, partial(build, text, sizes))
+    library = compiled_from(COMPILER, contents, partial(build, text, sizes, level))
     machine()
     return ctypes.CDLL(str(library)).run_kernel, types
 
 
-def build(text: str, sizes: str, library: Path) -> None:
+def build(text: str, sizes: str, level: str, library: Path) -> None:
     """Compile a kernel for sizes."""
     headers = folder_of_headers().name
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "sizes.cuh").write_text(sizes)
         Path(folder, "kernel.cpp").write_text(f'#include "{headers}/cuda.h"\n{text}')
         places = ("-I", headers, "-I", folder)
-        compile_to(library, "-O0", *places, f"{folder}/kernel.cpp", *OF_KERNELS)
+        compile_to(library, level, *places, f"{folder}/kernel.cpp", *OF_KERNELS)
 
 
 @functools.cache
 def folder_of_headers() -> tempfile.TemporaryDirectory[str]:
-    """A folder with all headers, and what the compiler has read of ``cuda.h``, for all kernels."""
+    """A folder with all headers, and what the compiler has read of ``cuda.h``, for most kernels."""
     folder = tempfile.TemporaryDirectory()
     for path in HEADERS:
         shutil.copy(path, folder.name)
@@ -222,8 +227,8 @@ def replacing(**values: Any) -> Iterator[None]:
 
 
 def forget_kernels(modules: list[ModuleType]) -> None:
-    """Clear what the modules have cached."""
+    """Clear what the modules have cached, but for layouts: these are the same on all machines."""
     for module in modules:
         for value in vars(module).values():
-            if hasattr(value, "cache_clear"):
+            if hasattr(value, "cache_clear") and value.__module__ not in LAYOUTS:
                 value.cache_clear()
