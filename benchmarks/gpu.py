@@ -60,8 +60,8 @@ PROFILED = 10  # runs
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 TIMES = ("forward, ms", "product, ms", "both, ms", "ScoRNN, ms", *PEERS)
 COLUMNS = (*TIMES, "over RNN", "over LSTM", "ScoRNN over RNN")
-# ours, and the peer of each
 RECORDED = ("ScoRNN", "cuDNN RNN")  # steps that are measured as CUDA graphs too
+# ours, and the peer of each
 COMPARED = {"NC-GRU": "GRU", "LSTM": "LSTM", "LN-LSTM": "LSTM", "ATN-LSTM": "LSTM", "ScoRNN": "RNN"}
 KINDS = (*COMPARED, "cuDNN RNN", "cuDNN GRU", "cuDNN LSTM")
 GRAPHS = "ScoRNN over cuDNN, graphs"
@@ -206,6 +206,7 @@ def gated_step(function: Callable[..., Tensor], x: Tensor, leaves: list[Tensor],
 def recorded(run: Callable[[], object]) -> Callable[[], object]:
     """The same run as a CUDA graph, for which the GPU does not wait for Python."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             run()

@@ -436,7 +436,11 @@ bool run_cluster(Home* homes) {
     const int step = random >> 31 ? 1 : -1;
     for (int i = step > 0 ? 0 : threads - 1; 0 <= i && i < threads; i += step)
       run(own, i, step, homes + (size_t)rank * threads);
-    over += own.left == 0;
+    if (own.left == 0) {
+      ++over;
+      // nobody may read what it had
+      memset(own.memory, 0xff, SHARED_BYTES);
+    }
     idle = events == before ? idle + 1 : 0;
     if (idle > PATIENCE * members) return false;
   }

@@ -172,7 +172,7 @@ def _blocks(device: int, n: int, networks: int) -> int:
     """How many blocks share the products of a network: up to 8, each with 8 columns or more."""
     most = min(MOST_BLOCKS, chip(device).cluster, n // COLUMNS_OF_A_BLOCK)
     blocks = 1
-    while 2 * blocks <= most and 2 * blocks * networks <= chip(device).processors:
+    while 2 * blocks <= most and networks <= chip(device).resident(2 * blocks):
         blocks *= 2
     # none run on a part of a GPU with too few multiprocessors
     while blocks > 1 and _kernel("cayley_forward", device, n, blocks).resident_clusters() == 0:

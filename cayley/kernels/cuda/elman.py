@@ -264,19 +264,25 @@ def _plan(call: ElmanCall, networks: int = 0) -> Plan | TileKind | None:
     at_once = max(crowd(device), networks)
     # networks that share a launch wait for one another
     apart = at_once > 1 and networks == 0
-    plan = best_plan(H, max(B, 1), chip(device), call.is_complex, at_once, apart)
-    if plan is not None and plan.blocks > 1:
-        packed = call.batch_sizes is not None
-        plan = plan if _clusters(device, plan, call.nonlinearity, packed) > 0 else None
+    rows, device_chip = max(B, 1), chip(device)
+    plan = best_plan(H, rows, device_chip, call.is_complex, at_once, apart)
     pairs = call.is_complex or KNOWN[call.nonlinearity].stacked
-    if at_once > 1 or own or pairs or (plan is not None and plan.blocks == 1):
-        return plan
-    return _best_tiles(H, rounded(max(B, 1)), plan, chip(device)) or plan
+    # tiles take the whole chip for one network
+    alone = at_once == 1 and not own and not pairs
+    if plan is not None:
+        if alone and (kind := _best_tiles(H, rounded(rows), plan, device_chip)):
+            return kind
+        packed = call.batch_sizes is not None
+        if plan.blocks == 1 or _clusters(device, plan, call.nonlinearity, packed) > 0:
+            return plan
+    return _best_tiles(H, rounded(rows), None, device_chip) if alone else None
 
 
 @functools.cache
 def _best_tiles(H: int, B: int, plan: Plan | None, chip: Chip) -> TileKind | None:
     """The fastest tiles, if they are clearly faster than the plan, or than teams without one."""
+    if plan is not None and plan.blocks == 1:
+        return None
     if plan is None:
         least = team_microseconds(H, B, _kind("identity"), chip)
     else:

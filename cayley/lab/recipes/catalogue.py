@@ -111,16 +111,15 @@ class Entry:
             ['training.epochs=0: training.steps=100 takes the place of 70 epochs']
         """
         content, changes = self._content(variant, tiny), _merged(overrides)
-        if tiny:
-            # the value that replaces it was not in the recipe
-            return []
+        # if tiny, the value that is replaced was not in the recipe
         said = [
             f"training.{key}=0: training.{OTHER[key]}={changes['training'][OTHER[key]]} takes the "
             f"place of {content['training'][key]} {key}"
-            for key in _replaced(content, changes)
+            for key in ([] if tiny else _replaced(content, changes))
         ]
-        for _, name, arguments in _outdated(content, changes):
-            said.append(f"left out, as arguments of {name}: {', '.join(arguments)}")
+        for place, name, arguments in _outdated(content, changes):
+            lost = [each for each in arguments if each not in (_at(changes, place) or ())]
+            said += [f"left out, as arguments of {name}: {', '.join(lost)}"] if lost else []
         return said
 
     def _content(self, variant: Variant, tiny: bool) -> dict[str, Any]:

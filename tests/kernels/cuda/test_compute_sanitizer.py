@@ -27,8 +27,8 @@ from cayley.kernels.calls import ComposedCall, ElmanGradients
 from cayley.kernels.cuda import composed, elman, gru
 from cayley.kernels.cuda.lstm import batch, kernels as lstm_kernels
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
-from cayley.kernels.cuda.runtime import team_kernels
-from cayley.kernels.cuda.runtime.chip import Chip
+from cayley.kernels.cuda.runtime import team_kernels, tiles
+from cayley.kernels.cuda.runtime.chip import Chip, chip
 from cayley.kernels.cuda.runtime.teams import Team
 
 x = torch.randn(5, 3, 2, device="cuda")
@@ -102,6 +102,12 @@ with cayley.backend("cuda"):
         if layer in by_tiles[1:]:
             kind = elman.TILES[by_tiles.index(layer) - 1]
             elman._best_tiles = lambda *_, kind=kind: kind
+            # both sets of rows, and another turn
+            rows = torch.randn(3, 64 * kind.sets + 9, 2, device="cuda")
+            few = cayley.RNN(2, 20, nonlinearity="modrelu").cuda()
+            tiles.chip = lambda device: Chip(2, 232448, 16)
+            few(rows)[0].sum().backward()
+            tiles.chip = chip
         if layer is over_batch[0]:
             # several warps a unit, and a block of a team without units
             shares = Share(8, 1), Share(32, 1, 64, 4)
@@ -138,7 +144,7 @@ for _ in range(12):
     layer(x)[0].square().sum().backward()
     optimizer.step()
 for map in ("cayley", "neumann"):
-    for n in (3, 45, 70):
+    for n in (3, 45, 70, 130):
         matrix = cayley.parametrizations.StructuredMatrix(cayley.parametrizations.MAPS[map](n))
         matrix.cuda()
         for step in (0.0, 1e-4, 1.0):  # "neumann": anew, by a series, and anew after it

@@ -132,9 +132,10 @@ def test_another_schedule_does_not_get_the_arguments_of_this_one(overrides: list
     entry = find_recipe("quickstart")
     schedule = entry.recipe(overrides=overrides).optim.schedule
     assert (schedule.name, schedule.every, schedule.options) == ("StepLR", "step", {"step_size": 5})
-    assert entry.implied(overrides=overrides) == [
-        "left out, as arguments of CosineAnnealingLR: T_max"
-    ]
+    said = ["left out, as arguments of CosineAnnealingLR: T_max"]
+    assert entry.implied(overrides=overrides) == said
+    assert entry.implied(overrides=overrides, tiny=True) == said
+    assert not entry.implied(overrides=[*overrides, "optim.schedule.T_max=5"])
     assert entry.recipe(overrides=["optim.schedule.name="]).optim.schedule.options == {}
     # those of the same one are changed one by one
     same = ["optim.schedule.name=CosineAnnealingLR", "optim.schedule.eta_min=1e-5"]

@@ -1,10 +1,11 @@
 // X = (I + A)^-1, W = (2 X - I) D, both (N, N), and a copy of D, (N), from the free entries x of A.
-// A cluster computes one of the networks, whose arrays lie one after another.
+// A cluster computes one of the networks, whose arrays lie one after another. Its blocks read in
+// `inverse` and W what others of them have written.
 #include "small.cuh"
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void cayley_forward(
-    const float* __restrict__ x, const float* __restrict__ D, float* __restrict__ inverse,
-    float* __restrict__ W, float* __restrict__ signs, int bandwidth) {
+    const float* __restrict__ x, const float* __restrict__ D, float* inverse, float* W,
+    float* __restrict__ signs, int bandwidth) {
   extern __shared__ float4 shared[];
   float *X = reinterpret_cast<float*>(shared), *M = X + MATRIX;
   const size_t network = blockIdx.x / BLOCKS;

@@ -25,7 +25,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_backward(
     const int rows = set.rows();
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
-      const int unit = member.unit + group * UNITS;
+      const int unit = member.unit_of(group);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool counts = unit < H && i < rows;
@@ -53,7 +53,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_backward(
     // while they are on their way
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
-      const int unit = member.unit + group * UNITS;
+      const int unit = member.unit_of(group);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (unit < H && i < rows) delta[(set.at + i) * H + unit] = d[group][i];
@@ -103,7 +103,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_backward(
     for (int s = 0; s < SETS; ++s)
 #pragma unroll
       for (int group = 0; group < GROUPS; ++group) {
-        const int unit = member.unit + group * UNITS;
+        const int unit = member.unit_of(group);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           if (unit < H && sets[s].first + i < B) {

@@ -14,7 +14,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_forward(
 
 #pragma unroll
   for (int group = 0; group < GROUPS; ++group) {
-    const int unit = member.unit + group * UNITS;
+    const int unit = member.unit_of(group);
     bias[group] = PHI == MODRELU && unit < H ? b[unit] : 0.0f;
     load_weights<WIDTH>(weights + group * UNITS, member.rank * GROUPS + group,
                         [&](int unit, int k) { return W[unit * (long long)H + k]; });
@@ -36,7 +36,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_forward(
       for (int group = 0; group < GROUPS; ++group) {
         float state[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) state[i] = initial(set, member.unit + group * UNITS, i);
+        for (int i = 0; i < 4; ++i) state[i] = initial(set, member.unit_of(group), i);
         Progress::post(member, set.next(), state, group);
       }
       set.progress.tell(member);
@@ -51,7 +51,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_forward(
         float next[GROUPS][4] = {};
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
-          const int unit = member.unit + group * UNITS;
+          const int unit = member.unit_of(group);
 #pragma unroll
           for (int i = 0; i < 4; ++i)
             if (unit < H && i < rows) next[group][i] = x[(set.at + i) * H + unit];
@@ -62,7 +62,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_forward(
         tile.add(set.last(), weights, stages);
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
-          const int unit = member.unit + group * UNITS;
+          const int unit = member.unit_of(group);
           float state[4];
           if (group > 0) __syncthreads();  // all have read the sums
           tile.total(group, member, stages, state);
@@ -80,7 +80,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void elman_tile_forward(
           __syncthreads();
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
-          const int unit = member.unit + group * UNITS;
+          const int unit = member.unit_of(group);
 #pragma unroll
           for (int i = 0; i < 4; ++i)
             if (unit < H && i < rows) h[(set.at + i) * H + unit] = next[group][i];

@@ -221,18 +221,18 @@ __device__ inline void eliminate(Whole& m, float* rooms) {
       __syncthreads();
       const auto first = *reinterpret_cast<const Vector<2>*>(rows + pivot);
       const auto second = *reinterpret_cast<const Vector<2>*>(rows + PIVOT + pivot);
-      // the inverse of both pivots, one after the other: a product of two could be too large
+      // one pivot after the other: a determinant could be too large, and rows times the inverse of
+      // both would lose digits where entries differ widely
       const float over = machine::inverse(first.at[0]), left = second.at[0] * over;
       const float rest = machine::inverse(fmaf(-left, first.at[1], second.at[1]));
-      const float above = -over * first.at[1] * rest;
+      const float right = over * first.at[1], above = -right * rest;
       const float inverse[2][2] = {{fmaf(-above, left, over), above}, {-rest * left, rest}};
       float scaled[2][COLUMNS];
 #pragma unroll
       for (int other = 0; other < COLUMNS; ++other) {
         const float one = rows[lane() + other * LANES], two = rows[PIVOT + lane() + other * LANES];
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          scaled[i][other] = fmaf(inverse[i][0], one, inverse[i][1] * two);
+        scaled[1][other] = fmaf(-left, one, two) * rest;
+        scaled[0][other] = fmaf(-right, scaled[1][other], over * one);
       }
       if (in_column)
 #pragma unroll

@@ -37,6 +37,9 @@ struct Member {
         lane(threadIdx.x % UNITS),
         unit(rank * GROUPS * UNITS + lane),
         row(threadIdx.x / UNITS * 4) {}
+
+  // Among all units, that of a group.
+  __device__ int unit_of(int group) const { return unit + group * UNITS; }
 };
 
 // Where sums of four rows lie, (UNITS, ROWS): neither those who write nor those who read fours meet
@@ -181,7 +184,7 @@ struct Progress {
   // Numbers of the thread's rows, of a unit, go to the other blocks, into (INPUTS, ROWS).
   __device__ static void post(const Member& member, float* inputs, const float (&values)[4],
                               int group = 0) {
-    const int unit = member.unit + group * UNITS;
+    const int unit = member.unit_of(group);
     if (unit < H)
       *reinterpret_cast<float4*>(inputs + unit * ROWS + member.row) = {values[0], values[1],
                                                                        values[2], values[3]};
