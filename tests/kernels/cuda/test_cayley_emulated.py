@@ -102,17 +102,15 @@ def test_large_entries_of_an_odd_matrix(n: int, size: float) -> None:
     assert torch.linalg.matrix_norm(W.mT @ W - torch.eye(n)) <= 1e-6 * n**0.5
 
 
-@pytest.mark.parametrize("n", [15, 33])
-def test_entries_that_differ_widely(n: int) -> None:
-    """To multiply by the inverse of two pivots at once would lose the small ones."""
-    eye = torch.eye(n)
-    for seed in range(240, 280):
-        torch.manual_seed(seed)
-        size = 5 * torch.exp(2 * torch.randn(diagonal_entries(n, 1, n - 1)))
-        x, D = (size * torch.randn_like(size)).float(), signs(n)
-        W, _, _ = cayley(x, D, n - 1)
-        exact = (2 * torch.linalg.inv(eye + skew_symmetric(x.double(), n)) - eye) * D.double()
-        assert torch.linalg.matrix_norm(W.double() - exact) <= 1e-5 * n**0.5
+# with products by the inverse of two pivots at once, W would be off by 4e-3, 2e-4 and 0.3
+@pytest.mark.parametrize(("n", "seed"), [(15, 224), (15, 38), (33, 127)])
+def test_entries_that_differ_widely(n: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    normal, other = (torch.randn(diagonal_entries(n, 1, n - 1)) for _ in range(2))
+    x, D, eye = (5 * normal * torch.exp(2 * other)).float(), torch.ones(n).float(), torch.eye(n)
+    W, _, _ = cayley(x, D, n - 1)
+    exact = 2 * torch.linalg.inv(eye + skew_symmetric(x.double(), n)) - eye
+    assert torch.linalg.matrix_norm(W.double() - exact) <= 1e-5 * n**0.5
 
 
 @pytest.mark.parametrize("n", [5, 40])
