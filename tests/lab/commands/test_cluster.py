@@ -1,4 +1,4 @@
-"""Runs as tasks: most tests have a stand-in for Ray, one has a cluster of two nodes."""
+"""Runs as tasks: most tests have a stand-in for Ray, one has a cluster of three nodes."""
 
 import json
 import os
@@ -222,7 +222,7 @@ def numbers(folder: Path) -> list[Any]:
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A cluster of two nodes on this machine, with a processor each."""
+    """A cluster of three nodes on this machine, with a processor each."""
     if find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install '.[cluster]'")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -235,7 +235,8 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     # without monitors: the test does not need them, and each is a process that has to start
     bare = {"num_cpus": 1, "no_monitor": True, "include_log_monitor": False}
     found = Cluster(initialize_head=True, head_node_args={**bare, "include_dashboard": False})
-    found.add_node(**bare)
+    for _ in range(2):
+        found.add_node(**bare)
     yield found
     found.shutdown()
     signal.signal(signal.SIGTERM, before)
@@ -250,7 +251,7 @@ def parent(process: int) -> int:
 
 
 def kill_a_node(nodes: Any, folder: Path, killed: dict[Path, bytes]) -> None:
-    """Once the run on the other node has a checkpoint, end all processes of that node.
+    """Once a run on one of the two other nodes has a checkpoint, end all processes of that node.
 
     What the checkpoint knows of the metrics, with their times, is noted.
     """
@@ -278,19 +279,19 @@ def kill_a_node(nodes: Any, folder: Path, killed: dict[Path, bytes]) -> None:
 def test_a_node_is_killed_and_nothing_is_lost(
     nodes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two rows on two nodes: they end with the numbers of runs without a cluster."""
+    """Three rows on three nodes: they end with the numbers of runs without a cluster."""
     settings = ["--set", "training.steps=200", "--checkpoint-every", "0.1"]
-    command = ["reproduce", "quickstart", "--tiny", "--seeds", "2", *settings, "-o"]
+    command = ["reproduce", "quickstart", "--tiny", "--seeds", "3", *settings, "-o"]
     killed: dict[Path, bytes] = {}
     here, there = tmp_path / "here", tmp_path / "there"
     killer = threading.Thread(target=kill_a_node, args=(nodes, there, killed), daemon=True)
     killer.start()
     assert cayley.cli.main([*command, str(there), "--ray", nodes.address]) == 0
     killer.join(60)
-    assert capsys.readouterr().err.count(": done") == 2
+    assert capsys.readouterr().err.count(": done") == 3
     assert cayley.cli.main([*command, str(here), "--quiet"]) == 0
     runs = sorted(path.parent.relative_to(here) for path in here.rglob("result.json"))
-    assert len(runs) == 2
+    assert len(runs) == 3
     for run in runs:
         assert numbers(there / run) == numbers(here / run)
     # it was not begun anew
