@@ -17,7 +17,7 @@ from cayley.kernels.cuda.runtime.team_kernels import rounded
 from cayley.kernels.cuda.runtime.teams import Kind, best_team
 from cayley.kernels.cuda.runtime.tiles import TileKind, tile_microseconds
 
-__all__ = ["runs_by_tiles", "runs_stepwise", "step_microseconds", "team_microseconds"]
+__all__ = ["CLOCK", "runs_by_tiles", "runs_stepwise", "step_microseconds", "team_microseconds"]
 
 # In microseconds, or per microsecond, on an H200, of products with 1 to 512 rows and 128 to 1024
 # units. With B = 512 and n = 1024 a step of an LSTM takes 125 forward and 115 backward, and Python
