@@ -59,9 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Have workers report what is counted: each message takes as long as a short test.
+    """Let workers send fewer reports: each takes as long as a short test.
 
-    That a test begins, is set up, taken down and has ended is said of none that passes.
+    Setting up and taking down are reported only if they fail, are skipped, or take long.
     """
     if not hasattr(item.config, "workerinput") or item.config.get_verbosity() > 0:
         return None

@@ -282,11 +282,12 @@ def main() -> None:
         torch.backends.cudnn.allow_tf32 = name not in GRID_SHAPES
         row = run(shapes[name], options.repeat)
         if columns is not printed:
-            print(f"{'B':>4}{'n':>6}{'T':>6}{'error':>9}" + "".join(f"{c:>16}" for c in columns))
+            titles = "".join(f"  {c:>14}" for c in columns)
+            print(f"{'B':>4}{'n':>6}{'T':>6}{'error':>9}" + titles)
             printed = columns
         print(
             f"{row['B']:4}{row['n']:6}{row['T']:6}{row['error']:9.0e}"
-            + "".join(f"{row[column]:16.3f}" for column in columns),
+            + "".join(f"  {row[c]:{max(14, len(c))}.3f}" for c in columns),
             flush=True,
         )
         rows.append(row)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cayley.kernels.cpu.cayley import check_entries, entries
 from cayley.kernels.cuda.runtime.chip import RESERVED, chip
-from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refusal
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, cluster_line, constants, on, tensor_refusal
 from cayley.kernels.memory import readable, readable_gradient
 
 __all__ = ["cayley", "cayley_backward", "neumann", "pitch", "refusal", "renewed"]
@@ -186,9 +186,9 @@ def _kernel(source: str, device: int, n: int, blocks: int = 1) -> Kernel:
     if width is None:
         raise NotImplementedError(f"expected a size that refusal() accepts, got {n}")
     matrix = _matrix(n, width)
-    cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks > 1 else ""
-    sizes = constants(N=n, THREADS=THREADS, BLOCKS=blocks, PITCH=width, MATRIX=matrix)
+    numbers = {"N": n, "THREADS": THREADS, "BLOCKS": blocks, "PITCH": width, "MATRIX": matrix}
+    sizes = constants(**numbers) + cluster_line(blocks)
     # after the matrices the sums of all warps, and that of the block
     memory = 4 * (2 * matrix + THREADS // 32 + 1)
     with on(device):
-        return Kernel(source, sizes + f"#define CLUSTER{cluster}\n", THREADS, blocks, memory)
+        return Kernel(source, sizes, THREADS, blocks, memory)

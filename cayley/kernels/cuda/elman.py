@@ -35,7 +35,7 @@ from cayley.kernels.cuda.runtime.teams import GateProduct, Kind, best_team
 from cayley.kernels.cuda.runtime.tiles import TileKind, run_tiles, tile_microseconds
 from cayley.kernels.projection import projection_gradients
 
-__all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal", "takes_networks"]
+__all__ = ["ACTIVATIONS", "TILES", "elman", "elman_backward", "refusal", "takes_networks"]
 
 # those of src/activations.cuh
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "modrelu", "modrelu_stacked")

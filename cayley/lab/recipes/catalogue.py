@@ -157,7 +157,7 @@ def _replaced(content: Mapping[str, Any], changes: Mapping[str, Any]) -> list[st
 def _outdated(
     content: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> list[tuple[Sequence[str], str, list[str]]]:
-    """Where there are arguments of classes that others replace, these classes, and the names."""
+    """Arguments of classes that the changes replace: their place, the class, and their names."""
     found = []
     for key, place in ARGUMENTS.items():
         old, new, table = _at(content, key), _at(changes, key), _at(content, place)

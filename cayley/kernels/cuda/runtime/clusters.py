@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from cayley.kernels.cuda.runtime.chip import RESERVED, Chip, registers
-from cayley.kernels.cuda.runtime.nvrtc import constants
+from cayley.kernels.cuda.runtime.nvrtc import cluster_line, constants
 
 __all__ = ["Plan", "best_plan"]
 
@@ -96,13 +96,12 @@ class Plan:
         """The header ``sizes.cuh``, for dense or packed sequences, one network or several."""
         names = ("H", "blocks", "rows", "passes", "outputs", "splits", "vector", "shared")
         numbers = {name.upper(): getattr(self, name) for name in (*names, "threads", "depth")}
-        cluster = f" __cluster_dims__({self.blocks}, 1, 1)" if self.blocks > 1 else ""
         return (
             constants(**numbers, INPUTS=inputs, SEVERAL=int(several))
             + f"constexpr Activation PHI = {nonlinearity.upper()};\n"
             + f"constexpr bool PACKED = {str(packed).lower()};\n"
             + f"constexpr bool COMPLEX = {str(self.is_complex).lower()};\n"
-            + f"#define CLUSTER{cluster}\n"
+            + cluster_line(self.blocks)
         )
 
     def cost(self, B: int, chip: Chip, networks: int = 1, apart: bool = False) -> float:

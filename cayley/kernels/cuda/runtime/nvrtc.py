@@ -20,6 +20,7 @@ from cayley.kernels.steps import check_devices
 
 __all__ = [
     "Kernel",
+    "cluster_line",
     "compile_source",
     "constants",
     "launches_together",
@@ -86,6 +87,16 @@ def constants(**values: int) -> str:
         'constexpr int H = 60;\n'
     """
     return "".join(f"constexpr int {name} = {value};\n" for name, value in values.items())
+
+
+def cluster_line(blocks: int) -> str:
+    r"""The line of a header that says of how many blocks a kernel's clusters are.
+
+    Example:
+        >>> cluster_line(2), cluster_line(1)
+        ('#define CLUSTER __cluster_dims__(2, 1, 1)\n', '#define CLUSTER\n')
+    """
+    return "#define CLUSTER" + (f" __cluster_dims__({blocks}, 1, 1)\n" if blocks > 1 else "\n")
 
 
 def _compile(text: bytes, name: str, headers: dict[str, bytes], options: tuple[str, ...]) -> bytes:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cayley.kernels.cuda.runtime.chip import chip
-from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on
+from cayley.kernels.cuda.runtime.nvrtc import Kernel, cluster_line, constants, on
 from cayley.kernels.cuda.runtime.parts import Part
 
 __all__ = ["LITTLE", "RowProduct", "row_products"]
@@ -90,8 +90,7 @@ def row_products(
 @functools.cache
 def _kernel(device: int, several: bool) -> Kernel:
     blocks = min(BLOCKS, chip(device).cluster)
-    cluster = f" __cluster_dims__({blocks}, 1, 1)" if blocks > 1 else ""
-    sizes = constants(BLOCKS=blocks, SEVERAL=int(several)) + f"#define CLUSTER{cluster}\n"
+    sizes = constants(BLOCKS=blocks, SEVERAL=int(several)) + cluster_line(blocks)
     # the sums of all warps, and those of the block
     memory = 4 * (THREADS // 32 + 1) * SIDE * SIDE
     with on(device):

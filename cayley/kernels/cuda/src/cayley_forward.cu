@@ -1,6 +1,6 @@
 // X = (I + A)^-1, W = (2 X - I) D, both (N, N), and a copy of D, (N), from the free entries x of A.
-// A cluster computes one of the networks, whose arrays lie one after another. Its blocks read in
-// `inverse` and W what others of them have written.
+// A cluster computes one of the networks, whose arrays lie one after another. A block reads in
+// `inverse` and W what the other blocks have written, so these two are not __restrict__.
 #include "small.cuh"
 
 extern "C" __global__ CLUSTER __launch_bounds__(THREADS, 1) void cayley_forward(

@@ -10,9 +10,9 @@ constexpr int WIDTH = GROUPS * UNITS;  // units of a block
 // A set of rows, on its way through the steps. `inputs` and `words` have zeros.
 struct RowSet {
   Steps steps;
-  long long at;  // the thread's first row of x at this step
-  int first;     // of the thread's rows
-  float* inputs;  // two buffers: blocks may still read the last numbers where the next ones arrive
+  long long at;   // the thread's first row of x at this step
+  int first;      // the thread's first row of the batch
+  float* inputs;  // two buffers: other blocks may still read one while this block fills the other
   Progress progress;
 
   RowSet() = default;
@@ -36,7 +36,7 @@ struct RowSet {
   // How many of the thread's four rows this step has, or more.
   __device__ int rows() const { return steps.rows - first; }
 
-  // Where the next numbers go, and those are that were told last.
+  // Where the numbers of the next step go, and where those of this step are.
   __device__ float* next() const { return inputs + progress.number % 2 * INPUTS * ROWS; }
   __device__ const float* last() const { return inputs + (progress.number - 1) % 2 * INPUTS * ROWS; }
 };
