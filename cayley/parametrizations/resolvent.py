@@ -5,6 +5,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from cayley.kernels.cuda import resolvent as cuda
+from cayley.kernels.dispatch import use_kernel
+
 __all__ = ["resolvent", "resolvent_under_transforms"]
 
 
@@ -33,13 +36,17 @@ def resolvent(A: Tensor) -> Tensor:
                 [ 0.5000,  0.5000]])
     """
     A = A.detach()
-    dtype = A.dtype
-    if A.is_cuda:
-        A = A.to(torch.promote_types(dtype, torch.float64))
-    eye = torch.eye(A.shape[-1], device=A.device, dtype=A.dtype)
     if not A.is_cuda:
-        return torch.linalg.inv_ex(eye + A).inverse
-    LU = _factorise(eye + A)
+        return torch.linalg.inv_ex(_identity_of(A) + A).inverse
+    if A.dim() > 2:
+        # not together: torch may leave that to MAGMA, which waits for the GPU
+        return torch.stack([resolvent(one) for one in A])
+    if use_kernel("cuda", cuda.refusal(A), A.device, otherwise=None):
+        return cuda.resolvent(A)
+    dtype = A.dtype
+    A = A.to(torch.promote_types(dtype, torch.float64))
+    eye = _identity_of(A)
+    LU = torch.linalg.lu_factor_ex(eye + A, pivot=False).LU
     L_inverse = torch.linalg.solve_triangular(LU, eye, upper=False, unitriangular=True)
     return torch.linalg.solve_triangular(LU, L_inverse, upper=True).to(dtype)
 
@@ -88,9 +95,5 @@ class _Resolvent(torch.autograd.Function):
         return resolvent_under_transforms(A.movedim(in_dims[0], 0)), 0
 
 
-def _factorise(M: Tensor) -> Tensor:
-    """L and U of a matrix on a GPU, or of several, without pivots."""
-    if M.dim() > 2:
-        # not together: torch may leave that to MAGMA, which waits for the GPU
-        return torch.stack([_factorise(one) for one in M])
-    return torch.linalg.lu_factor_ex(M, pivot=False).LU
+def _identity_of(A: Tensor) -> Tensor:
+    return torch.eye(A.shape[-1], device=A.device, dtype=A.dtype)

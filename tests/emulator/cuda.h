@@ -87,6 +87,7 @@ inline void look(const float* place, float (&seen)[COUNT]) {
 int kept(int value);
 const float* kept(const float* array);
 float inverse(float x);
+double inverse(double x);
 template <int MASK>
 inline float from_lane(float value, int bits) {
   return emulator::exchange(value, (threadIdx.x & ~MASK) | bits);

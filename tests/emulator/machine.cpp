@@ -262,6 +262,7 @@ void publish(float* place, const float (&values)[4]) {
 int kept(int value) { return value; }
 const float* kept(const float* array) { return array; }
 float inverse(float x) { return 1 / x; }
+double inverse(double x) { return 1 / x; }
 float inverse_root(float x) { return 1 / sqrtf(x); }
 
 // The unit in the last place of a half of this modulus is 2^-10 of its power of two, and 2^-24 at least.
