@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cayley.kernels.cuda import resolvent as cuda
 from cayley.kernels.dispatch import use_kernel
+from cayley.parametrizations.structured import acting_on_reals
 
 __all__ = ["resolvent", "resolvent_under_transforms"]
 
@@ -18,8 +19,9 @@ def resolvent(A: Tensor) -> Tensor:
     left out: every Schur complement of I + A has a Hermitian part of at least I, so no pivot is
     small. It can still cost as many digits as :math:`\|A\|` has, and so can the condition of I + A,
     which is :math:`\|A\|` for odd n. A GPU therefore computes in double precision, which takes no
-    longer (launches take most of the time). On a CPU it would, so there
-    :func:`~cayley.parametrizations.polar.refine` corrects the result if needed.
+    longer: one kernel eliminates where it can hold the matrix, and waits for pivots most of the
+    time. On a CPU it would, so there :func:`~cayley.parametrizations.polar.refine` corrects the
+    result if needed.
 
     Note:
         No step waits for the GPU. Non-finite A gives non-finite X, not an error.
@@ -41,8 +43,10 @@ def resolvent(A: Tensor) -> Tensor:
     if A.dim() > 2:
         # not together: torch may leave that to MAGMA, which waits for the GPU
         return torch.stack([resolvent(one) for one in A])
-    if use_kernel("cuda", cuda.refusal(A), A.device, otherwise=None):
-        return cuda.resolvent(A)
+    real = acting_on_reals(A)
+    if use_kernel("cuda", cuda.refusal(real), A.device, otherwise=None):
+        n, X = len(A), cuda.resolvent(real)
+        return torch.complex(X[:n, :n], X[n:, :n]) if A.is_complex() else X
     dtype = A.dtype
     A = A.to(torch.promote_types(dtype, torch.float64))
     eye = _identity_of(A)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+import cayley
 from cayley.parametrizations import ScaledCayley, StructuredMatrix
 from cayley.parametrizations.resolvent import resolvent, resolvent_under_transforms
 
@@ -51,7 +52,7 @@ def test_under_transforms_has_the_derivatives_of_an_inverse(is_complex: bool) ->
 
 
 @gpu
-@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 63, 64, 65, 97, 170, 512, 1030, 1150])
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 64, 97, 170, 512, 1030, 1150, 1408, 1409])
 @pytest.mark.parametrize("scale", [1e-3, 0.5, 30.0])
 def test_is_as_good_on_a_gpu_as_a_factorisation_with_pivots(n: int, scale: float) -> None:
     A = skew(n, scale).cuda()
@@ -64,6 +65,20 @@ def test_is_as_good_on_a_gpu_as_a_factorisation_with_pivots(n: int, scale: float
     with torch.no_grad():
         W.A.copy_(W.map.skew.entries(A))
     assert W.map.defect(W()) <= 1e-6 * n**0.5
+
+
+@gpu
+@pytest.mark.parametrize("n", [33, 250, 704, 705])
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_of_a_complex_matrix_on_a_gpu(n: int, backend: str) -> None:
+    A = torch.complex(skew(n, 0.5), torch.zeros(n, n)) + 0.5j * torch.randn(n).diag()
+    symmetric = skew(n, 0.5).abs()
+    A = (A + 1j * symmetric).cuda()
+    exact = torch.linalg.inv(torch.eye(n).cuda() + A)
+    with cayley.backend(backend):
+        X = resolvent(A.to(torch.complex64))
+    assert X.dtype == torch.complex64
+    assert torch.linalg.matrix_norm(X - exact) <= 1e-6 * n**0.5
 
 
 @gpu

@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products")
-KERNELS += ("pencil", "quotient", "cayley", "neumann", "composed")
+KERNELS += ("pencil", "quotient", "cayley", "neumann", "resolvent", "composed")
 
 # small sizes of every kind: one block, clusters, teams, tiles, weights in registers and in shared
 # memory, dense and packed, windows that are full and that are not, several networks a launch
@@ -144,7 +144,7 @@ for _ in range(12):
     layer(x)[0].square().sum().backward()
     optimizer.step()
 for map in ("cayley", "neumann"):
-    for n in (3, 45, 70, 130):
+    for n in (3, 45, 70, 130, 200):
         matrix = cayley.parametrizations.StructuredMatrix(cayley.parametrizations.MAPS[map](n))
         matrix.cuda()
         for step in (0.0, 1e-4, 1.0):  # "neumann": anew, by a series, and anew after it

@@ -8,7 +8,7 @@ from emulator import COMPILER, Kernel, emulated
 from torch import Tensor
 
 from cayley.kernels.cuda import resolvent as kernels
-from cayley.kernels.cuda.resolvent import Tiling, resolvent, tiling
+from cayley.kernels.cuda.resolvent import resolvent, tiling
 from cayley.kernels.cuda.runtime.chip import Chip
 
 pytestmark = [
@@ -37,10 +37,48 @@ def inverse_of(A: Tensor) -> Tensor:
     ("n", "processors"), [(1, 2), (31, 2), (33, 5), (64, 2), (97, 5), (97, 7), (130, 10)]
 )
 @pytest.mark.parametrize("late", [-1, 0, 1])
-def test_is_an_inverse(
-    n: int, processors: int, late: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_is_an_inverse(n: int, processors: int, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Kernel, "late", late)
     monkeypatch.setattr(kernels, "chip", lambda _: Chip(processors, 232448, 16))
     A = skew(n, 0.5)
     torch.testing.assert_close(resolvent(A).double(), inverse_of(A), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1e4, 1e6])
+def test_large_entries_of_an_odd_matrix(size: float) -> None:
+    """The condition of I + A is that of A there, and elimination takes as many digits again."""
+    A = skew(65, size)
+    X, exact = resolvent(A).double(), inverse_of(A)
+    assert torch.linalg.matrix_norm(X - exact) <= 1e-7 + 1e-15 * size**2
+
+
+def test_entries_that_differ_widely() -> None:
+    A = skew(65, 5.0) * torch.exp(2 * skew(65, 1.0).abs())
+    torch.testing.assert_close(resolvent(A).double(), inverse_of(A), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_no_number_stays_so(value: float) -> None:
+    A = skew(65, 0.5)
+    A[40, 50] = value
+    assert not resolvent(A).isfinite().any()
+
+
+@pytest.mark.parametrize("processors", [2, 5, 64, 108, 132])
+def test_tiles_cover_the_matrix_and_run_at_the_same_time(processors: int) -> None:
+    chip = Chip(processors, 232448, 16)
+    largest = max(n for n in range(1, 1500) if tiling(n, chip))
+    for n in range(1, largest + 1):
+        tiles = tiling(n, chip)
+        assert tiles is not None
+        assert tiles.rows * tiles.height * kernels.PIVOTS >= n
+        assert tiles.columns * tiles.width * kernels.PIVOTS >= n
+        assert tiles.blocks <= processors
+        assert tiles.memory <= chip.memory
+    assert largest == {2: 128, 5: 256, 64: 992, 108: 1280, 132: 1408}[processors]
+
+
+def test_no_tiles_where_blocks_do_not_run_together() -> None:
+    assert tiling(100, Chip(132, 232448, 16, together=False)) is None
+    with pytest.raises(NotImplementedError, match="accepts, got 2000"):
+        resolvent(skew(2000, 0.5))

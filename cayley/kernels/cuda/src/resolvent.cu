@@ -61,7 +61,8 @@ struct Squares {
 
   // Adds a product: the left factor is transposed, (PIVOTS, H * PIVOTS), the right (PIVOTS, W * PIVOTS).
   __device__ void add_product(const double* left, const double* right) {
-#pragma unroll 4
+    // as many at a time as registers allow
+#pragma unroll(H * W > 2 ? 4 : 8)
     for (int k = 0; k < PIVOTS; ++k) {
       Pair l[H], r[W];
 #pragma unroll
