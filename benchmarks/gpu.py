@@ -16,9 +16,11 @@ under autograd, and give the gradients of all their parameters, of which that of
 a candidate that rounding takes to the other side of a kink changes it. A sequence in which a
 candidate is exactly 0, at the kink, is left out of the gradients that are compared. cuDNN's GRU and
 LSTM have the same hidden size and the same two inputs. For how much of the time the GPU computes is
-written beside it. Steps of ScoRNN and of cuDNN's RNN are also measured as CUDA graphs.
+written beside it. Steps of ScoRNN and of cuDNN's RNN are also measured as CUDA graphs, and from
+Python with backward passes in the thread that asks for them.
 
-Shapes B1n128 to B512n1024 are a grid of the same. There cuDNN computes in float32, as ours does.
+Shapes B1n128 to B512n1024 are a grid of the same, and B32n1030 is one more. There cuDNN computes in
+float32, as ours does.
 """
 
 import argparse
@@ -56,19 +58,20 @@ GATED_SHAPES = {
     "R": (20, 1150, 70),
 }
 GRID_SHAPES = {f"B{B}n{n}": (B, n, 100) for B in (1, 32, 128, 512) for n in (128, 512, 1024)}
+GRID_SHAPES |= {"B32n1030": (32, 1030, 50)}
 PROFILED = 10  # runs
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 TIMES = ("forward, ms", "product, ms", "both, ms", "ScoRNN, ms", *PEERS)
 COLUMNS = (*TIMES, "over RNN", "over LSTM", "ScoRNN over RNN")
-RECORDED = ("ScoRNN", "cuDNN RNN")  # steps that are measured as CUDA graphs too
+RECORDED = ("ScoRNN", "cuDNN RNN")  # steps that are measured in other ways too
 # ours, and the peer of each
 COMPARED = {"NC-GRU": "GRU", "LSTM": "LSTM", "LN-LSTM": "LSTM", "ATN-LSTM": "LSTM", "ScoRNN": "RNN"}
 KINDS = (*COMPARED, "cuDNN RNN", "cuDNN GRU", "cuDNN LSTM")
-GRAPHS = "ScoRNN over cuDNN, graphs"
+WAYS = ("one thread", "graphs")
 GATED_COLUMNS = (
     *(f"{kind}, ms" for kind in KINDS),
     *(f"{kind} over cuDNN" for kind in COMPARED),
-    GRAPHS,
+    *(f"ScoRNN over cuDNN, {way}" for way in WAYS),
 )
 
 
@@ -216,6 +219,12 @@ def recorded(run: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
+def in_one_thread(run: Callable[[], object]) -> None:
+    """The same run without the thread that autograd has for a GPU."""
+    with torch.autograd.set_multithreading_enabled(False):
+        run()
+
+
 def busy(run: Callable[[], object]) -> float:
     """Milliseconds for which the GPU computes in a run."""
     run()
@@ -254,16 +263,19 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
     runs["ScoRNN"] = partial(train_step, cayley.ScoRNN(2, n).cuda(), x, g)
     for name, make in (("RNN", nn.RNN), ("GRU", nn.GRU), ("LSTM", nn.LSTM)):
         runs[f"cuDNN {name}"] = partial(train_step, make(2, n).cuda(), x, g)
-    graphs = {f"{name} as a graph": recorded(runs[name]) for name in RECORDED}
-    timed = rounds(runs | graphs, repeat, "cuda")
+    others = {f"{name}, one thread": partial(in_one_thread, runs[name]) for name in RECORDED}
+    others |= {f"{name}, graphs": recorded(runs[name]) for name in RECORDED}
+    timed = rounds(runs | others, repeat, "cuda")
     times = {name: 1e3 * median(seconds) for name, seconds in timed.items()}
-    by_graph, peer_by_graph = (times[name] for name in graphs)
     return {
         **{"B": B, "n": n, "T": T, "error": error},
         **{f"{name}, ms": time for name, time in times.items()},
         **{f"{name} on the GPU, ms": busy(run) for name, run in runs.items()},
         **{f"{k} over cuDNN": times[f"cuDNN {peer}"] / times[k] for k, peer in COMPARED.items()},
-        GRAPHS: peer_by_graph / by_graph,
+        **{
+            f"ScoRNN over cuDNN, {way}": times[f"cuDNN RNN, {way}"] / times[f"ScoRNN, {way}"]
+            for way in WAYS
+        },
     }
 
 
@@ -275,12 +287,22 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, help="write the numbers as JSON too")
     options = parser.parse_args()
     torch.manual_seed(5544)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    try:
+        measure_all(options.shapes, options.repeat, rows)
+    finally:
+        # what is measured stays if the rest is interrupted
+        write(options.output, machine("cuda", repeat=options.repeat), rows)
+
+
+def measure_all(names: list[str], repeat: int, rows: list[dict[str, Any]]) -> None:
+    """Measure shapes, print each, and append it to ``rows``."""
+    shapes = SHAPES | GATED_SHAPES | GRID_SHAPES
     printed: tuple[str, ...] = ()
-    for name in options.shapes:
+    for name in names:
         columns, run = (COLUMNS, measure) if name in SHAPES else (GATED_COLUMNS, measure_gated)
         torch.backends.cudnn.allow_tf32 = name not in GRID_SHAPES
-        row = run(shapes[name], options.repeat)
+        row = run(shapes[name], repeat)
         if columns is not printed:
             titles = "".join(f"  {c:>14}" for c in columns)
             print(f"{'B':>4}{'n':>6}{'T':>6}{'error':>9}" + titles)
@@ -291,7 +313,6 @@ def main() -> None:
             flush=True,
         )
         rows.append(row)
-    write(options.output, machine("cuda", repeat=options.repeat), rows)
 
 
 if __name__ == "__main__":
