@@ -8,7 +8,9 @@ steps that is the gradient of W. ScoRNN is the layer, which forms W too. cuDNN's
 have the same hidden size and, as the layer, read two inputs; they compute in TF32, which is their
 default. No speed is printed for a shape before outputs and gradients have been compared with the
 loop in double precision. The product is that of all steps at once, (T·B, n) × (n, n) in float32 by
-torch's library: what one direction would take if no step had to wait for the one before it.
+torch's library: what one direction would take if no step had to wait for the one before it. Steps
+of ScoRNN and of cuDNN's RNN are also measured as CUDA graphs, and from Python with backward passes
+in the thread that asks for them, not in one that autograd has for a GPU.
 
 Shapes H to R are those of the gated recurrences: NC-GRU with modReLU, W given and b = 0, and LSTMs
 without normalisation, with that of the layer, and with windows of 10 steps. They run as operators
@@ -16,11 +18,10 @@ under autograd, and give the gradients of all their parameters, of which that of
 a candidate that rounding takes to the other side of a kink changes it. A sequence in which a
 candidate is exactly 0, at the kink, is left out of the gradients that are compared. cuDNN's GRU and
 LSTM have the same hidden size and the same two inputs. For how much of the time the GPU computes is
-written beside it. Steps of ScoRNN and of cuDNN's RNN are also measured as CUDA graphs, and from
-Python with backward passes in the thread that asks for them.
+written beside it.
 
-Shapes B1n128 to B512n1024 are a grid of the same, and B32n1030 is one more. There cuDNN computes in
-float32, as ours does.
+Shapes E1n128 to E512n1024, and E32n1030, are a grid of the Elman recurrence, and B1n128 to
+B512n1024 one of the gated recurrences. There cuDNN computes in float32, as ours does.
 """
 
 import argparse
@@ -57,21 +58,24 @@ GATED_SHAPES = {
     "Q": (32, 1000, 220),
     "R": (20, 1150, 70),
 }
-GRID_SHAPES = {f"B{B}n{n}": (B, n, 100) for B in (1, 32, 128, 512) for n in (128, 512, 1024)}
-GRID_SHAPES |= {"B32n1030": (32, 1030, 50)}
+GRID = {f"{B}n{n}": (B, n, 100) for B in (1, 32, 128, 512) for n in (128, 512, 1024)}
+GRID_SHAPES = {f"B{name}": shape for name, shape in GRID.items()}
+ELMAN_GRID_SHAPES = {f"E{name}": shape for name, shape in GRID.items()}
+ELMAN_GRID_SHAPES["E32n1030"] = (32, 1030, 50)
+ALL_SHAPES = SHAPES | GATED_SHAPES | ELMAN_GRID_SHAPES | GRID_SHAPES
 PROFILED = 10  # runs
 PEERS = ("cuDNN RNN, ms", "cuDNN LSTM, ms")
 TIMES = ("forward, ms", "product, ms", "both, ms", "ScoRNN, ms", *PEERS)
-COLUMNS = (*TIMES, "over RNN", "over LSTM", "ScoRNN over RNN")
-RECORDED = ("ScoRNN", "cuDNN RNN")  # steps that are measured in other ways too
+WAYS = ("one thread", "graphs")  # in which steps of these are measured, too
+IN_OTHER_WAYS = ("ScoRNN", "cuDNN RNN")
+OVER_RNN = ("ScoRNN over RNN", *(f"ScoRNN over RNN, {way}" for way in WAYS))
+COLUMNS = (*TIMES, "over RNN", "over LSTM", *OVER_RNN)
 # ours, and the peer of each
-COMPARED = {"NC-GRU": "GRU", "LSTM": "LSTM", "LN-LSTM": "LSTM", "ATN-LSTM": "LSTM", "ScoRNN": "RNN"}
-KINDS = (*COMPARED, "cuDNN RNN", "cuDNN GRU", "cuDNN LSTM")
-WAYS = ("one thread", "graphs")
+COMPARED = {"NC-GRU": "GRU", "LSTM": "LSTM", "LN-LSTM": "LSTM", "ATN-LSTM": "LSTM"}
+KINDS = (*COMPARED, "cuDNN GRU", "cuDNN LSTM")
 GATED_COLUMNS = (
     *(f"{kind}, ms" for kind in KINDS),
     *(f"{kind} over cuDNN" for kind in COMPARED),
-    *(f"ScoRNN over cuDNN, {way}" for way in WAYS),
 )
 
 
@@ -105,6 +109,25 @@ def train_step(layer: nn.Module, x: Tensor, g: Tensor) -> None:
     layer(x)[0].backward(g)
 
 
+def recorded(run: Callable[[], object]) -> Callable[[], object]:
+    """The same run as a CUDA graph, for which the GPU does not wait for Python."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def in_one_thread(run: Callable[[], object]) -> None:
+    """The same run without the thread that autograd has for a GPU."""
+    with torch.autograd.set_multithreading_enabled(False):
+        run()
+
+
 def checked(shape: tuple[int, int, int]) -> tuple[list[Tensor], Tensor, float]:
     """Tensors of an Elman recurrence, a gradient, and how far the kernels are off."""
     B, n, T = shape
@@ -130,6 +153,8 @@ def measure(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
         layer = make(2, n).cuda()
         runs[f"cuDNN {name} forward"] = partial(layer, inputs)
         runs[f"cuDNN {name}"] = partial(train_step, layer, inputs, g)
+    runs |= {f"{name}, one thread": partial(in_one_thread, runs[name]) for name in IN_OTHER_WAYS}
+    runs |= {f"{name}, graphs": recorded(runs[name]) for name in IN_OTHER_WAYS}
     times = {name: 1e3 * median(seconds) for name, seconds in rounds(runs, repeat, "cuda").items()}
     plan = best_plan(n, B, chip(0))
     return {
@@ -139,6 +164,10 @@ def measure(shape: tuple[int, int, int], repeat: int) -> dict[str, object]:
         "over RNN": times["cuDNN RNN"] / times["both"],
         "over LSTM": times["cuDNN LSTM"] / times["both"],
         "ScoRNN over RNN": times["cuDNN RNN"] / times["ScoRNN"],
+        **{
+            f"ScoRNN over RNN, {way}": times[f"cuDNN RNN, {way}"] / times[f"ScoRNN, {way}"]
+            for way in WAYS
+        },
     }
 
 
@@ -206,25 +235,6 @@ def gated_step(function: Callable[..., Tensor], x: Tensor, leaves: list[Tensor],
     function(x, *leaves).backward(g)
 
 
-def recorded(run: Callable[[], object]) -> Callable[[], object]:
-    """The same run as a CUDA graph, for which the GPU does not wait for Python."""
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
-
-
-def in_one_thread(run: Callable[[], object]) -> None:
-    """The same run without the thread that autograd has for a GPU."""
-    with torch.autograd.set_multithreading_enabled(False):
-        run()
-
-
 def busy(run: Callable[[], object]) -> float:
     """Milliseconds for which the GPU computes in a run."""
     run()
@@ -260,29 +270,21 @@ def measure_gated(shape: tuple[int, int, int], repeat: int) -> dict[str, object]
             )
         error = max(error, ours)
         runs[name] = partial(gated_step, function, x, parameters(tensors), g)
-    runs["ScoRNN"] = partial(train_step, cayley.ScoRNN(2, n).cuda(), x, g)
-    for name, make in (("RNN", nn.RNN), ("GRU", nn.GRU), ("LSTM", nn.LSTM)):
+    for name, make in (("GRU", nn.GRU), ("LSTM", nn.LSTM)):
         runs[f"cuDNN {name}"] = partial(train_step, make(2, n).cuda(), x, g)
-    others = {f"{name}, one thread": partial(in_one_thread, runs[name]) for name in RECORDED}
-    others |= {f"{name}, graphs": recorded(runs[name]) for name in RECORDED}
-    timed = rounds(runs | others, repeat, "cuda")
+    timed = rounds(runs, repeat, "cuda")
     times = {name: 1e3 * median(seconds) for name, seconds in timed.items()}
     return {
         **{"B": B, "n": n, "T": T, "error": error},
         **{f"{name}, ms": time for name, time in times.items()},
         **{f"{name} on the GPU, ms": busy(run) for name, run in runs.items()},
         **{f"{k} over cuDNN": times[f"cuDNN {peer}"] / times[k] for k, peer in COMPARED.items()},
-        **{
-            f"ScoRNN over cuDNN, {way}": times[f"cuDNN RNN, {way}"] / times[f"ScoRNN, {way}"]
-            for way in WAYS
-        },
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shapes = SHAPES | GATED_SHAPES | GRID_SHAPES
-    parser.add_argument("--shapes", nargs="+", choices=shapes, default=[*shapes])
+    parser.add_argument("--shapes", nargs="+", choices=ALL_SHAPES, default=[*ALL_SHAPES])
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("-o", "--output", type=Path, help="write the numbers as JSON too")
     options = parser.parse_args()
@@ -297,12 +299,12 @@ def main() -> None:
 
 def measure_all(names: list[str], repeat: int, rows: list[dict[str, Any]]) -> None:
     """Measure shapes, print each, and append it to ``rows``."""
-    shapes = SHAPES | GATED_SHAPES | GRID_SHAPES
     printed: tuple[str, ...] = ()
     for name in names:
-        columns, run = (COLUMNS, measure) if name in SHAPES else (GATED_COLUMNS, measure_gated)
-        torch.backends.cudnn.allow_tf32 = name not in GRID_SHAPES
-        row = run(shapes[name], repeat)
+        gated = name in GATED_SHAPES or name in GRID_SHAPES
+        columns, run = (GATED_COLUMNS, measure_gated) if gated else (COLUMNS, measure)
+        torch.backends.cudnn.allow_tf32 = name in SHAPES or name in GATED_SHAPES
+        row = run(ALL_SHAPES[name], repeat)
         if columns is not printed:
             titles = "".join(f"  {c:>14}" for c in columns)
             print(f"{'B':>4}{'n':>6}{'T':>6}{'error':>9}" + titles)
