@@ -7,6 +7,8 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from cayley.kernels.dispatch import backend_in_force
+
 __all__ = ["Captured", "Replay"]
 
 T = TypeVar("T")
@@ -72,9 +74,9 @@ class Replay:
     """A function of tensors that is a CUDA graph from its second call on.
 
     A matrix of a few hundred rows is computed by about twenty kernels, each of which takes less
-    time than its launch. Calls of each kind, on each stream, have a graph of their own, see
-    :class:`Captured`. Results are copies, which later calls do not change. On other devices, and
-    while another graph is captured, the function is simply called.
+    time than its launch. Calls of each kind, on each stream and by each back end, have a graph of
+    their own, see :class:`Captured`. Results are copies, which later calls do not change. On other
+    devices, and while another graph is captured, the function is simply called.
 
     Arguments:
         function: Takes inputs and constants and returns tensors; it makes no decision that depends
@@ -104,7 +106,8 @@ class Replay:
             return self.function(*inputs, *constants)
         with torch.cuda.device(device), self._lock:
             kinds = ((x.shape, x.dtype) for x in inputs)
-            key = (device, torch.cuda.current_stream().cuda_stream, *kinds)
+            stream = torch.cuda.current_stream().cuda_stream
+            key = (device, stream, backend_in_force(), *kinds)
             if key not in self._places:
                 own = [x.clone(memory_format=torch.contiguous_format) for x in inputs]
                 self._places[key] = _Places(own, constants, Captured(device))

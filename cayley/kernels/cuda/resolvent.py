@@ -1,4 +1,4 @@
-"""Inverses (I + A)⁻¹ of matrices that are too large for one multiprocessor of a GPU."""
+"""Inverses (I + A)⁻¹ by all multiprocessors of a GPU, each with a part of the matrix."""
 
 import functools
 import itertools
@@ -15,7 +15,7 @@ __all__ = ["Tiling", "refusal", "resolvent", "tiling"]
 
 # as in src/resolvent.cu
 PIVOTS, THREADS = 32, 256
-SQUARE = PIVOTS * PIVOTS
+ENTRIES = PIVOTS * PIVOTS  # of a square
 MOST_SQUARES = 16  # of a tile: its numbers are in registers
 
 
@@ -49,14 +49,14 @@ class Tiling(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """Bytes of shared memory: for three squares and the rooms of a fourth at least."""
-        return 8 * SQUARE * max(4, 1 + 2 * self.width + self.height)
+        """Bytes of shared memory; those who invert squares need four times the room of one."""
+        return 8 * ENTRIES * max(4, 1 + 2 * self.width + self.height)
 
     @property
     def room(self) -> int:
         """Numbers in global memory that blocks tell each other."""
         sides = self.rows * self.height + self.columns * self.width
-        return self.stripes * SQUARE * (sides + 2)
+        return self.stripes * ENTRIES * (sides + 2)
 
 
 @functools.cache
@@ -74,24 +74,25 @@ def tiling(n: int, chip: Chip) -> Tiling | None:
     found = []
     for height, width in itertools.product(range(1, MOST_SQUARES + 1), repeat=2):
         tiles = Tiling(stripes, height, width)
-        # a factor is as large as a side, and tall tiles are written to others in fewer pieces
+        # products read both factors; those of wide tiles are divided by pivots in every block
         cost = (height * width, height + width, width)
         fits = height * width <= MOST_SQUARES and tiles.memory <= chip.memory - RESERVED
         if fits and tiles.blocks <= chip.processors:
             found.append((cost, tiles))
-    return min(found)[1] if chip.together and found else None
+    return min(found)[1] if n > 0 and chip.together and found else None
 
 
-def refusal(A: Tensor) -> str | None:
-    """Why this kernel cannot invert I + A; None if it can.
+def refusal(n: int, A: Tensor) -> str | None:
+    """Why this kernel cannot invert an (n, n) matrix I + A; None if it can.
 
     Arguments:
-        A: A skew matrix, (n, n).
+        n: The size of the matrix.
+        A: It, or another tensor of its type and device.
     """
     if reason := tensor_refusal(A):
         return reason
-    if tiling(len(A), chip(A.device.index)) is None:
-        return no_room(f"the numbers of a {len(A)} × {len(A)} matrix", A.device)
+    if tiling(n, chip(A.device.index)) is None:
+        return no_room(f"the numbers of a {n} × {n} matrix", A.device)
     return None
 
 
@@ -111,14 +112,13 @@ def resolvent(A: Tensor) -> Tensor:
     X = A.new_empty(n, n)
     room = A.new_empty(tiles.room, dtype=torch.float64)
     told = A.new_zeros(tiles.blocks, dtype=torch.int32)
-    _kernel(device, n, tiles)(1, readable(A), X, room, told)
+    _kernel(device, tiles)(1, readable(A), X, room, told, n)
     return X
 
 
 @functools.cache
-def _kernel(device: int, n: int, tiles: Tiling) -> Kernel:
+def _kernel(device: int, tiles: Tiling) -> Kernel:
     sizes = constants(
-        N=n,
         STRIPES=tiles.stripes,
         HEIGHT=tiles.height,
         WIDTH=tiles.width,

@@ -24,7 +24,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.utils.rnn import pack_sequence
 from cayley.kernels.crowds import crowded
 from cayley.kernels.calls import ComposedCall, ElmanGradients
-from cayley.kernels.cuda import composed, elman, gru
+from cayley.kernels.cuda import composed, elman, gru, resolvent
 from cayley.kernels.cuda.lstm import batch, kernels as lstm_kernels
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
 from cayley.kernels.cuda.runtime import team_kernels, tiles
@@ -152,6 +152,10 @@ for map in ("cayley", "neumann"):
                 matrix.A += step
             matrix(update=True).sum().backward()
 assert (int(matrix.map.updates), int(matrix.map.refreshes)) == (3, 2)
+# tiles of several squares, as wide as tall and less
+for processors in (5, 7):
+    resolvent.chip = lambda device: Chip(processors, 232448, 16)
+    resolvent.resolvent(torch.zeros(190, 190, device="cuda"))
 torch.cuda.synchronize()
 assert next(layer.matrices()).map.short.events["FOLLOWED"] > 0
 print("all ran")

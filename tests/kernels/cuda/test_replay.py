@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import cayley
 from cayley.kernels.cuda.replay import Captured, Replay
 from cayley.parametrizations import (
     ComplexScaledCayley,
@@ -73,6 +74,17 @@ def test_streams_have_graphs_of_their_own() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     for y in found:
         torch.testing.assert_close(y, affine(*x, b=b))
+
+
+@gpu
+def test_back_ends_have_graphs_of_their_own() -> None:
+    replay = Replay(lambda x: [x + (cayley.kernels.dispatch.backend_in_force() == "reference")])
+    x = [torch.zeros(2, device="cuda")]
+    for _ in range(3):
+        for name, expected in (("auto", 0.0), ("reference", 1.0)):
+            with cayley.backend(name):
+                (found,) = replay(x, [])
+            assert found.tolist() == [expected, expected]
 
 
 maps = pytest.mark.parametrize("map", [ScaledCayley(200), ComplexScaledCayley(60)], ids=repr)

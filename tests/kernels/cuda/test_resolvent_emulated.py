@@ -32,16 +32,28 @@ def inverse_of(A: Tensor) -> Tensor:
     return torch.linalg.inv(torch.eye(len(A)).double() + A.double())
 
 
-# tiles of one square, of several, and of more than the matrix has
-@pytest.mark.parametrize(
-    ("n", "processors"), [(1, 2), (31, 2), (33, 5), (64, 2), (97, 5), (97, 7), (130, 10)]
-)
-@pytest.mark.parametrize("late", [-1, 0, 1])
+# tiles of one square, of several, as wide as tall or less, and of more than the matrix has
+@pytest.mark.parametrize(("n", "processors"), [(1, 2), (33, 5), (97, 5), (97, 9), (160, 11)])
+@pytest.mark.parametrize("late", [-1, 0, 1, 2, 3, 4])
 def test_is_an_inverse(n: int, processors: int, late: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Kernel, "late", late)
     monkeypatch.setattr(kernels, "chip", lambda _: Chip(processors, 232448, 16))
     A = skew(n, 0.5)
     torch.testing.assert_close(resolvent(A).double(), inverse_of(A), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(("n", "processors"), [(31, 2), (64, 2), (130, 10), (192, 7)])
+def test_sizes(n: int, processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "chip", lambda _: Chip(processors, 232448, 16))
+    A = skew(n, 0.5)
+    torch.testing.assert_close(resolvent(A).double(), inverse_of(A), rtol=0, atol=1e-7)
+
+
+def test_kinds_of_tiles() -> None:
+    found = [
+        tiling(n, Chip(processors, 232448, 16)) for n, processors in ((97, 5), (97, 9), (192, 7))
+    ]
+    assert [(tiles.height, tiles.width) for tiles in found if tiles] == [(2, 2), (2, 1), (3, 2)]
 
 
 @pytest.mark.parametrize("size", [1e4, 1e6])
@@ -50,6 +62,17 @@ def test_large_entries_of_an_odd_matrix(size: float) -> None:
     A = skew(65, size)
     X, exact = resolvent(A).double(), inverse_of(A)
     assert torch.linalg.matrix_norm(X - exact) <= 1e-7 + 1e-15 * size**2
+
+
+def test_large_entries_beside_the_pivots() -> None:
+    """Products with the inverses of pivots cost as many digits as they can here."""
+    A = skew(96, 0.3)
+    A[:32, 32:] *= 200
+    A[32:, :32] = -A[:32, 32:].mT
+    norm = torch.linalg.matrix_norm(A, 2)
+    assert norm > 500
+    error = torch.linalg.matrix_norm(resolvent(A).double() - inverse_of(A), 2)
+    assert error <= 1e-7 + 1e-16 * norm**3
 
 
 def test_entries_that_differ_widely() -> None:
@@ -80,5 +103,6 @@ def test_tiles_cover_the_matrix_and_run_at_the_same_time(processors: int) -> Non
 
 def test_no_tiles_where_blocks_do_not_run_together() -> None:
     assert tiling(100, Chip(132, 232448, 16, together=False)) is None
+    assert tiling(0, Chip(132, 232448, 16)) is None
     with pytest.raises(NotImplementedError, match="accepts, got 2000"):
         resolvent(skew(2000, 0.5))

@@ -1,12 +1,12 @@
-// X = (I + A)^-1 for a skew matrix A, both (N, N), by Gauss-Jordan elimination in double precision,
-// with PIVOTS rows and columns at a time: with P the pivots' block, R = P^-1 M[pivots, :] and
+// X = (I + A)^-1 for a skew matrix A, both (n, n), by Gauss-Jordan elimination in double precision,
+// with PIVOTS rows and columns at a time: with P the pivots' square, R = P^-1 M[pivots, :] and
 // C = M[:, pivots], all other entries become M - C R, the pivots' rows R, their columns -C P^-1, and
-// their block P^-1. No pivot is searched for, since every Schur complement of I + A has a symmetric
-// part of at least I.
+// their square P^-1. No pivot is searched for, since every Schur complement of I + A has a symmetric
+// part of at least I. Products with P^-1 cost digits: the error is of the order of 1e-16 |A|^3.
 //
-// A matrix of STRIPES times STRIPES squares of PIVOTS rows and columns, of which those after N are
+// A matrix of STRIPES times STRIPES squares of PIVOTS rows and columns, of which those after n are
 // of the identity, lies in the registers of ROWS times COLUMNS blocks, each with a tile of HEIGHT
-// times WIDTH squares. One more block inverts the pivots' blocks, each while the others still work
+// times WIDTH squares. One more block inverts the pivots' squares, each while the others still work
 // with the pivots before. sizes.cuh, which resolvent.py writes, defines all these but PIVOTS. All
 // blocks run at the same time. What they tell each other lies in global memory, each number at a
 // place of its own, so that nobody has to wait until another has read it.
@@ -14,7 +14,7 @@
 
 #include "machine.cuh"
 
-constexpr int PIVOTS = 32, SQUARE = PIVOTS * PIVOTS;
+constexpr int PIVOTS = 32, ENTRIES = PIVOTS * PIVOTS;  // of a square
 constexpr int SIDE = 16, THREADS = SIDE * SIDE;  // each with 2 times 2 entries of a square
 constexpr int AT_ONCE = 4;                       // pivots in the inversion of a square
 constexpr int NONE = -1;                         // of the stripes
@@ -36,32 +36,32 @@ __device__ inline Pair pair_of(const double* place) {
 __device__ inline int own_row() { return threadIdx.x / SIDE * 2; }
 __device__ inline int own_column() { return threadIdx.x % SIDE * 2; }
 
-// f(e, f) for the 2 times 2 entries.
-template <class F>
-__device__ inline void each_entry(F f) {
+// do_with(e, f) for the 2 times 2 entries.
+template <class Do>
+__device__ inline void each_entry(Do do_with) {
 #pragma unroll
   for (int e = 0; e < 2; ++e)
 #pragma unroll
-    for (int g = 0; g < 2; ++g) f(e, g);
+    for (int f = 0; f < 2; ++f) do_with(e, f);
 }
 
-// What the thread has of several squares.
+// What the thread has of H times W squares.
 template <int H, int W>
-struct Squares {
+struct Tile {
   double at[H][W][2][2];
 
-  // f(p, q) for all squares.
-  template <class F>
-  __device__ static void each(F f) {
+  // do_with(p, q) for all squares.
+  template <class Do>
+  __device__ static void each(Do do_with) {
 #pragma unroll
     for (int p = 0; p < H; ++p)
 #pragma unroll
-      for (int q = 0; q < W; ++q) f(p, q);
+      for (int q = 0; q < W; ++q) do_with(p, q);
   }
 
   // Adds a product: the left factor is transposed, (PIVOTS, H * PIVOTS), the right (PIVOTS, W * PIVOTS).
   __device__ void add_product(const double* left, const double* right) {
-    // as many at a time as registers allow
+    // as many terms at a time as registers allow
 #pragma unroll(H * W > 2 ? 4 : 8)
     for (int k = 0; k < PIVOTS; ++k) {
       Pair l[H], r[W];
@@ -69,12 +69,26 @@ struct Squares {
       for (int p = 0; p < H; ++p) l[p] = pair_of(left + (k * H + p) * PIVOTS + own_row());
 #pragma unroll
       for (int q = 0; q < W; ++q) r[q] = pair_of(right + (k * W + q) * PIVOTS + own_column());
-      each([&](int p, int q) {
-        each_entry([&](int e, int f) {
-          at[p][q][e][f] = fma(l[p].at[e], r[q].at[f], at[p][q][e][f]);
-        });
-      });
+      each([&](int p, int q) { add_term(p, q, l[p], r[q]); });
     }
+  }
+
+  // The same for those squares alone of which wanted(p, q) is true. To compute all of them together
+  // takes less time.
+  template <class Wanted>
+  __device__ void add_product_if(Wanted wanted, const double* left, const double* right) {
+    each([&](int p, int q) {
+      if (!wanted(p, q)) return;
+#pragma unroll 8
+      for (int k = 0; k < PIVOTS; ++k)
+        add_term(p, q, pair_of(left + (k * H + p) * PIVOTS + own_row()),
+                 pair_of(right + (k * W + q) * PIVOTS + own_column()));
+    });
+  }
+
+  __device__ void add_term(int p, int q, const Pair& l, const Pair& r) {
+    each_entry(
+        [&](int e, int f) { at[p][q][e][f] = fma(l.at[e], r.at[f], at[p][q][e][f]); });
   }
 
   // Writes square (p, q) to (PIVOTS, width), or transposed, from its first entry on.
@@ -90,7 +104,7 @@ struct Squares {
   }
 };
 
-using Square = Squares<1, 1>;
+using Square = Tile<1, 1>;
 
 // The inverse of a square, AT_ONCE pivots at a time, whose rows and columns go through one of two
 // rooms of 2 * AT_ONCE * PIVOTS numbers, so that one barrier suffices.
@@ -126,7 +140,7 @@ __device__ inline void invert(Square& square, double* rooms) {
       for (int f = 0; f < 2; ++f)
         scaled[i][f] = !in_column ? own.at[f] : i == column + f ? 1.0 : 0.0;
     }
-    // the pivots' block divides their rows, by substitution
+    // the pivots' square divides their rows, by substitution
     double over[AT_ONCE];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k) {
@@ -160,10 +174,9 @@ __device__ inline void invert(Square& square, double* rooms) {
   }
 }
 
-// What blocks tell each other, in global memory, of STRIPES steps: the pivots' rows,
-// (STRIPES, PIVOTS, WIDE), and columns, (STRIPES, PIVOTS, TALL), transposed, before they are
-// eliminated; of the pivots of the next step what they are at the same time, (STRIPES, PIVOTS, PIVOTS);
-// and the inverses of their blocks, transposed, as many.
+// What blocks tell each other, in global memory. For each of STRIPES steps: the pivots' rows,
+// (PIVOTS, WIDE), and columns, transposed, (PIVOTS, TALL), both before the step; the pivots' square,
+// before the step before; and its inverse, transposed.
 struct Board {
   double *rows, *columns, *ahead, *inverses;
 
@@ -171,7 +184,7 @@ struct Board {
       : rows(room),
         columns(rows + STRIPES * PIVOTS * WIDE),
         ahead(columns + STRIPES * PIVOTS * TALL),
-        inverses(ahead + STRIPES * SQUARE) {}
+        inverses(ahead + STRIPES * ENTRIES) {}
 
   __device__ double* rows_at(int step, int stripe) const {
     return rows + step * PIVOTS * WIDE + stripe * PIVOTS;
@@ -188,7 +201,7 @@ __device__ inline void fetch(double* shared, const double* from, int width, int 
 #pragma unroll
   for (int q = 0; q < W; ++q)
 #pragma unroll
-    for (int i = threadIdx.x; i < SQUARE / 2; i += THREADS) {
+    for (int i = threadIdx.x; i < ENTRIES / 2; i += THREADS) {
       const int k = i / SIDE, j = i % SIDE * 2;
       Pair some = {k == j ? 1.0 : 0.0, k == j + 1 ? 1.0 : 0.0};
       if (first + q != own) {
@@ -213,39 +226,47 @@ __device__ inline void tell(unsigned* told, int step) {
 }
 
 // I + A, with more rows and columns of I.
-__device__ inline double entry(const float* A, int i, int j) {
-  return (i == j ? 1.0 : 0.0) + (i < N && j < N ? (double)A[(size_t)i * N + j] : 0.0);
+__device__ inline double entry(const float* A, int n, int i, int j) {
+  return (i == j ? 1.0 : 0.0) + (i < n && j < n ? (double)A[(size_t)i * n + j] : 0.0);
 }
 
-__device__ inline void compute_tile(const float* A, float* X, const Board& board, unsigned* told,
-                                    double* shared) {
-  double* const inverse = shared;                        // transposed
-  double* const rows = inverse + SQUARE;                 // (PIVOTS, WIDTH * PIVOTS)
-  double* const divided = rows + SQUARE * WIDTH;         // R
-  double* const columns = divided + SQUARE * WIDTH;      // -C, transposed, (PIVOTS, HEIGHT * PIVOTS)
+__device__ inline void compute_tile(const float* A, float* X, int n, const Board& board,
+                                    unsigned* told, double* shared) {
+  double* const inverse = shared;                     // transposed
+  double* const rows = inverse + ENTRIES;             // (PIVOTS, WIDTH * PIVOTS)
+  double* const divided = rows + ENTRIES * WIDTH;     // R
+  double* const columns = divided + ENTRIES * WIDTH;  // -C, transposed, (PIVOTS, HEIGHT * PIVOTS)
   const int row = blockIdx.x / COLUMNS, column = blockIdx.x % COLUMNS;  // of the tile
   const int top = row * HEIGHT, left = column * WIDTH;                  // stripes
-  using Tile = Squares<HEIGHT, WIDTH>;
-  Tile tile;
-  Tile::each([&](int p, int q) {
+  using Own = Tile<HEIGHT, WIDTH>;
+  Own tile;
+  Own::each([&](int p, int q) {
     const int i = (top + p) * PIVOTS + own_row(), j = (left + q) * PIVOTS + own_column();
-    each_entry([&](int e, int f) { tile.at[p][q][e][f] = entry(A, i + e, j + f); });
+    each_entry([&](int e, int f) { tile.at[p][q][e][f] = entry(A, n, i + e, j + f); });
   });
 
+  // Whether others need a square for a step: its pivots' rows and columns, and the next pivots' square.
+  const auto is_needed = [&](int p, int q, int step) {
+    const int i = top + p, j = left + q;
+    return i == step || j == step || (i == step + 1 && j == step + 1 && i < STRIPES);
+  };
   const auto publish = [&](int step) {
-    bool owns = false;
-    Tile::each([&](int p, int q) {
+    Own::each([&](int p, int q) {
       const int i = top + p, j = left + q;
       if (i == step) tile.put(p, q, board.rows_at(step, j), WIDE);
       if (j == step) tile.put_transposed(p, q, board.columns_at(step, i), TALL);
-      const bool ahead = i == step + 1 && j == step + 1;
-      if (ahead && step + 1 < STRIPES) tile.put(p, q, board.ahead + (step + 1) * SQUARE, PIVOTS);
-      owns |= i == step || j == step || ahead;
+      if (is_needed(p, q, step) && i != step && j != step)
+        tile.put(p, q, board.ahead + i * ENTRIES, PIVOTS);
     });
-    if (owns) tell(told + blockIdx.x, step);
+    tell(told + blockIdx.x, step);
+  };
+  const auto has_needed = [&](int step) {
+    bool any = false;
+    Own::each([&](int p, int q) { any |= is_needed(p, q, step); });
+    return any;
   };
 
-  publish(0);
+  if (has_needed(0)) publish(0);
 #pragma unroll 1
   for (int step = 0; step < STRIPES; ++step) {
     wait_for(0, told + step / HEIGHT * COLUMNS + column, step);
@@ -255,44 +276,53 @@ __device__ inline void compute_tile(const float* A, float* X, const Board& board
     // these change as all others do
     fetch<WIDTH, 1>(rows, board.rows_at(step, left), WIDE, left, step);
     fetch<HEIGHT, -1>(columns, board.columns_at(step, top), TALL, top, step);
-    Tile::each([&](int p, int q) {
+    Own::each([&](int p, int q) {
       if (top + p == step || left + q == step)
         each_entry([&](int e, int f) { tile.at[p][q][e][f] = 0; });
     });
     wait_for(0, told + BLOCKS, step);
     __syncthreads();
-    fetch<1, 1>(inverse, board.inverses + step * SQUARE, PIVOTS, 0, NONE);
+    fetch<1, 1>(inverse, board.inverses + step * ENTRIES, PIVOTS, 0, NONE);
     __syncthreads();
-    Squares<1, WIDTH> R = {};
+    Tile<1, WIDTH> R = {};
     R.add_product(inverse, rows);
 #pragma unroll
     for (int q = 0; q < WIDTH; ++q) R.put(0, q, divided + q * PIVOTS, WIDTH * PIVOTS);
     __syncthreads();
-    tile.add_product(columns, divided);
-    if (step + 1 < STRIPES) publish(step + 1);
+    const int next = step + 1;
+    if (next < STRIPES && has_needed(next)) {
+      // first what others wait for
+      tile.add_product_if([&](int p, int q) { return is_needed(p, q, next); }, columns, divided);
+      publish(next);
+      tile.add_product_if([&](int p, int q) { return !is_needed(p, q, next); }, columns, divided);
+    } else {
+      tile.add_product(columns, divided);
+    }
   }
 
-  Tile::each([&](int p, int q) {
+  Own::each([&](int p, int q) {
     const int i = (top + p) * PIVOTS + own_row(), j = (left + q) * PIVOTS + own_column();
     each_entry([&](int e, int f) {
-      if (i + e < N && j + f < N) X[(size_t)(i + e) * N + j + f] = (float)tile.at[p][q][e][f];
+      if (i + e < n && j + f < n) X[(size_t)(i + e) * n + j + f] = (float)tile.at[p][q][e][f];
     });
   });
 }
 
-__device__ inline void invert_pivots(const float* A, const Board& board, unsigned* told,
+__device__ inline void invert_pivots(const float* A, int n, const Board& board, unsigned* told,
                                      double* shared) {
-  double* const inverse = shared;             // transposed
-  double* const rows = inverse + SQUARE;      // of the pivots, in the next ones' columns
-  double* const columns = rows + SQUARE;      // in the next ones' rows, transposed, negative
-  double* const rooms = columns + SQUARE;
+  double* const inverse = shared;          // transposed
+  double* const rows = inverse + ENTRIES;  // of the pivots, in the next ones' columns
+  double* const columns = rows + ENTRIES;  // in the next ones' rows, transposed, negative
+  double* const rooms = columns + ENTRIES;
   Square pivots;
-  each_entry([&](int e, int f) { pivots.at[0][0][e][f] = entry(A, own_row() + e, own_column() + f); });
+  each_entry([&](int e, int f) {
+    pivots.at[0][0][e][f] = entry(A, n, own_row() + e, own_column() + f);
+  });
 #pragma unroll 1
   for (int step = 0;; ++step) {
     invert(pivots, rooms);
     pivots.put_transposed(0, 0, inverse, PIVOTS);
-    pivots.put_transposed(0, 0, board.inverses + step * SQUARE, PIVOTS);
+    pivots.put_transposed(0, 0, board.inverses + step * ENTRIES, PIVOTS);
     tell(told + BLOCKS, step);
     const int next = step + 1, row = next / HEIGHT * COLUMNS, column = next / WIDTH;
     if (next == STRIPES) break;
@@ -302,7 +332,7 @@ __device__ inline void invert_pivots(const float* A, const Board& board, unsigne
     __syncthreads();
     fetch<1, 1>(rows, board.rows_at(step, next), WIDE, 0, NONE);
     fetch<1, -1>(columns, board.columns_at(step, next), TALL, 0, NONE);
-    const double* const ahead = board.ahead + next * SQUARE + own_row() * PIVOTS + own_column();
+    const double* const ahead = board.ahead + next * ENTRIES + own_row() * PIVOTS + own_column();
     __syncthreads();
     Square R = {};
     R.add_product(inverse, rows);
@@ -314,12 +344,12 @@ __device__ inline void invert_pivots(const float* A, const Board& board, unsigne
   }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, 1) void resolvent(const float* A, float* X,
-                                                                   double* room, unsigned* told) {
+extern "C" __global__ __launch_bounds__(THREADS, 1) void resolvent(
+    const float* A, float* X, double* room, unsigned* told, int n) {
   extern __shared__ float4 shared[];
   const Board board(room);
   if (blockIdx.x < BLOCKS)
-    compute_tile(A, X, board, told, reinterpret_cast<double*>(shared));
+    compute_tile(A, X, n, board, told, reinterpret_cast<double*>(shared));
   else
-    invert_pivots(A, board, told, reinterpret_cast<double*>(shared));
+    invert_pivots(A, n, board, told, reinterpret_cast<double*>(shared));
 }
