@@ -69,26 +69,12 @@ struct Tile {
       for (int p = 0; p < H; ++p) l[p] = pair_of(left + (k * H + p) * PIVOTS + own_row());
 #pragma unroll
       for (int q = 0; q < W; ++q) r[q] = pair_of(right + (k * W + q) * PIVOTS + own_column());
-      each([&](int p, int q) { add_term(p, q, l[p], r[q]); });
+      each([&](int p, int q) {
+        each_entry([&](int e, int f) {
+          at[p][q][e][f] = fma(l[p].at[e], r[q].at[f], at[p][q][e][f]);
+        });
+      });
     }
-  }
-
-  // The same for those squares alone of which wanted(p, q) is true. To compute all of them together
-  // takes less time.
-  template <class Wanted>
-  __device__ void add_product_if(Wanted wanted, const double* left, const double* right) {
-    each([&](int p, int q) {
-      if (!wanted(p, q)) return;
-#pragma unroll 8
-      for (int k = 0; k < PIVOTS; ++k)
-        add_term(p, q, pair_of(left + (k * H + p) * PIVOTS + own_row()),
-                 pair_of(right + (k * W + q) * PIVOTS + own_column()));
-    });
-  }
-
-  __device__ void add_term(int p, int q, const Pair& l, const Pair& r) {
-    each_entry(
-        [&](int e, int f) { at[p][q][e][f] = fma(l.at[e], r.at[f], at[p][q][e][f]); });
   }
 
   // Writes square (p, q) to (PIVOTS, width), or transposed, from its first entry on.
@@ -271,33 +257,26 @@ __device__ inline void compute_tile(const float* A, float* X, int n, const Board
   for (int step = 0; step < STRIPES; ++step) {
     wait_for(0, told + step / HEIGHT * COLUMNS + column, step);
     wait_for(32, told + row * COLUMNS + step / WIDTH, step);
+    wait_for(64, told + BLOCKS, step);
     __syncthreads();
     // zeros for the pivots' rows and columns, the identity in their place in R and in that of -C: then
     // these change as all others do
     fetch<WIDTH, 1>(rows, board.rows_at(step, left), WIDE, left, step);
     fetch<HEIGHT, -1>(columns, board.columns_at(step, top), TALL, top, step);
+    fetch<1, 1>(inverse, board.inverses + step * ENTRIES, PIVOTS, 0, NONE);
     Own::each([&](int p, int q) {
       if (top + p == step || left + q == step)
         each_entry([&](int e, int f) { tile.at[p][q][e][f] = 0; });
     });
-    wait_for(0, told + BLOCKS, step);
-    __syncthreads();
-    fetch<1, 1>(inverse, board.inverses + step * ENTRIES, PIVOTS, 0, NONE);
     __syncthreads();
     Tile<1, WIDTH> R = {};
     R.add_product(inverse, rows);
 #pragma unroll
     for (int q = 0; q < WIDTH; ++q) R.put(0, q, divided + q * PIVOTS, WIDTH * PIVOTS);
     __syncthreads();
+    tile.add_product(columns, divided);
     const int next = step + 1;
-    if (next < STRIPES && has_needed(next)) {
-      // first what others wait for
-      tile.add_product_if([&](int p, int q) { return is_needed(p, q, next); }, columns, divided);
-      publish(next);
-      tile.add_product_if([&](int p, int q) { return !is_needed(p, q, next); }, columns, divided);
-    } else {
-      tile.add_product(columns, divided);
-    }
+    if (next < STRIPES && has_needed(next)) publish(next);
   }
 
   Own::each([&](int p, int q) {
