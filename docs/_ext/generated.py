@@ -300,6 +300,7 @@ def _by_shape(rows: list[dict[str, Any]]) -> str:
     shown = {
         "both, ms": "ours",
         "ScoRNN, ms": "ScoRNN, W formed",
+        "ScoRNN, graphs, ms": "the same as a CUDA graph",
         "NC-GRU, ms": "NC-GRU, W given",
         "LSTM, ms": "LSTM",
         "LN-LSTM, ms": "LN-LSTM",
@@ -308,6 +309,7 @@ def _by_shape(rows: list[dict[str, Any]]) -> str:
         "ATN over batch, ms": "ATN over the batch, windows of 25",
         "loop, ms": "BN-LSTM as a loop of torch operations",
         "cuDNN RNN, ms": "cuDNN tanh RNN",
+        "cuDNN RNN, graphs, ms": "the same as a CUDA graph",
         "cuDNN GRU, ms": "cuDNN GRU",
         "cuDNN LSTM, ms": "cuDNN LSTM",
     }
