@@ -89,6 +89,9 @@ def score_model(
 
 def check_work(recipe: Recipe, task: Task) -> None:
     """Raise unless there are examples to train on, and everything to be scored can be scored."""
+    if recipe.evaluation.audio:
+        # before recordings are read, which takes a while
+        audio_metrics(task)
     if not task.size("train"):
         raise RecipeError(f"task: expected examples to train on, got none in {recipe.task.name}")
     splits = evaluated_splits(recipe, task)
@@ -101,14 +104,12 @@ def check_work(recipe: Recipe, task: Task) -> None:
             raise RecipeError(
                 f"split {split}: {error}: change training.batch or evaluation.batch"
             ) from error
-    if recipe.evaluation.audio:
-        audio_metrics(task)
-        if "test" not in splits:
-            raise RecipeError(
-                "evaluation.audio: expected the split test among the evaluated ones, as its "
-                f"sound is scored, got {', '.join(splits)}: add it to evaluation.splits, or set "
-                "evaluation.audio=false"
-            )
+    if recipe.evaluation.audio and "test" not in splits:
+        raise RecipeError(
+            "evaluation.audio: expected the split test among the evaluated ones, as its "
+            f"sound is scored, got {', '.join(splits)}: add it to evaluation.splits, or set "
+            "evaluation.audio=false"
+        )
 
 
 def evaluation_batch(recipe: Recipe) -> int:

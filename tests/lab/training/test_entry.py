@@ -413,6 +413,17 @@ def test_speech_that_cannot_be_heard_ends_the_run_all_the_same(tmp_path: Path) -
     assert set(result.audio) == {"segsnr_db"}
 
 
+def test_a_missing_package_is_named_before_recordings_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cayley.lab.training.evaluation.find_spec", lambda name: None)
+    for number in range(3):
+        (tmp_path / f"{number}.wav").write_text("no sound")
+    recipe = read_recipe(SPEECH | {"task": {"name": "speech", "corpus": "own"}})
+    with pytest.raises(RecipeError, match=r"expected the package pystoi, .* 'cayley\[speech\]'"):
+        train(recipe, tmp_path / "run", settings=RunSettings(data=tmp_path))
+
+
 def test_sound_that_cannot_be_scored_is_refused_before_there_is_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
