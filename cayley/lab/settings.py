@@ -153,7 +153,7 @@ def words(hint: Any) -> str:
     if kind in (Union, UnionType):
         return " or ".join(map(words, parts))
     if kind is tuple:
-        return f"a list of {words(parts[0])}"
+        return f"a list in brackets, each {words(parts[0])}"
     names = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
     if is_table:
         return f"an instance of {kind.__name__}"

@@ -45,7 +45,10 @@ class Settings:
         ({"share": 10**400}, "task.share: expected a number, got one that no float can hold"),
         ({"most": 1}, "task.most: expected an integer of at least 2 or nothing, got 1"),
         ({"sizes": [3, -5]}, "task.sizes: expected an integer from 1 to 9, got -5"),
-        ({"sizes": 3}, "task.sizes: expected a list of an integer from 1 to 9, got 3"),
+        (
+            {"sizes": 3},
+            "task.sizes: expected a list in brackets, each an integer from 1 to 9, got 3",
+        ),
         ({"name": 3}, "task.name: expected a string, got 3"),
         ({"flag": "no"}, "task.flag: expected true or false, got 'no'"),
         ({"inner": {}}, "task.inner: expected an instance of Inner, got {}"),

@@ -62,7 +62,8 @@ def train(options: Namespace) -> int:
     for chosen in grid(options.set) if options.together else [options.set]:
         changes = fit_sizes(entry, chosen, options.variant, options.task)
         recipe = entry.recipe(options.variant, changes, options.task, tiny=options.tiny)
-        _say(entry.implied(options.variant, changes, tiny=options.tiny), options)
+        implied = entry.implied(options.variant, changes, options.task, tiny=options.tiny)
+        _say(implied, options)
         overrides = [*changes, *([f"task={options.task}"] if options.task else [])]
         first = convert(recipe.seed if options.seed is None else options.seed, Seed, "--seed")
         seeds = _seeds(first, options.seeds or 1)

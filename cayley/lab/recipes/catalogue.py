@@ -97,13 +97,19 @@ class Entry:
         return read_recipe(content)
 
     def implied(
-        self, variant: Variant = "paper", overrides: Iterable[str] = (), *, tiny: bool = False
+        self,
+        variant: Variant = "paper",
+        overrides: Iterable[str] = (),
+        task: str = "",
+        *,
+        tiny: bool = False,
     ) -> list[str]:
-        """Changes that overrides imply, in sentences.
+        """Changes that overrides, and another task, imply, in sentences.
 
         Arguments:
             variant: What the paper says, or what its published code does.
             overrides: As for :meth:`recipe`.
+            task: As for :meth:`recipe`.
             tiny: As for :meth:`recipe`.
 
         Example:
@@ -120,6 +126,10 @@ class Entry:
         for place, name, arguments in _outdated(content, changes):
             lost = [each for each in arguments if each not in (_at(changes, place) or ())]
             said += [f"left out, as arguments of {name}: {', '.join(lost)}"] if lost else []
+        if task:
+            old, new = content["task"], changes.get("task", {})
+            lost = [f"{key} = {old[key]}" for key in old if key != "name" and key not in new]
+            said += [f"left out, as settings of {old['name']}: {', '.join(lost)}"] if lost else []
         return said
 
     def _content(self, variant: Variant, tiny: bool) -> dict[str, Any]:

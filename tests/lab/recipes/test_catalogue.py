@@ -181,6 +181,16 @@ def test_tried_out_it_is_short(path: Path) -> None:
     assert (epochs.training.epochs, epochs.training.steps) == (2, 0)
 
 
+def test_another_task_says_which_settings_it_leaves_out() -> None:
+    entry = find_recipe("sage/products-sgd")
+    (said,) = entry.implied(task="photo")
+    assert said == "left out, as settings of ogbn-products: neighbours = [15, 10, 5]"
+    assert entry.recipe(task="photo").task.settings == {}
+    given = ["task.neighbours=[3]"]
+    assert not entry.implied(overrides=given, task="photo")
+    assert entry.recipe(overrides=given, task="photo").task.settings == {"neighbours": [3]}
+
+
 def test_an_override_is_key_and_value() -> None:
     assert parse_override("a.b='1'") == {"a": {"b": "1"}}
     assert parse_override("a=x=y") == {"a": "x=y"}

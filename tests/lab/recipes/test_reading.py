@@ -48,7 +48,7 @@ def test_scatter_is_the_inverse() -> None:
         ({"size": True}, "size: expected an integer, got True"),
         ({"size": 3.0}, "size: expected an integer, got 3.0"),
         ({"flag": 1}, "flag: expected true or false, got 1"),
-        ({"names": "ab"}, "names: expected a list of a string, got 'ab'"),
+        ({"names": "ab"}, "names: expected a list in brackets, each a string, got 'ab'"),
         ({"names": [1]}, "names: expected a string, got 1"),
         ({"when": "step"}, "when: expected 'epoch' or an integer, got 'step'"),
         ({"limit": "1"}, "limit: expected a number or nothing, got '1'"),
