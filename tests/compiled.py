@@ -27,7 +27,8 @@ def compiled_from(compiler: str, contents: Iterable[str], build: Callable[[Path]
         contents: All else that it depends on: sources, headers, options.
         build: Writes it to a path.
     """
-    digest = hashlib.sha256(repr([version(compiler), *contents]).encode()).hexdigest()
+    # none of them contains a zero
+    digest = hashlib.sha256("\0".join([version(compiler), *contents]).encode()).hexdigest()
     library = folder() / f"{digest}.so"
     if library.exists():
         os.utime(library)

@@ -85,22 +85,27 @@ def compiled(source: str, sizes: str) -> tuple[Any, tuple[str, ...]]:
     types = tuple(re.sub(r"\w+\s*$", "", parameter).strip() for parameter in parameters)
     call = ", ".join(f"*static_cast<{kind}*>(arguments[{k}])" for k, kind in enumerate(types))
     text = f'{text}\nextern "C" void run_kernel(void** arguments) {{ {source}({call}); }}\n'
-    headers = (path.read_text() for path in HEADERS)
     level = "-O1" if source in OFTEN else "-O0"
-    contents = (text, sizes, *headers, *OPTIONS, level, *OF_KERNELS)
+    contents = (text, sizes, headers(), *OPTIONS, level, *OF_KERNELS)
     assert COMPILER is not None
     library = compiled_from(COMPILER, contents, partial(build, text, sizes, level))
     machine()
     return ctypes.CDLL(str(library)).run_kernel, types
 
 
+@functools.cache
+def headers() -> str:
+    """What kernels include, but for their sizes."""
+    return "".join(path.read_text() for path in HEADERS)
+
+
 def build(text: str, sizes: str, level: str, library: Path) -> None:
     """Compile a kernel for sizes."""
-    headers = folder_of_headers().name
+    common = folder_of_headers().name
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "sizes.cuh").write_text(sizes)
-        Path(folder, "kernel.cpp").write_text(f'#include "{headers}/cuda.h"\n{text}')
-        places = ("-I", headers, "-I", folder)
+        Path(folder, "kernel.cpp").write_text(f'#include "{common}/cuda.h"\n{text}')
+        places = ("-I", common, "-I", folder)
         compile_to(library, level, *places, f"{folder}/kernel.cpp", *OF_KERNELS)
 
 
@@ -147,6 +152,7 @@ class Kernel:
         assert threads % 32 == 0
         self.kernel, self.types = compiled(source, sizes)
         self.threads, self.blocks, self.cluster = threads, blocks, cluster
+        self.memory = memory
 
     def resident_clusters(self) -> int:
         return self.blocks // self.cluster if self.cluster > 1 else 1
@@ -168,12 +174,12 @@ class Kernel:
         ctypes.c_int.in_dll(machine(), "late_block").value = self.late
         first = ctypes.addressof(values)
         status = machine().launch(
-            *(self.kernel, clusters, networks, self.blocks, self.threads),
+            *(self.kernel, clusters, networks, self.blocks, self.threads, self.memory),
             (ctypes.c_void_p * len(values))(*range(first, first + 8 * len(values), 8)),
             len(ranges) // 2,
             (ctypes.c_void_p * len(ranges))(*ranges),
         )
-        assert status != 1, "a kernel has read or written beyond its arguments"
+        assert status != 1, "a kernel has used memory beyond its arguments or its own"
         assert status != 2, "a kernel waits for what does not come"
         assert status == 0, "blocks of a cluster have __shared__ variables: not emulated"
 
@@ -216,19 +222,33 @@ def counted() -> Iterator[Launches]:
 @contextmanager
 def replacing(**values: Any) -> Iterator[None]:
     """Context in which modules that launch kernels have other values under these names."""
-    modules = [module for name, module in sys.modules.items() if name.startswith(MODULES)]
+    forget_kernels()
     with ExitStack() as changes:
-        changes.callback(forget_kernels, modules)
-        for module, (name, value) in itertools.product(modules, values.items()):
-            if hasattr(module, name):
+        changes.callback(forget_kernels)
+        for module, (name, value) in itertools.product(modules(), values.items()):
+            if name in vars(module):
                 changes.enter_context(patch.object(module, name, value))
-        forget_kernels(modules)
         yield
 
 
-def forget_kernels(modules: list[ModuleType]) -> None:
+@functools.cache
+def modules() -> list[ModuleType]:
+    """Those that launch kernels; they are imported with the package."""
+    return [module for name, module in sys.modules.items() if name.startswith(MODULES)]
+
+
+def forget_kernels() -> None:
     """Clear what the modules have cached, but for layouts: these are the same on all machines."""
-    for module in modules:
-        for value in vars(module).values():
-            if hasattr(value, "cache_clear") and value.__module__ not in LAYOUTS:
-                value.cache_clear()
+    for function in caching():
+        function.cache_clear()
+
+
+@functools.cache
+def caching() -> list[Any]:
+    """Functions of the modules that cache what depends on the device, none of them replaced."""
+    found = {id(value): value for module in modules() for value in vars(module).values()}
+    return [
+        value
+        for value in found.values()
+        if hasattr(value, "cache_clear") and value.__module__ not in LAYOUTS
+    ]

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-constexpr int SHARED_BYTES = 232448;
+constexpr int SHARED_BYTES = 232448;  // of a block, with those that its kernel has not asked for
 Index threadIdx, blockIdx;
 
 namespace emulator {
@@ -72,7 +72,8 @@ Block* blocks;  // of the cluster
 int members, threads;
 Barrier cluster;
 unsigned long events;  // that somebody may have waited for
-bool outside;          // whether anything but an argument was read or written
+int memory_bytes;      // that a block has asked for
+bool outside;          // whether memory beyond that and the arguments was used
 bool several;          // whether several blocks at a time have variables of their own
 Range arguments[64];
 int argument_count;
@@ -423,6 +424,14 @@ void run(Block& own, int thread, int step, Home* homes) {
 
 constexpr long LATE = 100;  // how seldom a block that is late has its turn
 
+// Nobody may read what the block had in shared memory, nor may it have written behind it.
+void end(Block& own) {
+  char* const memory = reinterpret_cast<char*>(own.memory);
+  memset(memory, 0xff, memory_bytes);
+  const int behind = min(SHARED_BYTES - memory_bytes, 4096);
+  for (int i = 0; i < behind; ++i) outside = outside || memory[memory_bytes + i] != -1;
+}
+
 // Whether all of them came to their end.
 bool run_cluster(Home* homes) {
   unsigned random = 1;
@@ -439,8 +448,7 @@ bool run_cluster(Home* homes) {
       run(own, i, step, homes + (size_t)rank * threads);
     if (own.left == 0) {
       ++over;
-      // nobody may read what it had
-      memset(own.memory, 0xff, SHARED_BYTES);
+      end(own);
     }
     idle = events == before ? idle + 1 : 0;
     if (idle > PATIENCE * members) return false;
@@ -448,56 +456,61 @@ bool run_cluster(Home* homes) {
   return true;
 }
 
-// Memory that is 0 at first.
-void* mapped(size_t bytes) {
-  void* const space = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (space == MAP_FAILED) abort();
-  return space;
-}
-
-struct Homes {
-  Home* first = nullptr;
+// Memory that stays for the next launch.
+template <class Part>
+struct Kept {
+  Part* first = nullptr;
   size_t count = 0;
 
-  void demand(size_t wanted) {
-    if (wanted <= count) return;
+  // Whether it is new, and 0.
+  bool demand(size_t wanted) {
+    if (wanted <= count) return false;
     leave();
-    first = static_cast<Home*>(mapped(wanted * sizeof(Home)));
+    void* const space = mmap(nullptr, wanted * sizeof(Part), PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) abort();
+    first = static_cast<Part*>(space);
     count = wanted;
+    return true;
   }
 
   void leave() {
-    if (count) munmap(first, count * sizeof(Home));
+    if (count) munmap(first, count * sizeof(Part));
     count = 0;
   }
-} homes;
+};
 
-constexpr size_t KEPT = 4096;  // of more homes, the memory is given back
+struct Shared {
+  char bytes[SHARED_BYTES];
+};
+
+Kept<Home> homes;
+Kept<Shared> shared;
+
+constexpr size_t MOST = 4096;  // of more homes, the memory is given back
 
 }  // namespace emulator
 
 // Runs clusters, or teams, one after another, for one network after another. Returns 0, or 1 where
-// anything but the memory of the arguments, in `ranges`, was touched, or 2 where threads wait for
+// anything but the memory of the arguments, in `ranges`, and the `memory` of blocks was touched, or 2 where threads wait for
 // what does not come, or 3 where a cluster of blocks has `__shared__` variables, which are not
 // emulated.
 extern "C" int launch(void (*kernel)(void**), int clusters, int networks, int blocks, int threads,
-                      void** arguments, int count, const char** ranges) {
+                      int memory, void** arguments, int count, const char** ranges) {
   using namespace emulator;
   outside = several = false;
   emulator::kernel = kernel;
   given = arguments;
   members = blocks;
   emulator::threads = threads;
+  memory_bytes = memory;
   argument_count = count;
   for (int i = 0; i < count; ++i) emulator::arguments[i] = {ranges[2 * i], ranges[2 * i + 1]};
   homes.demand((size_t)blocks * threads);
-  const size_t memory = (size_t)SHARED_BYTES * blocks;
-  char* const shared = static_cast<char*>(mapped(memory));
+  if (shared.demand(blocks)) memset(shared.first, 0xff, sizeof(Shared) * blocks);
   bool ended = true;
   for (int number = 0; number < networks * clusters && ended; ++number) {
     blockIdx.y = number / clusters;
-    memset(shared, 0xff, memory);
     // all of it begins with 0; `new` would need the library of C++
     emulator::blocks = static_cast<Block*>(calloc(blocks, sizeof(Block)));
     cluster = {};
@@ -506,13 +519,13 @@ extern "C" int launch(void (*kernel)(void**), int clusters, int networks, int bl
       own.number = number % clusters * blocks + rank;
       own.rank = rank;
       own.left = threads;
-      own.memory = reinterpret_cast<float4*>(shared + (size_t)SHARED_BYTES * rank);
+      own.memory = reinterpret_cast<float4*>(shared.first + rank);
     }
     ended = run_cluster(homes.first);
     free(emulator::blocks);
   }
-  munmap(shared, memory);
   // those that wait for ever cannot begin again
-  if (!ended || homes.count > KEPT) homes.leave();
+  if (!ended || homes.count > MOST) homes.leave();
+  if (!ended) shared.leave();
   return !ended ? 2 : several ? 3 : outside ? 1 : 0;
 }

@@ -90,8 +90,10 @@ def test_what_is_no_number_stays_so(value: float) -> None:
 @pytest.mark.parametrize("processors", [2, 5, 64, 108, 132])
 def test_tiles_cover_the_matrix_and_run_at_the_same_time(processors: int) -> None:
     chip = Chip(processors, 232448, 16)
-    largest = max(n for n in range(1, 1500) if tiling(n, chip))
-    for n in range(1, largest + 1):
+    # the smallest and the largest with each number of stripes
+    sizes = [n for last in range(32, 1500, 32) for n in (last - 31, last)]
+    largest = max(n for n in sizes if tiling(n, chip))
+    for n in sizes[: sizes.index(largest) + 1]:
         tiles = tiling(n, chip)
         assert tiles is not None
         assert tiles.rows * tiles.height * kernels.PIVOTS >= n
@@ -99,6 +101,14 @@ def test_tiles_cover_the_matrix_and_run_at_the_same_time(processors: int) -> Non
         assert tiles.blocks <= processors
         assert tiles.memory <= chip.memory
     assert largest == {2: 128, 5: 256, 64: 992, 108: 1280, 132: 1408}[processors]
+
+
+def test_shared_memory_that_was_not_asked_for_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = tiling(40, Chip(132, 232448, 16))
+    assert tiles is not None
+    monkeypatch.setattr(kernels.Tiling, "memory", tiles.memory - 16)
+    with pytest.raises(AssertionError, match="beyond"):
+        resolvent(skew(40, 0.5))
 
 
 def test_no_tiles_where_blocks_do_not_run_together() -> None:
