@@ -91,7 +91,7 @@ def _jacobians(
             f"expected sequences of one length, (T, B, I) or (T, I), got {got}: give packed "
             "sequences one by one"
         )
-    batch_first = x.dim() == 3 and bool(getattr(layer, "batch_first", False))
+    batch_first = bool(getattr(layer, "batch_first", False))
     x = x.unsqueeze(1) if x.dim() == 2 else x.transpose(0, 1) if batch_first else x
     T, B, I = x.shape  # noqa: E741
     with _evaluation(layer):
