@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.optim import Adagrad, Optimizer
+from torch.optim import LBFGS, Adagrad, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from cayley.checks import check_number
@@ -70,7 +70,8 @@ def rebase_(
         optimizer: The optimizer of their A; None if it has no state for them.
         limit: The largest :math:`|a_{ij}|` that is left alone.
         moments: ``"carry"`` to convert the optimizer's state of A to the new coordinates, or
-            ``"reset"`` to start it again.
+            ``"reset"`` to start it again; of :class:`torch.optim.LBFGS`, only ``"reset"``, which
+            forgets all its pairs of steps and gradients.
 
     Returns:
         For each transform, by its matrix's name, whether D was chosen again, bool, ().
@@ -115,7 +116,7 @@ def _rebase(
         change = _carried if moments == "carry" else _reset
         # first, since it may raise, and then nothing else must have changed
         for member in members:
-            if A in member.state:
+            if _group(member, A) is not None:
                 change(member, A, map.skew, new)
         if A.grad is not None:
             A.grad.copy_(map.skew.entries(new.covector(map.skew(A.grad))))
@@ -174,6 +175,8 @@ def attach_rebase(
                 f"expected an optimizer of all scaled Cayley transforms of the model, but the A of "
                 f"{name} is not among the parameters of this {type(optimizer).__name__}"
             )
+    if moments == "carry":
+        _check_known(optimizer, places)
     # unless the state of the optimizer was loaded, and training continues
     if not _first_group(optimizer).get(STEPS_TAKEN):
         _rebase(places, optimizer, limit, moments)
@@ -203,9 +206,7 @@ class _After:
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.checked:
             # in the first step, not when an entry is beyond the limit, after hours
-            for place in _places(self.model):
-                for member in _members(optimizer):
-                    _known_state(member, place.A)
+            _check_known(optimizer, _places(self.model))
             self.checked = True
         group = _first_group(optimizer)
         # an optimizer may serve several models, and counts its steps once
@@ -269,6 +270,13 @@ def _members(optimizer: Optimizer) -> tuple[Optimizer, ...]:
     return optimizer.optimizers if isinstance(optimizer, Optimizers) else (optimizer,)
 
 
+def _check_known(optimizer: Optimizer, places: list[_Place]) -> None:
+    """Raise unless it is known how to convert what an optimizer keeps so far."""
+    for member in _members(optimizer):
+        for place in places:
+            _known_state(member, place.A)
+
+
 def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
     """Convert an optimizer's state of the free entries to the new coordinates."""
     kept = _known_state(optimizer, A)
@@ -287,6 +295,11 @@ def _carried(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
 
 def _known_state(optimizer: Optimizer, A: Tensor) -> dict[str, Tensor]:
     """What an optimizer keeps of each free entry, if it is known how to convert it."""
+    if isinstance(optimizer, LBFGS) and _group(optimizer, A) is not None:
+        raise ValueError(
+            'expected moments="reset" with LBFGS, got "carry": its pairs of steps and gradients '
+            "cannot be converted to the coordinates of a new D"
+        )
     state = optimizer.state.get(A, {})
     kept = {k: v for k, v in state.items() if isinstance(v, Tensor) and v.shape == A.shape}
     for key in kept:
@@ -301,11 +314,14 @@ def _known_state(optimizer: Optimizer, A: Tensor) -> dict[str, Tensor]:
 
 def _reset(optimizer: Optimizer, A: Tensor, skew: Any, new: Rebased) -> None:
     """Start an optimizer's state of the free entries again."""
-    if isinstance(optimizer, Adagrad):
+    if isinstance(optimizer, LBFGS):
+        # which keeps all under its first parameter, and its pairs are of all parameters together
+        optimizer.state.clear()
+    elif isinstance(optimizer, Adagrad):
         # which makes its state when it is constructed
         group = _group(optimizer, A)
         assert group is not None
         optimizer.state[A]["sum"].fill_(group["initial_accumulator_value"])
         optimizer.state[A]["step"].zero_()
     else:
-        del optimizer.state[A]
+        optimizer.state.pop(A, None)

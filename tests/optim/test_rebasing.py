@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, Rprop
+from torch.optim import LBFGS, SGD, Adadelta, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop, Rprop
 
 import cayley
 from cayley.optim import AdagradTF, Optimizers, RMSpropTF, attach_rebase, rebase_
@@ -216,24 +216,41 @@ def test_a_gradient_that_is_there_goes_over() -> None:
         lambda p: Adagrad(p, lr=1e-3, initial_accumulator_value=0.5),
         lambda p: AdagradTF(p, lr=1e-3),
         lambda p: Optimizers(Adam(p, lr=1e-3)),
+        lambda p: LBFGS([nn.Parameter(torch.zeros(1)), *p], lr=1e-3, max_iter=3),
     ],
 )
 def test_reset_is_a_new_beginning(make: Callable[..., Optimizer]) -> None:
     matrix = matrix_of()
     optimizer = make([*matrix.parameters()])
+
+    def step(one: StructuredMatrix, own: Any) -> None:
+        def closure() -> Tensor:
+            own.zero_grad()
+            loss = one().sum()
+            loss.backward()
+            return loss
+
+        own.step(closure)
+
     for _ in range(3):
-        optimizer.zero_grad()
-        matrix().sum().backward()
-        optimizer.step()
-    rebase_(matrix, optimizer, moments="reset")
+        step(matrix, optimizer)
+    assert rebase_(matrix, optimizer, moments="reset")[""]
     twin = StructuredMatrix(ScaledCayley(6))
     twin.load_state_dict(matrix.state_dict())
     fresh = make([*twin.parameters()])
     for one, own in ((matrix, optimizer), (twin, fresh)):
-        own.zero_grad()
-        one().sum().backward()
-        own.step()
+        step(one, own)
     torch.testing.assert_close(matrix.free[0], twin.free[0])
+
+
+def test_lbfgs_is_refused_at_once_unless_it_starts_again() -> None:
+    matrix = matrix_of()
+    optimizer, before = LBFGS(matrix.parameters()), matrix.free[0].detach().clone()
+    for rebase in (attach_rebase, rebase_):
+        with pytest.raises(ValueError, match='expected moments="reset" with LBFGS'):
+            rebase(matrix, optimizer)
+    torch.testing.assert_close(matrix.free[0].detach(), before, rtol=0, atol=0)
+    assert rebase_(matrix, LBFGS([nn.Parameter(torch.zeros(1))]))[""]
 
 
 def test_several_optimizers_carry_on() -> None:
