@@ -1,8 +1,9 @@
-"""A cache that an object's copies and pickles leave out."""
+"""Caches that an object's copies and pickles leave out."""
 
+import threading
 from typing import Generic, TypeVar
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "ThreadCache"]
 
 T = TypeVar("T")
 
@@ -28,4 +29,8 @@ class Cache(Generic[T]):
         self.value: T | None = None
 
     def __reduce__(self) -> tuple[type["Cache"], tuple[()]]:
-        return Cache, ()
+        return type(self), ()
+
+
+class ThreadCache(threading.local, Cache[T]):
+    """The same, with a value of its own in each thread."""

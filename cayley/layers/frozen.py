@@ -59,7 +59,7 @@ class FrozenStep(NamedTuple):
     def is_current(self, U: Tensor, b: Tensor) -> bool:
         """Whether U, W and b are those that this was made from, and W is still frozen."""
         matrix = self.matrix
-        same = self.U is U and self.b is b and matrix._buffers["kept"] is self.kept
+        same = self.U is U and self.b is b and matrix.kept is self.kept
         # another layer, or a cell, that shares the matrix may have ended it
         return same and matrix.is_frozen and matrix.keeps_its_own()
 

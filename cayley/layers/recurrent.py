@@ -383,12 +383,14 @@ class Recurrent(nn.Module, ABC):
 
     @contextmanager
     def held(self) -> Iterator[Self]:
-        """Context in which W is formed once, with its graph, for all calls.
+        """Context in which W is formed once, with its graph, for all calls of this thread.
 
         It is for loops over :meth:`step` in training, which then share one W and one backward pass
         through it. The loop and its ``backward()`` may be inside; ``optimizer.step()`` belongs
         after it, since W does not change inside. ``torch.nn.utils.parametrize.cached()`` does the
-        same for all layers of a model.
+        same for all layers of a model. Neither goes with :func:`torch.utils.checkpoint.checkpoint`
+        of parts of the loop, which are run again when W is there or no longer there: checkpoint
+        parts that form their own W, such as whole calls of the layer.
 
         Example:
             >>> import cayley

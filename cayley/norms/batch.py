@@ -1,7 +1,7 @@
 """Population statistics of a normalisation over the batch, separate for each time step."""
 
 import warnings
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -62,7 +62,6 @@ class PopulationStatistics(nn.Module):
     var: Tensor
     batches: Tensor
     sequences: Tensor
-    slots: Tensor | None
 
     def __init__(
         self,
@@ -82,7 +81,8 @@ class PopulationStatistics(nn.Module):
         for name in ("batches", "sequences"):
             counts = torch.zeros(max_steps, device=device, dtype=torch.int64)
             self.register_buffer(name, counts)
-        self.register_buffer("slots", None, persistent=False)
+        # not a buffer: averages of models pair those of one model with those of another
+        self.slots: Tensor | None = None
         self._warned = False
         self._may_be_empty = False  # whether some steps did not count, perhaps none of them
 
@@ -177,6 +177,14 @@ class PopulationStatistics(nn.Module):
                 "does not count in the population statistics",
                 stacklevel=3,
             )
+
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], recurse: bool = True
+    ) -> "PopulationStatistics":
+        super()._apply(fn, recurse)
+        if self.slots is not None:
+            self.freeze()
+        return self
 
     def _load_from_state_dict(
         self, state_dict: MutableMapping[str, Any], prefix: str, *args: Any, **kwargs: Any

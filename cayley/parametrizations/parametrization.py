@@ -102,7 +102,8 @@ class Parametrization(nn.Module, ABC):
             *X: The free tensors.
             update: Whether to update the buffers, as in :meth:`advance`.
         """
-        leaves = [x.detach().requires_grad_() for x in X]
+        # copies, since what is saved here no longer knows that a free tensor has been written to
+        leaves = [x.detach().clone().requires_grad_() for x in X]
         # Activation checkpointing counts the tensors that a forward pass saves, and these would be
         # saved in the first of several passes only. A detached W does not keep its graph alive.
         with (

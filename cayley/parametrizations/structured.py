@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from cayley.cache import Cache
+from cayley.cache import Cache, ThreadCache
 from cayley.kernels.dispatch import is_decomposing
 from cayley.notices import warn_once
 from cayley.parametrizations.parametrization import Parametrization, Pullback, check_precision
@@ -76,10 +76,11 @@ class StructuredMatrix(nn.Module):
         for name, X in zip(map.names, self.map.sample(device=device, dtype=dtype), strict=True):
             self.register_parameter(name, nn.Parameter(X))
         self._cache: Cache[_Kept] = Cache()
-        self._held: Cache[dict[bool, _Held]] = Cache()
+        # others may hold one of their own meanwhile
+        self._held: ThreadCache[dict[bool, _Held]] = ThreadCache()
         self.is_frozen = False
-        # not in the state_dict: the free tensors are what is saved and loaded
-        self.register_buffer("kept", None, persistent=False)
+        # not a buffer: averages of models pair those of one model with those of another
+        self.kept: Tensor | None = None
         # the free tensors that it is made of, by name
         self._kept_of: tuple[tuple[str, Tensor], ...] = ()
         self._passes = 0
@@ -151,7 +152,7 @@ class StructuredMatrix(nn.Module):
     @property
     def acting(self) -> Tensor:
         """The kept W as it acts on real features, [[R, −C], [C, R]] for a complex one."""
-        W = self._buffers["kept"]
+        W = self.kept
         # what is traced has other tensors in the place of the free ones
         if W is None or not (traced(self.free[0]) or self.keeps_its_own()):
             check_whole(self.free[0])
@@ -175,7 +176,7 @@ class StructuredMatrix(nn.Module):
         return all(parameters.get(name) is X for name, X in self._kept_of)
 
     def hold(self) -> object:
-        """Use the next W for all calls until :meth:`release`, which takes what this returns."""
+        """Use the next W for all calls of this thread; :meth:`release` takes what this returns."""
         before, self._held.value = self._held.value, {}
         return before
 

@@ -2,6 +2,8 @@
 
 import copy
 import gc
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 from variants import NETWORKS, Make
 
@@ -256,3 +259,67 @@ def test_what_is_held_in_inference_mode_serves_training() -> None:
         y.sum().backward()
     torch.testing.assert_close(y.detach(), expected)
     assert layer.weight_ih_l0.grad is not None
+
+
+def test_threads_that_hold_leave_nothing_behind() -> None:
+    layer, other, x = cayley.ScoRNN(I, N), cayley.ScoRNN(I, N), torch.randn(T, B, I)
+    turns = [Event() for _ in range(3)]
+
+    def held(begin: Event | None, done: Event, end: Event | None) -> None:
+        if begin is not None:
+            begin.wait()
+        with torch.no_grad(), layer.held():
+            layer(x)
+            done.set()
+            if end is not None:
+                end.wait()
+
+    def first() -> None:
+        held(None, turns[0], turns[1])
+        turns[2].set()
+
+    with ThreadPoolExecutor(2) as pool:
+        for running in [pool.submit(first), pool.submit(held, turns[0], turns[1], turns[2])]:
+            running.result(timeout=60)
+    layer.load_state_dict(other.state_dict())
+    torch.testing.assert_close(layer(x)[0], other(x)[0])
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+@pytest.mark.parametrize("frozen", ["average", "model"])
+@every
+def test_a_frozen_model_and_its_average(make: Make, frozen: str, use_buffers: bool) -> None:
+    layer, x = shifted(make(I, N)), torch.randn(T, B, I)
+    layer(x)  # statistics over the batch, if it has any
+    average = AveragedModel(layer, avg_fn=get_ema_avg_fn(0.5), use_buffers=use_buffers)
+    average.update_parameters(layer)
+    cayley.freeze(average if frozen == "average" else layer)
+    before = [model.eval()(x)[0].detach() for model in (average, layer)]
+    average.update_parameters(layer)
+    for model, output in zip((average, layer), before, strict=True):
+        torch.testing.assert_close(model(x)[0], output)
+
+
+@every
+def test_what_is_written_before_a_backward_pass_is_noticed_or_without_effect(make: Make) -> None:
+    layer, x = shifted(make(I, N)), torch.randn(T, B, I)
+    free = [*layer.structured.parameters()]
+    if not free:
+        return
+    expected = torch.autograd.grad(layer(x)[0].square().sum(), free)
+    loss = layer(x)[0].square().sum()
+    with torch.no_grad():
+        for X in free:
+            X.add_(0.3)
+    found = gradients_unless_written_to(loss, free)
+    if found is not None:
+        torch.testing.assert_close(found, expected)
+
+
+def gradients_unless_written_to(loss: Tensor, X: list[Tensor]) -> tuple[Tensor, ...] | None:
+    try:
+        return torch.autograd.grad(loss, X)
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return None
