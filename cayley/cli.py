@@ -14,6 +14,7 @@ from cayley import __version__
 from cayley.lab import commands
 from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, SPACES, TABLES, complete
 from cayley.lab.errors import LabError, RecipeError, is_lost_process, is_shortage
+from cayley.lab.packages import explain_missing
 from cayley.lab.processes import Processes, find_processes
 
 __all__ = ["main"]
@@ -83,13 +84,9 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
     except LabError as error:
         code, message = error.code, str(error)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("cayley"):
+        if error.name is None or error.name.partition(".")[0] == "cayley":
             raise
-        code = 1
-        message = (
-            f"expected the package {error.name}, got none: pip install 'cayley[lab]' installs it; "
-            "in a checkout, pip install --editable '.[lab]'"
-        )
+        code, message = 1, explain_missing(error)
     except (MemoryError, RuntimeError) as error:
         if processes.several and is_lost_process(error):
             if processes.attended:

@@ -502,6 +502,18 @@ def test_a_package_that_is_missing_is_named(
     assert "pip install 'cayley[lab]'" in capsys.readouterr().err
 
 
+def test_a_package_that_the_users_own_code_imports_is_not_cayleys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "my_needy_task.py").write_text("import package_of_nobody\nclass Mine: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run("train", "quickstart", "--task", "my_needy_task:Mine", "-o", tmp_path, *QUICK) == 1
+    err = capsys.readouterr().err
+    assert "expected the module package_of_nobody, got none" in err
+    assert str(tmp_path / "my_needy_task.py") in err
+    assert "cayley[" not in err
+
+
 @pytest.mark.parametrize(
     "command",
     [
