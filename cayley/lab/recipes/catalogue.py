@@ -3,7 +3,7 @@
 import difflib
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ ARGUMENTS = {
     ("optim", "phases"): ("optim", "phase_options"),
     ("optim", "schedule", "name"): ("optim", "schedule"),
 }
+# those of a recipe
+KEYS = tuple(field.name for field in fields(Recipe))
 # with --tiny
 TINY_STEPS, TINY_BATCH, TINY_EVALUATION = 2, 4, 10
 # the keys of a table for settings of one variant alone
@@ -275,9 +277,11 @@ def read_table(path: Path) -> Table:
         content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RecipeError(f"could not read {path}: {error}") from error
-    if "name" in content:
-        content = {"row": [content]}
     try:
+        if _is_single(content):
+            others = [key for key in content if key not in KEYS]
+            check_keys(content, content, ("name",), others=others)
+            content = {"row": [content]}
         check_keys(content, ("title", "defaults", "row"), ("row",))
         for number, row in enumerate(content["row"], 1):
             check_keys(row, row, ("name",), f"row {number}: ")
@@ -296,6 +300,12 @@ def read_table(path: Path) -> Table:
                 layers[variant] = common + own
         entries.append(Entry(row["name"], path.stem, layers))
     return Table(path.stem, content.get("title", ""), tuple(entries))
+
+
+def _is_single(content: Mapping[str, Any]) -> bool:
+    """Whether a file is a recipe, even one without a name, and not a table of them."""
+    recipe = any(key in content for key in KEYS)
+    return "name" in content or (recipe and not any(key in content for key in ("row", "defaults")))
 
 
 @cache

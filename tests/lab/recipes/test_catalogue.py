@@ -218,6 +218,9 @@ def test_a_file_of_the_users_own(path: Path) -> None:
         ("title = 'a'", "missing key row"),
         ("default = {}\nrow = []", "unknown key default: did you mean defaults?"),
         ("[[row]]\nmodel = {}", "row 1: name"),
+        ("[task]\nname = 'adding'", "mine.toml: missing key name$"),
+        ("nam = 'a'\n[task]\n[model]", "mine.toml: missing key name: is nam misspelt?"),
+        ("defaults = {}\ntask = {}", "unknown key task: expected title, defaults, row"),
     ],
 )
 def test_files_that_are_wrong(path: Path, text: str, message: str) -> None:
