@@ -1,6 +1,7 @@
 """The command ``cayley``: its arguments, its errors and its exit codes."""
 
 import argparse
+import errno
 import io
 import math
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from cayley import __version__
 from cayley.lab import commands
 from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, SPACES, TABLES, complete
-from cayley.lab.errors import LabError, RecipeError, is_lost_process, is_shortage
+from cayley.lab.errors import LabError, RecipeError, RunError, is_lost_process, is_shortage
 from cayley.lab.packages import explain_missing
 from cayley.lab.processes import Processes, find_processes
 
@@ -30,6 +31,9 @@ exit codes:
 """
 
 Command = Callable[[argparse.Namespace], int]
+
+# the disk, the share of it that the user has, or the longest file
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # after a failure, torchrun terminates the other processes sooner than this
 END_SECONDS = 3.0
@@ -72,6 +76,31 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
         # as sys.stderr does: a sign that the terminal or the file cannot hold is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        try:
+            return _run_command(arguments, processes)
+        finally:
+            # Python itself does it at the end, too late for a sentence
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader of the output, such as head, has seen enough
+        sys.stdout = None  # pyrefly: ignore[bad-assignment]
+        return 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        # what it still holds cannot be written
+        sys.stdout = None  # pyrefly: ignore[bad-assignment]
+        what = error.filename or "the output"
+        return _report(
+            RunError.code,
+            f"could not write {what}: {error.strerror}: make room, or write elsewhere",
+            processes,
+        )
+
+
+def _run_command(arguments: Sequence[str] | None, processes: Processes) -> int:
+    try:
         with processes.alone_aloud():
             options = make_parser().parse_args(arguments)
             options.command_line = sys.argv[1:] if arguments is None else [*arguments]
@@ -106,14 +135,19 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
             130,
             "stopped at once; cayley resume continues a run from its last checkpoint",
         )
-    except BrokenPipeError:
-        # the reader of the output, such as head, has seen enough
-        sys.stdout = None  # pyrefly: ignore[bad-assignment]
-        return 0
+    return _report(code, message, processes)
+
+
+def _report(code: int, message: str, processes: Processes) -> int:
+    """Print an error, unless another process has; the exit code."""
     if not processes.claim_report():
         # a signal ends all processes, in any order
         return code if code > 128 else _wait_for_end()
-    print(f"cayley: {message}", file=sys.stderr, flush=True)
+    try:
+        print(f"cayley: {message}", file=sys.stderr, flush=True)
+    except OSError:
+        # then the exit code alone says it; writing the rest at the end would change that
+        sys.stderr = None  # pyrefly: ignore[bad-assignment]
     return code
 
 

@@ -494,6 +494,50 @@ def test_a_run_on_the_gpu_is_evaluated_anywhere(
     assert scores[2] == scores[0]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    # argparse hides errors of an output that has no buffer
+    [("show quickstart", ""), ("show quickstart", "1"), ("list", ""), ("list --help", "")],
+)
+def test_an_output_on_a_full_disk_is_a_sentence(words: str, unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cayley", *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )
+    said = "could not write the output: No space left on device: make room, or write elsewhere"
+    assert (done.returncode, done.stderr) == (4, f"cayley: {said}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(("words", "code"), [("show quickstart", 4), ("show quikstart", 2)])
+def test_if_no_sentence_can_be_written_the_exit_code_is_the_same(words: str, code: int) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "cayley", *words.split()]
+        done = subprocess.run(command, stdout=full, stderr=full)
+    assert done.returncode == code
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "cayley", "show", "quickstart"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_package_that_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
