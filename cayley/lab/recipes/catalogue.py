@@ -10,7 +10,7 @@ from typing import Any
 
 from cayley.lab.errors import RecipeError
 from cayley.lab.recipes.reading import check_keys
-from cayley.lab.recipes.schema import Recipe, Variant, read_recipe
+from cayley.lab.recipes.schema import ModelSettings, Recipe, ScheduleSettings, Variant, read_recipe
 
 __all__ = ["Entry", "Table", "find_recipe", "merge", "parse_override", "read_table", "tables"]
 
@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent / "tables"
 OTHER = {"epochs": "steps", "steps": "epochs"}
 # where a class is named, and where its arguments are: another class has others
 ARGUMENTS = {
+    ("model", "name"): ("model",),
     ("optim", "name"): ("optim", "options"),
     ("optim", "recurrent"): ("optim", "recurrent_options"),
     ("optim", "phases"): ("optim", "phase_options"),
@@ -26,6 +27,11 @@ ARGUMENTS = {
 }
 # those of a recipe
 KEYS = tuple(field.name for field in fields(Recipe))
+# keys next to arguments, which are settings of the laboratory and none of the class
+OWN = {
+    ("model",): tuple(field.name for field in fields(ModelSettings)),
+    ("optim", "schedule"): tuple(field.name for field in fields(ScheduleSettings)),
+}
 # with --tiny
 TINY_STEPS, TINY_BATCH, TINY_EVALUATION = 2, 4, 10
 # the keys of a table for settings of one variant alone
@@ -65,8 +71,8 @@ class Entry:
             variant: What the paper says, or what its published code does.
             overrides: Such as ``model.hidden=64``, see :func:`parse_override`. With another model
                 or task, the number of parameters is no longer that of the paper. Steps replace
-                epochs, and epochs replace steps; and another optimizer or schedule does not get the
-                arguments of the one before. See :meth:`implied`.
+                epochs, and epochs replace steps; and another network, optimizer or schedule does
+                not get the arguments of the one before. See :meth:`implied`.
             task: The name of another task, instead of this one and its settings; published numbers
                 are then left out.
             tiny: Whether to make the run take seconds, unless overrides say otherwise.
@@ -93,6 +99,8 @@ class Entry:
         replaced = _replaced(content, changes)
         for place, _, arguments in _outdated(content, changes):
             content = _without(content, place, arguments)
+            lost = [".".join((*place, name)) for name in arguments]
+            content["unstated"] = [key for key in content.get("unstated", ()) if key not in lost]
         content = merge(content, changes)
         for key in replaced:
             content["training"][key] = 0
@@ -174,7 +182,7 @@ def _outdated(
     for key, place in ARGUMENTS.items():
         old, new, table = _at(content, key), _at(changes, key), _at(content, place)
         if old and new is not None and new != old and isinstance(table, Mapping):
-            arguments = [name for name in table if name not in ("name", "every")]
+            arguments = [name for name in table if name not in OWN.get(place, ())]
             found += [(place, old, arguments)] if arguments else []
     return found
 

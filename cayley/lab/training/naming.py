@@ -3,11 +3,12 @@
 import hashlib
 import json
 import re
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from cayley.lab.recipes import Recipe, flatten
+from cayley.lab.recipes import ModelSettings, Recipe, flatten
 from cayley.lab.runs import Precision
 
 __all__ = ["run_folder"]
@@ -16,6 +17,8 @@ __all__ = ["run_folder"]
 LONGEST = 60
 # parts of a recipe that a key need not name, since no other part has the same keys
 PLAIN = ("task", "model", "optim", "training")
+# keys of a model that are no arguments of its class
+MODEL = tuple(field.name for field in fields(ModelSettings))
 PRECISIONS: dict[Precision, str] = {
     "32-true": "",
     "64-true": "float64",
@@ -70,6 +73,10 @@ def _changes(recipe: Recipe, base: Recipe) -> list[str]:
         # settings of another task have nothing to do with those of this one
         others = [key for key in changed if not key.startswith("task.")]
         changed = [*(key for key in ours if key.startswith("task.")), *others]
+    if "model.name" in changed:
+        # nor have arguments of another network
+        others = [key for key in changed if not _is_argument(key)]
+        changed = [*others, *filter(_is_argument, ours)]
     pairs = [(_short(key), _value(ours.get(key))) for key in changed]
     words = [f"{_safe(key)}-{_safe(value)}" for key, value in pairs]
     kept: list[str] = []
@@ -82,6 +89,12 @@ def _changes(recipe: Recipe, base: Recipe) -> list[str]:
         content = json.dumps(ours, sort_keys=True)
         kept.append(hashlib.sha256(content.encode()).hexdigest()[:8])
     return kept
+
+
+def _is_argument(key: str) -> bool:
+    """Whether a key is an argument of the class of the network."""
+    first, _, rest = key.partition(".")
+    return first == "model" and rest.partition(".")[0] not in MODEL
 
 
 def _short(key: str) -> str:

@@ -20,6 +20,17 @@ def test_parameters_are_a_number_of_units(
     assert "quickstart: model.hidden=41 for 985 parameters" in capsys.readouterr().err
 
 
+def test_another_network_is_fitted_without_the_arguments_of_the_old_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = ("model.name=LSTM", "model.parameters=5k", "training.steps=2")
+    settings = ("-o", str(tmp_path), "--set", *changes, "--tiny", "--device", "cpu")
+    assert cli.main(["train", "scornn/mnist-170", *settings]) == 0
+    assert "left out, as arguments of ScoRNN: negative_ones\n" in capsys.readouterr().err
+    (folder,) = find_runs(tmp_path)
+    assert 4500 < json.loads((folder / "run.json").read_text())["parameters"] < 5500
+
+
 @pytest.mark.parametrize("number", ["many", "0", "-3", "1e3k"])
 def test_what_is_no_number(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "quickstart", "--set", f"model.parameters={number}"]) == 2

@@ -158,6 +158,32 @@ def test_another_optimizer_does_not_get_the_arguments_of_this_one(path: Path) ->
     assert not entry.implied(overrides=rate)
 
 
+def test_another_network_does_not_get_the_arguments_of_this_one() -> None:
+    entry = find_recipe("scornn/mnist-170")
+    assert entry.recipe().model.options == {"negative_ones": 17}
+    other = ["model.name=LSTM", "model.forget_bias=1.0"]
+    model = entry.recipe(overrides=other).model
+    # settings that all networks have are kept
+    assert (model.name, model.hidden, model.options) == ("LSTM", 170, {"forget_bias": 1.0})
+    assert entry.implied(overrides=other) == ["left out, as arguments of ScoRNN: negative_ones"]
+    again = ["model.name=NCGRU", "model.negative_ones=5"]
+    assert entry.recipe(overrides=again).model.options == {"negative_ones": 5}
+    assert not entry.implied(overrides=again)
+    same = ["model.name=ScoRNN", "model.hidden=64"]
+    assert entry.recipe(overrides=same).model.options == {"negative_ones": 17}
+    assert not entry.implied(overrides=same)
+
+
+def test_what_is_left_out_is_no_longer_among_what_a_paper_does_not_say() -> None:
+    entries = [entry for table in tables().values() for entry in table.entries]
+    found = [one for one in entries if "model.negative_ones" in one.recipe().unstated]
+    assert found
+    for entry in found:
+        unstated = entry.recipe(overrides=["model.name=torch.GRU"]).unstated
+        assert "model.negative_ones" not in unstated
+        assert "model.hidden" in unstated or "model.hidden" not in entry.recipe().unstated
+
+
 def test_another_task_leaves_what_was_said_of_this_one_behind() -> None:
     entry = find_recipe("gcn/cora-adam")
     assert any(key.startswith("task.") for key in entry.recipe().unstated)

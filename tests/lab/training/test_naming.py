@@ -25,6 +25,7 @@ def name(*overrides: str, recipe: str = "scornn/pmnist-170", task: str = "") -> 
         (["model.hidden=[5, 4]", "evaluation.batch=20"], "hidden-5-4-evaluation-batch-20-seed1"),
         (["training.batch=20"], "batch-20-seed1"),
         (["model.name=torch.LSTM", "optim.name=SGD"], "model-torch.LSTM-optim-SGD-seed1"),
+        (["model.name=NCGRU", "model.order=3"], "model-NCGRU-order-3-seed1"),
         (["optim.schedule.name=StepLR"], "schedule-StepLR-seed1"),
         (["bnp.momentum=0.5"], "bnp-momentum-0.5-seed1"),
         (["task.name=mine:Task"], "task-mine.Task-order-permuted-seed1"),
@@ -44,6 +45,13 @@ def test_the_same_recipe_has_the_same_name() -> None:
         name("model.hidden=7", "optim.lr=30e-5", "model.hidden=64"),
     ]
     assert len(set(same)) == 1
+
+
+def test_arguments_of_another_network_are_named_even_if_the_old_one_had_them() -> None:
+    ones = find_recipe("scornn/pmnist-170").recipe().model.options["negative_ones"]
+    given = name("model.name=NCGRU", f"model.negative_ones={ones}")
+    assert given == f"model-NCGRU-negative-ones-{ones}-seed1"
+    assert name("model.name=NCGRU") == "model-NCGRU-seed1"
 
 
 def test_names_that_would_be_too_long_or_unclear_have_a_digest() -> None:
