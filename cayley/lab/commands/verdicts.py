@@ -45,8 +45,9 @@ def verdicts(options: Namespace) -> int:
     for one in found:
         print(f"{one.claim.id}: {one.words}\n  {one.claim.text}")
         print(*(f"    {words}" for words in one.finding.words), sep="\n")
-        if command := missing_command(one):
-            print(f"    missing: {command}")
+        command, more = missing_command(one)
+        if command:
+            print(f"    missing: {command}{more}")
     print(count_outcomes([one.finding.outcome.value for one in found]))
     return 0
 
@@ -86,8 +87,9 @@ def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
                 "",
             ]
             lines += [f"- {escape_markdown(words)}" for words in one.finding.words]
-            if command := missing_command(one):
-                lines.append(f"- missing: `{command}`")
+            command, more = missing_command(one)
+            if command:
+                lines.append(f"- missing: `{command}`{more}")
             lines.append("")
     return "\n".join(lines)
 

@@ -46,6 +46,7 @@ class JudgedClaim:
         words: The outcome, with its tendency if it is undecided, and on which part of the data.
         reasons: The numbers.
         command: The command for missing runs or seeds; empty if none are missing.
+        more: Words after the command, if it is one of several.
         basis: What decided: available runs or studies, tests, or nothing.
         figures: Curves of the runs.
         pictures: Pictures of studies.
@@ -59,6 +60,7 @@ class JudgedClaim:
     words: str
     reasons: tuple[str, ...]
     command: str
+    more: str
     basis: Literal["runs", "tests", "nothing"]
     figures: tuple[Figure, ...] = ()
     pictures: tuple[Picture, ...] = ()
@@ -99,7 +101,7 @@ def verdict_table(claims: Sequence[JudgedClaim]) -> Table:
                 "outcome": one.outcome,
                 "verdict": one.words,
                 "numbers": list(one.reasons),
-                "missing": one.command,
+                "missing": one.command + one.more,
             }
             for one in claims
         ),

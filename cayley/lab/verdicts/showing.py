@@ -19,16 +19,19 @@ __all__ = ["missing_command", "show_verdicts"]
 Statements = Sequence[Statement | StudyNumber]
 
 
-def missing_command(verdict: Verdict) -> str:
-    """The command for what a verdict lacks, runs or more seeds; empty if it lacks nothing."""
+def missing_command(verdict: Verdict) -> tuple[str, str]:
+    """The command for what a verdict lacks, runs or more seeds; empty if it lacks nothing.
+
+    If it lacks several, that for the first, and words that say how many more there are.
+    """
     found = verdict.finding
     lacking = [*((name, SEEDS) for name in found.missing), *found.unsettled]
     if not lacking:
-        return ""
+        return "", ""
     (name, seeds), *others = lacking
     more = f", and {len(others)} more" if others else ""
     command = name if name.startswith("study ") else f"train {name}"
-    return f"cayley {command} --seeds {seeds}{more}"
+    return f"cayley {command} --seeds {seeds}", more
 
 
 def show_verdicts(
@@ -68,6 +71,7 @@ def _show(
         for name in dict.fromkeys(one.study for one in statements if isinstance(one, StudyNumber))
         if name in evidence.studies
     ]
+    command, more = missing_command(verdict)
     figures = _draw(claim.id, statements, rows)
     return JudgedClaim(
         id=claim.id,
@@ -77,7 +81,8 @@ def _show(
         outcome=finding.outcome.value,
         words=verdict.words,
         reasons=finding.words,
-        command=missing_command(verdict),
+        command=command,
+        more=more,
         basis=(
             "runs"
             if figures or studies or _has_runs(statements, evidence)

@@ -1,9 +1,10 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from cayley.cli import main
+from cayley.cli import main, make_parser
 from cayley.lab.recipes import published
 
 
@@ -17,6 +18,11 @@ def test_every_claim_is_in_the_table(
     text = page.read_text()
     assert all(f"### {name}\n" in text for name in published.claims())
     assert "95 claims: " in text
+    commands = re.findall(r"^- missing: `(.*?)`(?:, and \d+ more)?$", text, re.MULTILINE)
+    assert len(commands) == text.count("- missing: ") > 0
+    for command in commands:
+        # as it is printed
+        assert make_parser().parse_args(command.split()[1:]).seeds >= 3
 
 
 def test_what_is_missing_is_named_with_its_command(

@@ -1,9 +1,11 @@
 """Verdicts as the page shows them, by made-up runs."""
 
+import re
 from pathlib import Path
 
 from lab.verdicts.made_up import make_run, make_study
 
+from cayley.cli import make_parser
 from cayley.lab.report import JudgedClaim, summarize, write_page
 from cayley.lab.report.claims import verdict_table
 from cayley.lab.report.reading import MeasuredRun
@@ -20,6 +22,15 @@ def make_runs() -> list[MeasuredRun]:
         for name, values in curves.items()
         for seed in (1, 2, 3)
     ]
+
+
+def assert_commands_run(commands: list[str]) -> None:
+    """Every command can be parsed as it is printed, and asks for a number of seeds."""
+    assert commands
+    for command in commands:
+        program, *words = command.split()
+        assert program == "cayley"
+        assert make_parser().parse_args(words).seeds >= 3
 
 
 def show(runs: list[MeasuredRun], evidence: Evidence | None = None) -> dict[str, JudgedClaim]:
@@ -41,14 +52,17 @@ def test_a_claim_has_the_curves_that_it_was_judged_by() -> None:
 
 
 def test_the_command_for_what_is_missing() -> None:
-    def command(seeds: int, curves: list[list[float]]) -> str:
+    def command(seeds: int, curves: list[list[float]]) -> tuple[str, str]:
         runs = [make_run("ornn/adding-200", seed, curves[seed % 2]) for seed in range(seeds)]
         runs += [make_run("ornn/adding-200-128", seed, curves[seed % 2]) for seed in range(seeds)]
         verdicts = {one.claim.id: one for one in judge_claims(Evidence(runs))}
         return missing_command(verdicts["add-ornn-full-reflections-worse"])
 
-    assert command(0, []) == "cayley train ornn/adding-200 --seeds 3, and 1 more"
-    assert command(3, [FALLING, FLAT]) == "cayley train ornn/adding-200 --seeds 6, and 1 more"
+    assert command(0, []) == ("cayley train ornn/adding-200 --seeds 3", ", and 1 more")
+    six = ("cayley train ornn/adding-200 --seeds 6", ", and 1 more")
+    assert command(3, [FALLING, FLAT]) == six
+    (held, *_) = (one for one in judge_claims(Evidence([])) if one.words == "holds")
+    assert missing_command(held) == ("", "")
 
 
 def test_a_claim_has_the_picture_of_its_study() -> None:
@@ -77,7 +91,8 @@ def test_claims_without_runs_say_what_makes_them() -> None:
     assert not any(one.figures or one.pictures for one in claims.values())
     claim = claims["atn-add-200"]
     assert (claim.basis, claim.words) == ("nothing", "undecided")
-    assert claim.command.startswith("cayley train atn-lstm/adding-200 --seeds 3")
+    assert claim.command == "cayley train atn-lstm/adding-200 --seeds 3"
+    assert claim.more == ", and 2 more"
 
 
 def test_the_decided_come_first() -> None:
@@ -99,3 +114,4 @@ def test_verdicts_are_the_first_section_of_the_page(tmp_path: Path) -> None:
     assert all(f'id="claim-{one.id}"' in section for one in claims)
     assert "95 claims: " in section
     assert 'download="verdicts.csv"' in section
+    assert_commands_run(re.findall(r"missing: <code>(.*?)</code>", section))
