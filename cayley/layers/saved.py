@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cayley import parametrizations
-from cayley.cache import Cache
+from cayley.cache import Cache, ThreadCache
 from cayley.initializers import INITIALIZERS
 from cayley.norms.batch import PopulationStatistics
 from cayley.parametrizations.gates import GateMatrices
@@ -31,7 +31,7 @@ def safe_globals(*layers: type[nn.Module]) -> list[Any]:
         >>> cayley.ScoRNN in safe_globals(cayley.ScoRNN)
         True
     """
-    parts = [Cache, Layer, GateMatrices, LongShort, PopulationStatistics, RebaseOption]
+    parts = [Cache, ThreadCache, GateMatrices, Layer, LongShort, PopulationStatistics, RebaseOption]
     return [*layers, *parts, Skew, SkewHermitian, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
 
 
