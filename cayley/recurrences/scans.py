@@ -120,6 +120,9 @@ def gru_scan(call: GruCall) -> GruStates:
 class _SiteScan(NamedTuple):
     """A normalisation inside a scan.
 
+    What a scan carries and reads has no axes of one element: the exporter to ONNX does not know
+    that one is all that they ever have, and would not broadcast them.
+
     Attributes:
         site: The normalisation.
         window: The number K of steps.
@@ -137,6 +140,8 @@ class _SiteScan(NamedTuple):
                 "a normalisation over the batch can be exported in evaluation mode only: train the "
                 "layer, and call layer.eval() before the export"
             )
+        if site.reference is not None:
+            site = site._replace(reference=site.reference.squeeze(-1))
         return cls(site, call.window, call.eps)
 
     def init(self, B: int, weights: Tensor | None) -> list[Tensor]:
@@ -144,12 +149,12 @@ class _SiteScan(NamedTuple):
         if self.window == 1 or self.site.given is not None:
             return []
         if self.site.past is not None and weights is not None:
-            return [*self.site.past, weights]
-        return [self.site.gamma.new_zeros(self.window - 1, B, 1) for _ in range(3)]
+            return [table.squeeze(-1) for table in (*self.site.past, weights)]
+        return [self.site.gamma.new_zeros(self.window - 1, B) for _ in range(3)]
 
     def xs(self) -> list[Tensor]:
-        """The given statistics of every step, (T, 1 or B, F)."""
-        return [] if self.site.given is None else [*self.site.given]
+        """The given statistics of every step, (T, F) or (T, B, F)."""
+        return [] if self.site.given is None else [table.squeeze(1) for table in self.site.given]
 
     def step(
         self, a: Tensor, past: Sequence[Tensor], given: Sequence[Tensor]
@@ -160,9 +165,9 @@ class _SiteScan(NamedTuple):
             mean, var = given
             return (a - mean) * (var + self.eps).rsqrt() * gamma + beta, [], []
         if reference is not None:
-            a = a - reference
-        m = a.mean(1, keepdim=True)
-        v = (a - m).square().mean(1, keepdim=True)
+            a = a - reference[:, None]
+        m = a.mean(1)
+        v = (a - m[:, None]).square().mean(1)
         mean, var, after = m, v, []
         if past:
             after = [
@@ -175,7 +180,7 @@ class _SiteScan(NamedTuple):
             var = (ws * (vs + (ms - mean).square())).sum(0) / n
             after = [table[1:] for table in after]
         scale = (var + self.eps).rsqrt()
-        y = (a - mean) * scale * gamma + beta
+        y = (a - mean[:, None]) * scale[:, None] * gamma + beta
         return y, after, [torch.stack((m, v, mean, scale))]
 
 
@@ -210,7 +215,7 @@ class _Sites:
         steps, tables = iter(found), []
         for scan in self.scans:
             empty = scan is None or scan.site.given is not None
-            tables.append(like.new_empty(0) if empty else next(steps).transpose(0, 1))
+            tables.append(like.new_empty(0) if empty else next(steps).transpose(0, 1)[..., None])
         return tables
 
 

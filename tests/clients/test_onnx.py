@@ -75,9 +75,11 @@ def scan_of(layer: nn.Module, x: torch.Tensor) -> torch.export.ExportedProgram:
     return program
 
 
-def exported(model: nn.Module | torch.export.ExportedProgram, *inputs: torch.Tensor) -> Any:
+def exported(
+    model: nn.Module | torch.export.ExportedProgram, x: torch.Tensor, shapes: Any = SHAPES
+) -> Any:
     program: Any = torch.onnx.export(
-        model, inputs, dynamo=True, dynamic_shapes=SHAPES, verbose=False, optimize=True
+        model, (x,), dynamo=True, dynamic_shapes=shapes, verbose=False, optimize=True
     )
     assert program is not None
     buffer = io.BytesIO()
@@ -99,6 +101,15 @@ def test_onnxruntime_gives_the_numbers_of_the_layer(name: str) -> None:
             expected = tree_leaves(layer(x))
         for y, z in zip(found, expected, strict=True):
             torch.testing.assert_close(torch.from_numpy(y), z, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "B"), [("LSTM-atn", 1), ("RNN-atn", 2), ("LSTM-batch", 2)])
+def test_normalised_layers_for_one_length_and_batch(name: str, B: int) -> None:
+    layer, x = frozen(name), torch.randn(T, B, I, dtype=torch.float32)
+    session = exported(layer, x, shapes=None)
+    (y, *_) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(y), layer(x)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "other"), SAME.items())
