@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cayley.checks import check_number
+from cayley.optim.optimizer import check_rate
 from cayley.parametrizations import Parametrization, StructuredMatrix
 
 __all__ = ["parameter_groups"]
@@ -14,10 +15,10 @@ __all__ = ["parameter_groups"]
 
 def parameter_groups(
     model: nn.Module,
-    lr: float,
+    lr: float | Tensor,
     *,
-    recurrent_lr: float | None = None,
-    phase_lr: float | None = None,
+    recurrent_lr: float | Tensor | None = None,
+    phase_lr: float | Tensor | None = None,
     weight_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     """Parameter groups of a model, for any torch optimizer.
@@ -42,7 +43,7 @@ def parameter_groups(
 
     Arguments:
         model: The model.
-        lr: The learning rate.
+        lr: The learning rate, a number or a tensor of one, (), as are the others.
         recurrent_lr: The learning rate of the free tensors of structured matrices; None for ``lr``.
         phase_lr: The learning rate of the phases; None for ``lr``.
         weight_decay: The weight decay of the rest; None for the optimizer's default.
@@ -59,7 +60,7 @@ def parameter_groups(
     """
     for name, rate in (("lr", lr), ("recurrent_lr", recurrent_lr), ("phase_lr", phase_lr)):
         if rate is not None:
-            check_number("parameter_groups", name, rate)
+            check_rate("parameter_groups", name, rate)
     if weight_decay is not None:
         check_number("parameter_groups", "weight_decay", weight_decay)
     kinds = dict(_kinds(model))

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["DenseOptimizer", "as_real"]
+from cayley.checks import check_number
+
+__all__ = ["DenseOptimizer", "as_real", "check_rate", "scaled"]
 
 
 class DenseOptimizer(Optimizer, ABC):
@@ -83,6 +85,38 @@ class DenseOptimizer(Optimizer, ABC):
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
+
+
+def check_rate(owner: object, name: str, value: object) -> None:
+    """Raise unless ``value`` is a learning rate: a number of at least 0, or a tensor of one, ().
+
+    Example:
+        >>> check_rate("SGD", "lr", torch.tensor([0.1, 0.2]))
+        Traceback (most recent call last):
+        ValueError: SGD: expected lr as a float or a tensor (), got a tensor (2,)
+    """
+    if isinstance(value, Tensor):
+        if value.dim() != 0:
+            owner = owner if isinstance(owner, str) else type(owner).__name__
+            raise ValueError(
+                f"{owner}: expected {name} as a float or a tensor (), got a tensor "
+                f"{tuple(value.shape)}"
+            )
+        value = value.item()
+    check_number(owner, name, value)
+
+
+def scaled(gs: list[Tensor], lr: float | Tensor) -> tuple[list[Tensor], float]:
+    """Tensors and a number whose products are those of gradients and a learning rate.
+
+    torch's ``value=lr`` and ``alpha=lr`` read a tensor on the host, which waits for a GPU, and
+    cannot be recorded in a CUDA graph.
+
+    Example:
+        >>> scaled([torch.ones(2)], torch.tensor(0.1))
+        ([tensor([0.1000, 0.1000])], 1.0)
+    """
+    return ([*torch._foreach_mul(gs, lr)], 1.0) if isinstance(lr, Tensor) else (gs, lr)
 
 
 def as_real(x: Tensor) -> Tensor:

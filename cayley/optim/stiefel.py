@@ -7,14 +7,14 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cayley.checks import check_number
-from cayley.optim.optimizer import DenseOptimizer, as_real
+from cayley.optim.optimizer import DenseOptimizer, as_real, check_rate, scaled
 from cayley.parametrizations.parametrization import full_precision
 from cayley.parametrizations.polar import refine
 
 __all__ = ["StiefelRMSprop", "StiefelSGD", "rms_normalize", "stiefel_step"]
 
 
-def stiefel_step(W: Tensor, G: Tensor, lr: float) -> Tensor:
+def stiefel_step(W: Tensor, G: Tensor, lr: float | Tensor) -> Tensor:
     r"""Step along a curve of orthogonal (unitary) matrices, against the gradient.
 
     .. math::
@@ -45,7 +45,7 @@ def stiefel_step(W: Tensor, G: Tensor, lr: float) -> Tensor:
     Arguments:
         W: An orthogonal (unitary) matrix, (n, n).
         G: The gradient of the loss, as torch returns it, (n, n).
-        lr: λ, the learning rate.
+        lr: λ, the learning rate, a number or a tensor of one, ().
 
     Returns:
         The next W, (n, n).
@@ -68,8 +68,10 @@ class StiefelOptimizer(DenseOptimizer):
 
     def move(self, W: Tensor, G: Tensor, group: dict[str, Any]) -> None:
         """Move W by :func:`stiefel_step`, as a group says."""
-        if group["lr"] != 0:
-            moved = stiefel_step(W, G, group["lr"])
+        lr = group["lr"]
+        # to read a tensor would wait for the GPU
+        if isinstance(lr, Tensor) or lr != 0:
+            moved = stiefel_step(W, G, lr)
             W.copy_(refine(moved) if group["refine"] else moved)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -96,7 +98,7 @@ class StiefelSGD(StiefelOptimizer):
 
     Arguments:
         params: The parameters, or groups of them, as for every torch optimizer.
-        lr: λ, the learning rate.
+        lr: λ, the learning rate, a number or a tensor of one, ().
         stiefel: The default of the key ``stiefel`` for groups without it.
         refine: Whether the rounding errors of a step are removed from W, so that they do not add
             up; the papers' programs do not.
@@ -115,7 +117,7 @@ class StiefelSGD(StiefelOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         stiefel: bool = True,
         refine: bool = True,
@@ -126,8 +128,8 @@ class StiefelSGD(StiefelOptimizer):
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise unless every option is in its range and a Stiefel group has square matrices."""
-        for name in ("lr", "weight_decay"):
-            check_number(self, name, group[name])
+        check_rate(self, "lr", group["lr"])
+        check_number(self, "weight_decay", group["weight_decay"])
         check_matrices(self, group)
 
     def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
@@ -137,7 +139,8 @@ class StiefelSGD(StiefelOptimizer):
             return
         if group["weight_decay"] != 0:
             g = g.add(p, alpha=group["weight_decay"])
-        p.add_(g, alpha=-group["lr"])
+        (g,), lr = scaled([g], group["lr"])
+        p.add_(g, alpha=-lr)
 
 
 def rms_normalize(g: Tensor, square: Tensor, *, alpha: float, eps: float) -> Tensor:
@@ -194,7 +197,7 @@ class StiefelRMSprop(StiefelOptimizer):
 
     Arguments:
         params: The parameters, or groups of them, as for every torch optimizer.
-        lr: λ, the learning rate.
+        lr: λ, the learning rate, a number or a tensor of one, ().
         alpha: α, the decay of the mean square.
         eps: ε, added to the root.
         initial_square: What s starts with.
@@ -216,7 +219,7 @@ class StiefelRMSprop(StiefelOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         alpha: float = 0.9,
         eps: float = 1e-8,
@@ -238,7 +241,8 @@ class StiefelRMSprop(StiefelOptimizer):
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise unless every option is in its range and a Stiefel group has square matrices."""
-        for name in ("lr", "eps", "initial_square", "weight_decay"):
+        check_rate(self, "lr", group["lr"])
+        for name in ("eps", "initial_square", "weight_decay"):
             check_number(self, name, group[name])
         check_number(self, "alpha", group["alpha"], below=1.0, closed=True)
         if group["eps"] == 0 and group["initial_square"] == 0:
@@ -259,7 +263,8 @@ class StiefelRMSprop(StiefelOptimizer):
         if group["stiefel"]:
             self.move(p, torch.view_as_complex(G) if p.is_complex() else G, group)
         else:
-            x.add_(G, alpha=-group["lr"])
+            (G,), lr = scaled([G], group["lr"])
+            x.add_(G, alpha=-lr)
 
 
 def check_matrices(owner: object, group: dict[str, Any]) -> None:

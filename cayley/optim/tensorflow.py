@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from cayley.checks import check_number
-from cayley.optim.optimizer import DenseOptimizer, as_real
+from cayley.optim.optimizer import DenseOptimizer, as_real, check_rate, scaled
 
 __all__ = ["AdagradTF", "RMSpropTF", "adagrad_tf_", "rmsprop_tf_"]
 
@@ -18,7 +18,7 @@ def rmsprop_tf_(
     g: Tensor,
     square: Tensor,
     *,
-    lr: float,
+    lr: float | Tensor,
     alpha: float,
     eps: float,
     momentum: float = 0.0,
@@ -67,7 +67,7 @@ def _rmsprop_tf_all_(
     velocities: list[Tensor],
     means: list[Tensor],
     *,
-    lr: float,
+    lr: float | Tensor,
     alpha: float,
     eps: float,
     momentum: float,
@@ -87,6 +87,7 @@ def _rmsprop_tf_all_(
         torch._foreach_clamp_min_(variances, 0)
     roots = torch._foreach_add(variances, eps)
     torch._foreach_sqrt_(roots)
+    gs, lr = scaled(gs, lr)
     if velocities:
         _scale_all_(velocities, momentum)
         torch._foreach_addcdiv_(velocities, gs, roots, value=lr)
@@ -124,7 +125,7 @@ class RMSpropTF(DenseOptimizer):
 
     Arguments:
         params: The parameters, or groups of them, as for every torch optimizer.
-        lr: λ, the learning rate.
+        lr: λ, the learning rate, a number or a tensor of one, ().
         alpha: α, the decay of the mean square; TensorFlow's ``decay``.
         momentum: μ.
         eps: ε, inside the root.
@@ -143,7 +144,7 @@ class RMSpropTF(DenseOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         alpha: float = 0.9,
         momentum: float = 0.0,
@@ -163,7 +164,8 @@ class RMSpropTF(DenseOptimizer):
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise unless every option of ``group`` is in its range."""
-        for name in ("lr", "eps", "weight_decay"):
+        check_rate(self, "lr", group["lr"])
+        for name in ("eps", "weight_decay"):
             check_number(self, name, group[name])
         check_number(self, "alpha", group["alpha"], below=1.0, closed=True)
         check_number(self, "momentum", group["momentum"], below=1.0)
@@ -200,7 +202,7 @@ class RMSpropTF(DenseOptimizer):
         )
 
 
-def adagrad_tf_(p: Tensor, g: Tensor, accumulator: Tensor, *, lr: float) -> None:
+def adagrad_tf_(p: Tensor, g: Tensor, accumulator: Tensor, *, lr: float | Tensor) -> None:
     r"""One step of TensorFlow 1's Adagrad, in place.
 
     .. math::
@@ -219,6 +221,7 @@ def adagrad_tf_(p: Tensor, g: Tensor, accumulator: Tensor, *, lr: float) -> None
         (tensor([0.5000]), tensor([4.]))
     """
     accumulator.addcmul_(g, g)
+    (g,), lr = scaled([g], lr)
     p.addcdiv_(g, accumulator.sqrt(), value=-lr)
 
 
@@ -243,7 +246,7 @@ class AdagradTF(DenseOptimizer):
 
     Arguments:
         params: The parameters, or groups of them, as for every torch optimizer.
-        lr: λ, the learning rate.
+        lr: λ, the learning rate, a number or a tensor of one, ().
         initial_accumulator: What γ starts with, positive.
         weight_decay: The factor of an L2 penalty.
 
@@ -259,7 +262,7 @@ class AdagradTF(DenseOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         *,
         initial_accumulator: float = 0.1,
         weight_decay: float = 0.0,
@@ -273,7 +276,8 @@ class AdagradTF(DenseOptimizer):
 
     def check(self, group: dict[str, Any]) -> None:
         """Raise unless every option of ``group`` is in its range."""
-        for name in ("lr", "initial_accumulator", "weight_decay"):
+        check_rate(self, "lr", group["lr"])
+        for name in ("initial_accumulator", "weight_decay"):
             check_number(self, name, group[name])
         if group["initial_accumulator"] == 0:
             raise ValueError(

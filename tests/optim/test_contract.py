@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import cayley
 from cayley.optim import AdagradTF, Optimizers, RMSpropTF, StiefelRMSprop, StiefelSGD
 
 Groups = list[dict[str, Any]]
@@ -119,6 +120,38 @@ def test_the_learning_rate_is_the_group_s(make: Callable[[Groups], Optimizer]) -
     train(model, optimizer, 3)
     for (name, p), old in zip(model.named_parameters(), before, strict=True):
         assert torch.equal(p, old) == (name in "WR")
+
+
+@every
+def test_a_tensor_is_a_learning_rate_that_changes_in_place(
+    make: Callable[[Groups], Optimizer],
+) -> None:
+    model = Model()
+    twin = copy.deepcopy(model)
+    optimizer = make(model.groups())
+    other = make([{**group, "lr": torch.tensor(0.5)} for group in twin.groups()])
+    for rate in (1e-2, 1e-3):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for group in other.param_groups:
+            group["lr"].fill_(rate)
+        train(model, optimizer, 2)
+        train(twin, other, 2)
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
+@single
+def test_a_tensor_that_is_no_learning_rate(make: Callable[[Groups], Optimizer]) -> None:
+    for lr, message in (
+        (torch.tensor(-1.0), "a finite lr of at least 0, got -1"),
+        (torch.ones(2), r"lr as a float or a tensor \(\), got a tensor \(2,\)"),
+    ):
+        groups = [{**group, "lr": lr} for group in Model().groups()]
+        with pytest.raises(ValueError, match=f"expected {message}"):
+            make(groups)
+        with pytest.raises(ValueError, match=f"expected {message}"):
+            cayley.parameter_groups(Model(), lr=lr)
 
 
 @every
@@ -269,7 +302,7 @@ def test_sparse_gradients_are_refused(make: Callable[[Groups], Optimizer]) -> No
 
 @single
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), torch.tensor(0.1), "0.1"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), [0.1], "0.1"])
 def test_options_out_of_range(make: Callable[[Groups], Optimizer], name: str, value: Any) -> None:
     model = Model()
     groups = model.groups()
