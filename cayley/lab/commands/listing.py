@@ -80,7 +80,7 @@ def show(options: Namespace) -> int:
     lines = [
         f"# {recipe.name}, variant {recipe.variant}"
         + "".join(f"; --variant {other} differs" for other in entry.variants if other != variant),
-        *(f"# {line}" for line in entry.implied(variant, changes)),
+        *(f"# {line}" for line in entry.implied(variant, changes, options.task)),
         f"# from: {recipe.paper} {recipe.location}".rstrip() if recipe.paper else "",
         *(
             f"# published: {one['metric']} {one['value']:g} ({one['id']})"

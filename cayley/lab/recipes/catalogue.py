@@ -17,8 +17,9 @@ __all__ = ["Entry", "Table", "find_recipe", "merge", "parse_override", "read_tab
 FOLDER = Path(__file__).parent / "tables"
 # the two settings for the length of a run
 OTHER = {"epochs": "steps", "steps": "epochs"}
-# where a class is named, and where its arguments are: another class has others
-ARGUMENTS = {
+# where a task or a class is named, and where its settings are: another one has others
+SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("task", "name"): ("task",),
     ("model", "name"): ("model",),
     ("optim", "name"): ("optim", "options"),
     ("optim", "recurrent"): ("optim", "recurrent_options"),
@@ -27,8 +28,9 @@ ARGUMENTS = {
 }
 # those of a recipe
 KEYS = tuple(field.name for field in fields(Recipe))
-# keys next to arguments, which are settings of the laboratory and none of the class
-OWN = {
+# keys next to these settings, which are those of the laboratory
+OWN: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("task",): ("name",),
     ("model",): tuple(field.name for field in fields(ModelSettings)),
     ("optim", "schedule"): tuple(field.name for field in fields(ScheduleSettings)),
 }
@@ -71,10 +73,10 @@ class Entry:
             variant: What the paper says, or what its published code does.
             overrides: Such as ``model.hidden=64``, see :func:`parse_override`. With another model
                 or task, the number of parameters is no longer that of the paper. Steps replace
-                epochs, and epochs replace steps; and another network, optimizer or schedule does
-                not get the arguments of the one before. See :meth:`implied`.
-            task: The name of another task, instead of this one and its settings; published numbers
-                are then left out.
+                epochs, and epochs replace steps; and another task, network, optimizer or schedule
+                does not get the settings of the one before. With another task, published numbers
+                are left out, too. See :meth:`implied`.
+            task: The name of another task, as ``task.name`` among the overrides.
             tiny: Whether to make the run take seconds, unless overrides say otherwise.
 
         Example:
@@ -83,24 +85,21 @@ class Entry:
             ('adding', 64)
         """
         content = self._content(variant, tiny)
-        changes = _merged(overrides)
+        changes = _merged(overrides, task)
         if "variant" in changes:
             raise RecipeError(
                 f"{self.name}: expected settings of a variant, got variant = "
                 f"{changes['variant']!r}: choose it with --variant"
             )
-        if task or "model" in changes or "task" in changes:
+        if "model" in changes or "task" in changes:
             content["parameters"] = 0
-        if task:
-            content["task"] = {"name": task}
-            content |= {"reported": [], "claims": []}
-            keys = content.get("unstated", ())
-            content["unstated"] = [key for key in keys if key.partition(".")[0] != "task"]
         replaced = _replaced(content, changes)
-        for place, _, arguments in _outdated(content, changes):
-            content = _without(content, place, arguments)
-            lost = [".".join((*place, name)) for name in arguments]
-            content["unstated"] = [key for key in content.get("unstated", ()) if key not in lost]
+        for place, _, settings in _outdated(content, changes):
+            content = _without(content, place, settings)
+            unstated = content.get("unstated", ())
+            content["unstated"] = [key for key in unstated if not _is_setting(key, place)]
+            if place == ("task",):
+                content |= {"reported": [], "claims": []}
         content = merge(content, changes)
         for key in replaced:
             content["training"][key] = 0
@@ -126,20 +125,17 @@ class Entry:
             >>> find_recipe("scornn/mnist-170").implied(overrides=["training.steps=100"])
             ['training.epochs=0: training.steps=100 takes the place of 70 epochs']
         """
-        content, changes = self._content(variant, tiny), _merged(overrides)
+        content, changes = self._content(variant, tiny), _merged(overrides, task)
         # if tiny, the value that is replaced was not in the recipe
         said = [
             f"training.{key}=0: training.{OTHER[key]}={changes['training'][OTHER[key]]} takes the "
             f"place of {content['training'][key]} {key}"
             for key in ([] if tiny else _replaced(content, changes))
         ]
-        for place, name, arguments in _outdated(content, changes):
-            lost = [each for each in arguments if each not in (_at(changes, place) or ())]
-            said += [f"left out, as arguments of {name}: {', '.join(lost)}"] if lost else []
-        if task:
-            old, new = content["task"], changes.get("task", {})
-            lost = [f"{key} = {old[key]}" for key in old if key != "name" and key not in new]
-            said += [f"left out, as settings of {old['name']}: {', '.join(lost)}"] if lost else []
+        for place, name, settings in _outdated(content, changes):
+            again = _at(changes, place) or ()
+            lost = [f"{key} = {value}" for key, value in settings.items() if key not in again]
+            said += [f"left out, as settings of {name}: {', '.join(lost)}"] if lost else []
         return said
 
     def _content(self, variant: Variant, tiny: bool) -> dict[str, Any]:
@@ -154,8 +150,8 @@ class Entry:
         return _shorten(read_recipe(content), content) if tiny else content
 
 
-def _merged(overrides: Iterable[str]) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
+def _merged(overrides: Iterable[str], task: str) -> dict[str, Any]:
+    changes: dict[str, Any] = {"task": {"name": task}} if task else {}
     for text in overrides:
         changes = merge(changes, parse_override(text))
     return changes
@@ -176,15 +172,21 @@ def _replaced(content: Mapping[str, Any], changes: Mapping[str, Any]) -> list[st
 
 def _outdated(
     content: Mapping[str, Any], changes: Mapping[str, Any]
-) -> list[tuple[Sequence[str], str, list[str]]]:
-    """Arguments of classes that the changes replace: their place, the class, and their names."""
-    found = []
-    for key, place in ARGUMENTS.items():
+) -> list[tuple[tuple[str, ...], str, dict[str, Any]]]:
+    """Settings of what the changes replace: their place, what it was, and the settings."""
+    found: list[tuple[tuple[str, ...], str, dict[str, Any]]] = []
+    for key, place in SETTINGS.items():
         old, new, table = _at(content, key), _at(changes, key), _at(content, place)
         if old and new is not None and new != old and isinstance(table, Mapping):
-            arguments = [name for name in table if name not in OWN.get(place, ())]
-            found += [(place, old, arguments)] if arguments else []
+            settings = {k: value for k, value in table.items() if k not in OWN.get(place, ())}
+            found.append((place, old, settings))
     return found
+
+
+def _is_setting(key: str, place: tuple[str, ...]) -> bool:
+    """Whether a key is one of those at a place of :data:`SETTINGS`."""
+    above, _, name = key.rpartition(".")
+    return above == ".".join(place) and name not in OWN.get(place, ())
 
 
 def _at(table: Any, place: Sequence[str]) -> Any:

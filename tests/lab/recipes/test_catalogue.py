@@ -132,7 +132,7 @@ def test_another_schedule_does_not_get_the_arguments_of_this_one(overrides: list
     entry = find_recipe("quickstart")
     schedule = entry.recipe(overrides=overrides).optim.schedule
     assert (schedule.name, schedule.every, schedule.options) == ("StepLR", "step", {"step_size": 5})
-    said = ["left out, as arguments of CosineAnnealingLR: T_max"]
+    said = ["left out, as settings of CosineAnnealingLR: T_max = 2500"]
     assert entry.implied(overrides=overrides) == said
     assert entry.implied(overrides=overrides, tiny=True) == said
     assert not entry.implied(overrides=[*overrides, "optim.schedule.T_max=5"])
@@ -150,7 +150,7 @@ def test_another_optimizer_does_not_get_the_arguments_of_this_one(path: Path) ->
     entry = read_table(path).entries[0]
     other = ["optim.name=SGD", "optim.options.momentum=0.9"]
     assert entry.recipe(overrides=other).optim.options == {"momentum": 0.9}
-    assert entry.implied(overrides=other) == ["left out, as arguments of RMSprop: alpha"]
+    assert entry.implied(overrides=other) == ["left out, as settings of RMSprop: alpha = 0.9"]
     # nor does it lose them
     assert entry.recipe().optim.options == {"alpha": 0.9}
     rate = ["optim.lr=1e-4"]
@@ -165,7 +165,7 @@ def test_another_network_does_not_get_the_arguments_of_this_one() -> None:
     model = entry.recipe(overrides=other).model
     # settings that all networks have are kept
     assert (model.name, model.hidden, model.options) == ("LSTM", 170, {"forget_bias": 1.0})
-    assert entry.implied(overrides=other) == ["left out, as arguments of ScoRNN: negative_ones"]
+    assert entry.implied(overrides=other) == ["left out, as settings of ScoRNN: negative_ones = 17"]
     again = ["model.name=NCGRU", "model.negative_ones=5"]
     assert entry.recipe(overrides=again).model.options == {"negative_ones": 5}
     assert not entry.implied(overrides=again)
@@ -189,6 +189,9 @@ def test_another_task_leaves_what_was_said_of_this_one_behind() -> None:
     assert any(key.startswith("task.") for key in entry.recipe().unstated)
     assert entry.recipe().reported
     recipe = entry.recipe(task="photo")
+    assert recipe == entry.recipe(overrides=["task.name=photo"])
+    assert entry.implied(task="photo") == entry.implied(overrides=["task.name=photo"])
+    assert entry.recipe(task=entry.recipe().task.name).reported
     assert (recipe.task.name, recipe.task.settings) == ("photo", {})
     assert not any(key.startswith("task") for key in recipe.unstated)
     assert not recipe.reported
