@@ -55,6 +55,7 @@ def build_optimizer(settings: OptimSettings, model: nn.Module) -> Optimizer:
         )
     except ValueError as error:
         raise RecipeError(f"optim: {error}") from error
+    _warn_of_idle(settings, model, {group["name"] for group in groups})
     rest = (settings.name, settings.options)
     chosen = {
         "rest": rest,
@@ -73,6 +74,19 @@ def build_optimizer(settings: OptimSettings, model: nn.Module) -> Optimizer:
         for name in (group[0]["name"],)
     ]
     return optimizers[0] if len(optimizers) == 1 else cayley.optim.Optimizers(*optimizers)
+
+
+def _warn_of_idle(settings: OptimSettings, model: nn.Module, names: set[str]) -> None:
+    """Warn of settings for parameters that a model does not have."""
+    for name, keys, what in (
+        ("recurrent", ("recurrent", "recurrent_lr"), "structured matrices"),
+        ("phases", ("phases", "phase_lr"), "phases"),
+    ):
+        idle = [f"optim.{key}" for key in keys if getattr(settings, key)]
+        if idle and name not in names:
+            warnings.warn(
+                f"{' and '.join(idle)}: without effect, since the model has no {what}", stacklevel=3
+            )
 
 
 def _choose(

@@ -108,7 +108,8 @@ def test_a_training_that_chooses_d_again_resumes_exactly() -> None:
 
 
 def test_a_network_without_d_is_refused() -> None:
-    settings = recipe(model={"name": "LSTM", "hidden": 6}, **REBASED)
+    optim = {"name": "RMSpropTF", "lr": 0.1, "rebase": 2}
+    settings = recipe(model={"name": "LSTM", "hidden": 6}, optim=optim)
     with pytest.raises(RecipeError, match=r"optim.rebase: expected a model with a real scaled Cay"):
         learner(settings, make_task("adding").tiny())
 

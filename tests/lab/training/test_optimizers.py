@@ -42,6 +42,24 @@ def test_an_optimizer_for_each_kind() -> None:
     assert len({p for group in several.param_groups for p in group["params"]}) == 5
 
 
+@pytest.mark.parametrize(
+    ("network", "settings", "message"),
+    [
+        (cayley.ScoRNN, {"phase_lr": 1e-4}, "optim.phase_lr: .* no phases"),
+        (
+            cayley.LSTM,
+            {"recurrent": "RMSpropTF", "recurrent_lr": 1e-4},
+            "optim.recurrent and optim.recurrent_lr: .* no structured matrices",
+        ),
+    ],
+)
+def test_settings_without_effect_are_named(
+    network: Any, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.warns(UserWarning, match=message):
+        optimizer(network(2, 4), **settings)
+
+
 def test_the_same_class_with_other_options_is_another() -> None:
     several = optimizer(
         cayley.ScoRNN(2, 4),

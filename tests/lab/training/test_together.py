@@ -54,12 +54,13 @@ def recipe(kind: str = "ScoRNN", **changes: Any) -> Recipe:
         "name": "mine",
         "task": task,
         "model": model,
-        "optim": {"name": "Adam", "lr": 1e-2, "recurrent": "RMSprop", "recurrent_lr": 1e-3},
+        "optim": {"name": "Adam", "lr": 1e-2},
         "training": {"batch": 4, "steps": 10, "clip_norm": 1.0, "log": 1},
         "evaluation": {"every": 5},
     }
-    if kind == "FullURNN":
-        content["optim"] |= {"recurrent": "StiefelRMSprop"}
+    if model["name"] != "LSTM":
+        recurrent = "StiefelRMSprop" if kind == "FullURNN" else "RMSprop"
+        content["optim"] |= {"recurrent": recurrent, "recurrent_lr": 1e-3}
     return read_recipe(content | changes)
 
 
