@@ -10,6 +10,7 @@ from cayley.lab.recipes import Recipe, published
 from cayley.lab.report.samples import Sample, read_samples
 from cayley.lab.runs import (
     NOT_FINITE,
+    THINNED,
     Record,
     RunDescription,
     RunResult,
@@ -155,7 +156,7 @@ def _read_metrics(content: bytes | None, metric: str) -> _Metrics:
                 for scores in record["scores"].values():
                     _check_scores(scores, metric)
                 metrics.evaluations.append(record)
-            elif kind == "event":
+            elif kind == "event" and record["event"] != THINNED:
                 metrics.event = f"{record['event']}: {record['message']}"
         except (AttributeError, KeyError, TypeError, ValueError):
             # an incomplete line is being written, or its writer was killed

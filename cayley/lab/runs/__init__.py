@@ -44,6 +44,7 @@ from cayley.lab.runs.machine import (
 from cayley.lab.runs.precision import Precision
 from cayley.lab.runs.reading import (
     NOT_FINITE,
+    THINNED,
     check_format,
     check_metrics,
     explain_damage,
@@ -70,7 +71,14 @@ from cayley.lab.runs.studies import (
     find_studies,
     read_study,
 )
-from cayley.lab.runs.sweeps import SWEEP_FILE, SearchedKey, SweepRecord, find_sweeps, read_sweep
+from cayley.lab.runs.sweeps import (
+    SWEEP_FILE,
+    SearchedKey,
+    SweepRecord,
+    find_optimism,
+    find_sweeps,
+    read_sweep,
+)
 from cayley.lab.runs.weights import WEIGHTS_FILE, Weights, pack_weights, read_weights, write_card
 
 __all__ = [
@@ -80,6 +88,7 @@ __all__ = [
     "STUDY_FORMAT",
     "STUDY_PICTURE",
     "SWEEP_FILE",
+    "THINNED",
     "WEIGHTS_FILE",
     "BestValue",
     "DataPlace",
@@ -115,6 +124,7 @@ __all__ = [
     "explain_damage",
     "find_code",
     "find_git_state",
+    "find_optimism",
     "find_runs",
     "find_state",
     "find_studies",

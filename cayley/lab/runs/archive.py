@@ -13,6 +13,7 @@ from cayley.lab.recipes import write_recipe
 from cayley.lab.runs.description import RunDescription
 from cayley.lab.runs.folders import Record
 from cayley.lab.runs.reading import (
+    THINNED,
     check_metrics,
     explain_damage,
     is_diverged,
@@ -61,7 +62,7 @@ def thin(records: Iterable[Record], points: int, losses: int | None = None) -> l
     result = [record for place, record in enumerate(records) if place not in left_out]
     if notes:
         last = {key: records[-1][key] for key in ("step", "epoch")}
-        result.append({"kind": "event", **last, "event": "thinned", "message": ", ".join(notes)})
+        result.append({"kind": "event", **last, "event": THINNED, "message": ", ".join(notes)})
     return result
 
 

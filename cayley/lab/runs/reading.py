@@ -20,6 +20,7 @@ from cayley.lab.runs.seals import Seal, digest, open_bytes, open_json
 
 __all__ = [
     "NOT_FINITE",
+    "THINNED",
     "check_format",
     "check_metrics",
     "explain_damage",
@@ -36,6 +37,8 @@ __all__ = [
 
 # the last event of a run that diverged
 NOT_FINITE = "not finite"
+# an event of the archive, not of the run: it says nothing about how the run ended
+THINNED = "thinned"
 RETRAIN = "delete the folder, and train once more"
 # where a number may be too large for a float
 LARGE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
@@ -261,8 +264,9 @@ def is_diverged(folder: Path) -> bool:
     if (folder / "result.json").exists():
         return False
     with explain_damage(folder, "metrics.jsonl"):
-        events = [record for record in read_metrics(folder) if record["kind"] == "event"]
-        return bool(events) and events[-1]["event"] == NOT_FINITE
+        records = [record for record in read_metrics(folder) if record["kind"] == "event"]
+        events = [record["event"] for record in records if record["event"] != THINNED]
+        return bool(events) and events[-1] == NOT_FINITE
 
 
 def parse_json(text: bytes) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from cayley.lab.errors import RunError
-from cayley.lab.runs.reading import NOT_FINITE, read_metrics, read_result, read_run
+from cayley.lab.runs.reading import NOT_FINITE, THINNED, read_metrics, read_result, read_run
 
 __all__ = ["RunState", "State", "find_state", "is_alive", "is_running"]
 
@@ -48,7 +48,7 @@ def find_state(folder: Path) -> RunState:
         if (folder / "result.json").exists():
             result = read_result(folder, description)
             return RunState(folder, "done", result.step, steps, result.status)
-        records = list(read_metrics(folder))
+        records = [one for one in read_metrics(folder) if one.get("event") != THINNED]
     # a line of the metrics that is not JSON is a ValueError
     except (RunError, ValueError) as error:
         return RunState(folder, "damaged", message=str(error))

@@ -1,4 +1,4 @@
-"""The file ``sweep.json``: what a sweep searches, and its metric."""
+"""The file ``sweep.json``: what a sweep searches, its metric, and whether that is optimistic."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -9,7 +9,14 @@ from cayley.lab.errors import RecipeError, RunError
 from cayley.lab.recipes import from_table
 from cayley.lab.runs.reading import parse_json
 
-__all__ = ["SWEEP_FILE", "SearchedKey", "SweepRecord", "find_sweeps", "read_sweep"]
+__all__ = [
+    "SWEEP_FILE",
+    "SearchedKey",
+    "SweepRecord",
+    "find_optimism",
+    "find_sweeps",
+    "read_sweep",
+]
 
 SWEEP_FILE = "sweep.json"
 
@@ -75,6 +82,28 @@ def read_sweep(folder: Path) -> SweepRecord:
             f"could not use {path}, which is damaged or of another version of cayley ({error}): "
             "delete it, and the same cayley sweep writes it again"
         ) from error
+
+
+def find_optimism(metric: str, select: str) -> str:
+    """What the test set decides in a sweep, in words; empty if it decides nothing.
+
+    Arguments:
+        metric: Split and metric of the sweep.
+        select: Which evaluation gives the numbers of its runs, from their recipe.
+
+    Example:
+        >>> find_optimism("test_mse", "valid")
+        'the test set chooses the settings, which is optimistic'
+        >>> find_optimism("valid_mse", "test")
+        'the test set chooses the evaluations, which is optimistic'
+        >>> find_optimism("valid_mse", "each")
+        ''
+    """
+    if metric.startswith("test_"):
+        return "the test set chooses the settings, which is optimistic"
+    if select == "test":
+        return "the test set chooses the evaluations, which is optimistic"
+    return ""
 
 
 def find_sweeps(folders: Iterable[Path]) -> list[Path]:

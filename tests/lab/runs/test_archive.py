@@ -10,7 +10,7 @@ import pytest
 from cayley.cli import main
 from cayley.lab.errors import RunError
 from cayley.lab.report import read_runs, summarize
-from cayley.lab.runs import archive_run, thin
+from cayley.lab.runs import archive_run, find_state, is_diverged, thin
 
 
 def records(kind: str, count: int) -> list[dict]:
@@ -98,16 +98,21 @@ def test_an_archive_of_an_archive_is_the_same(runs: Path, tmp_path: Path) -> Non
         assert (second / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_run_that_diverged_is_kept_as_such(runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("points", [2, 300], ids=["thinned", "whole"])
+def test_a_run_that_diverged_is_kept_as_such(points: int, runs: Path, tmp_path: Path) -> None:
     folder = next(iter((runs / "scornn").rglob("result.json"))).parent
     (folder / "result.json").unlink()
     event = {"kind": "event", "step": 7, "epoch": 0.1, "event": "not finite", "message": "loss"}
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(event) + "\n")
-    archive_run(folder, tmp_path / "archive")
-    (kept,), _ = read_runs([tmp_path / "archive"])
+    archive_run(folder, tmp_path / "archive", points)
+    (kept,), (problem,) = read_runs([tmp_path / "archive"])
     assert kept.diverged
     assert (kept.result, kept.step) == (None, 7)
+    assert problem.reason.endswith("not finite: loss")
+    assert is_diverged(tmp_path / "archive")
+    found = find_state(tmp_path / "archive")
+    assert (found.state, found.message) == ("failed", "loss")
 
 
 def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
