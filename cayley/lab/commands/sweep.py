@@ -81,6 +81,8 @@ def _status(options: Namespace) -> int:
         if one["best"] is not None:
             value, settings = short_number(one["best"]), _settings_words(one["best_settings"])
             print(f"  best {one['metric']} {value}, trial {one['best_trial']}: {settings}")
+            if one["optimistic"]:
+                print(f"  {one['optimistic']}")
         for running in one["running"]:
             place = running["worker"] or "stopped, to be continued by the next worker"
             step = "" if running["step"] is None else f", step {running['step']}"
@@ -129,7 +131,9 @@ def _join(options: Namespace, space: "Space") -> "Sweep":
     from cayley.lab.training import RunSettings, build_task
 
     base = space.base(tiny=options.tiny)
-    check_space(space, tiny=options.tiny)
+    optimism = check_space(space, tiny=options.tiny)
+    if optimism and not (options.quiet or options.json):
+        print(f"{space.name}: {optimism}", file=sys.stderr, flush=True)
     missing = missing_data([base], options)
     if missing:
         raise DataError(" ".join(missing.values()))
@@ -260,19 +264,23 @@ def _progress(found: "Sweep") -> str:
 
 def _conclude(found: "Sweep", options: Namespace) -> None:
     """Print the best trial, and where it is."""
-    best = found.best()
+    from cayley.lab.sweeps import describe_studies
+
     if options.quiet or options.json:
         return
-    if best is None or best.value is None:
+    (one,) = describe_studies(found.storage, found.name)
+    if one["best"] is None:
         print(
             f"{found.name}: no trial has finished; cayley sweep status{_place(options)} lists them"
         )
         return
     print(
-        f"{found.name}: best {found.space.metric} {short_number(best.value)} of "
-        f"{counted(found.trials, 'trial')}, trial {best.number} below {found.folder}; as a recipe: "
-        f"cayley sweep best {found.name}{_place(options)}"
+        f"{found.name}: best {one['metric']} {short_number(one['best'])} of "
+        f"{counted(found.trials, 'trial')}, trial {one['best_trial']} below {found.folder}; as a "
+        f"recipe: cayley sweep best {found.name}{_place(options)}"
     )
+    if one["optimistic"]:
+        print(f"{found.name}: {one['optimistic']}")
 
 
 def _place(options: Namespace) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from cayley.lab.report.quantities import Quantity, measure
 from cayley.lab.report.reading import MeasuredRun, Problem
 from cayley.lab.report.tables import Table
-from cayley.lab.runs import SearchedKey, SweepRecord, find_sweeps, read_sweep
+from cayley.lab.runs import SearchedKey, SweepRecord, find_optimism, find_sweeps, read_sweep
 from cayley.lab.wording import counted, number
 
 __all__ = [
@@ -41,6 +41,7 @@ class Trial:
         value: The value of the finished run; None for others.
         params: Its settings.
         folder: The folder of its run.
+        select: Which evaluation gives its value, from its recipe.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Trial:
     value: float | None
     params: Mapping[str, Any]
     folder: Path
+    select: str = "valid"
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class SweepResult:
 
     @property
     def sentence(self) -> str:
-        """How many trials there are, and the best."""
+        """How many trials there are, the best, and whether the test set chose it."""
         states = Counter(one.state for one in self.trials)
         words = ", ".join(f"{count} {state}" for state, count in states.items())
         text = f"{counted(len(self.trials), 'trial')} of {self.record.recipe}: {words}."
@@ -90,6 +92,8 @@ class SweepResult:
             settings = ", ".join(f"{key} = {_words(best.params[key])}" for key in best.params)
             text += f" The best {self.label} is {number(_value(best))}, of trial {best.number}: "
             text += f"{settings}."
+            if optimism := find_optimism(self.record.metric, best.select):
+                text += f" {optimism[0].upper()}{optimism[1:]}."
         return text
 
 
@@ -124,7 +128,8 @@ def _trial(run: MeasuredRun, record: SweepRecord) -> Trial:
         state = "diverged" if run.diverged else "unfinished"
         if any("pruned: " in fault for fault in run.faults):
             state = "pruned"
-    return Trial(info.number, state, value, info.params, run.folder)
+    select = run.recipe.evaluation.select
+    return Trial(info.number, state, value, info.params, run.folder, select)
 
 
 def leave_out(

@@ -7,6 +7,7 @@ import torch
 from cayley.lab.errors import RecipeError
 from cayley.lab.models import build_model
 from cayley.lab.recipes import Recipe, write_recipe
+from cayley.lab.runs import find_optimism
 from cayley.lab.sweeps.choices import make_recipe, probes
 from cayley.lab.sweeps.space import Space
 from cayley.lab.tasks import Task
@@ -18,7 +19,7 @@ __all__ = ["check_space", "find_direction"]
 Direction = Literal["minimize", "maximize"]
 
 
-def check_space(space: Space, *, tiny: bool = False) -> None:
+def check_space(space: Space, *, tiny: bool = False) -> str:
     """Raise unless the task, network and optimizer can be built at every end of a space.
 
     No data are read, and networks are built on the meta device.
@@ -26,13 +27,20 @@ def check_space(space: Space, *, tiny: bool = False) -> None:
     Arguments:
         space: The space to be searched.
         tiny: Whether a few made-up examples replace the data.
+
+    Returns:
+        Why the values of trials may be optimistic, in words; empty if none are.
     """
+    optimism = ""
     base = write_recipe(space.base(tiny=tiny))
     for key, choice in probes(space):
         try:
-            _build(make_recipe(base, choice), space)
+            recipe = make_recipe(base, choice)
+            _build(recipe, space)
         except RecipeError as error:
             raise RecipeError(f"{space.name}: parameters.{key}: {error}") from None
+        optimism = optimism or find_optimism(space.metric, recipe.evaluation.select)
+    return optimism
 
 
 def _build(recipe: Recipe, space: Space) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import Recipe
-from cayley.lab.runs import find_state
+from cayley.lab.runs import find_optimism, find_state
 from cayley.lab.runs.state import is_alive
 from cayley.lab.sweeps.choices import make_recipe
 from cayley.lab.sweeps.claims import OWNER
@@ -39,7 +39,9 @@ def best_recipe(storage: Storage, name: str) -> tuple[Recipe, str]:
         f"the best of {done} finished trials of {name}: trial {trial.number}, "
         f"{space['metric']} {trial.value:.6g}"
     )
-    return make_recipe(space["recipe"], read_choice(space, trial.params)), words
+    recipe = make_recipe(space["recipe"], read_choice(space, trial.params))
+    optimism = find_optimism(space["metric"], recipe.evaluation.select)
+    return recipe, "; ".join(filter(None, (words, optimism)))
 
 
 def describe_studies(storage: Storage, name: str = "") -> list[dict[str, Any]]:
@@ -62,6 +64,8 @@ def describe_studies(storage: Storage, name: str = "") -> list[dict[str, Any]]:
         trials = study.get_trials(deepcopy=False)
         states = Counter(trial.state.name.lower() for trial in trials)
         best = find_best(trials, space["direction"])
+        choice = None if best is None else read_choice(space, best.params)
+        recipe = make_recipe(space["recipe"], choice or {})
         studies.append(
             {
                 "study": one,
@@ -71,7 +75,8 @@ def describe_studies(storage: Storage, name: str = "") -> list[dict[str, Any]]:
                 "states": dict(states),
                 "best": None if best is None else best.value,
                 "best_trial": None if best is None else best.number,
-                "best_settings": None if best is None else read_choice(space, best.params),
+                "best_settings": choice,
+                "optimistic": find_optimism(space["metric"], recipe.evaluation.select),
                 "running": [
                     _describe_running(trial) for trial in trials if trial.state.name == "RUNNING"
                 ],

@@ -14,7 +14,6 @@ from cayley.lab.sweeps.claims import OWNER, Claim, Owner, Watch
 from cayley.lab.sweeps.engine import encode, make_pruner, make_sampler, suggest
 from cayley.lab.sweeps.identity import SPACE, Direction, find_differences, make_identity
 from cayley.lab.sweeps.outcomes import Outcome
-from cayley.lab.sweeps.results import find_best
 from cayley.lab.sweeps.space import Space
 from cayley.lab.sweeps.storage import Storage, explain_storage
 
@@ -142,11 +141,6 @@ class Sweep:
             except UpdateFinishedTrialError:
                 # another worker has taken the trial over, and finished it
                 return True
-
-    def best(self) -> "FrozenTrial | None":
-        """The finished trial with the best value; None without one."""
-        with explain_storage(self.storage.url):
-            return find_best(self.study.get_trials(deepcopy=False), self.direction)
 
     def _begin(self, trial: "optuna.Trial") -> Task:
         return self._own(trial, self.folder / f"trial-{trial.number:04}")

@@ -97,6 +97,35 @@ def test_a_sweep_from_its_space_to_a_recipe(
     assert "mine: 4 trials of quickstart: 4 complete." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("valid_mse", "test_mse", "the test set chooses the settings, which is optimistic"),
+        (
+            '"training.steps=4"',
+            '"training.steps=4", "evaluation.select=test"',
+            "the test set chooses the evaluations, which is optimistic",
+        ),
+    ],
+)
+def test_a_choice_by_the_test_set_is_said_with_every_best(
+    old: str, new: str, words: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "mine.toml").write_text(SPACE.replace(old, new))
+    assert run("mine.toml", *QUICK, "--trials", "1") == 0
+    out, err = capsys.readouterr()
+    assert f"mine: {words}" in err
+    assert words in out.splitlines()[-1]
+    assert run("status") == 0
+    assert words in capsys.readouterr().out.splitlines()[-1]
+    assert run("status", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["optimistic"] == words
+    assert run("best", "mine") == 0
+    assert words in capsys.readouterr().out.splitlines()[0]
+    assert cayley.cli.main(["report", "runs", "-o", "report.html"]) == 0
+    assert words.removeprefix("the ") in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_workers_in_processes_of_their_own(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

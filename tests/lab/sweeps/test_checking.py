@@ -36,6 +36,28 @@ def test_ends_of_a_space_are_checked_before_any_work(line: str, words: str) -> N
     assert str(caught.value).startswith(f"mine: parameters.{line.partition(' ')[0]}: ")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"valid_mse": "test_mse"}, "the test set chooses the settings, which is optimistic"),
+        (
+            {"model.hidden=6": "evaluation.select=test"},
+            "the test set chooses the evaluations, which is optimistic",
+        ),
+        # a list of which one value is optimistic
+        (
+            {"[parameters]": "[parameters]\nevaluation.select = ['valid', 'test']"},
+            "the test set chooses the evaluations, which is optimistic",
+        ),
+        ({"model.hidden=6": "evaluation.select=each"}, ""),
+        ({"model.hidden=6": "evaluation.select=last"}, ""),
+    ],
+)
+def test_a_choice_by_the_test_set_is_said(changes: dict[str, str], words: str) -> None:
+    assert check_space(space(**changes)) == words
+
+
 def test_a_metric_that_the_task_has_not() -> None:
     with pytest.raises(RecipeError, match="expected one of valid_mse, got 'valid_accuracy'"):
         check_space(space(valid_mse="valid_accuracy"))
