@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean
+from typing import Any
 
 from cayley.lab.recipes import (
     Entry,
@@ -12,6 +13,7 @@ from cayley.lab.recipes import (
     differences,
     distinguish,
     flatten,
+    parse_override,
     published,
     tables,
 )
@@ -42,17 +44,23 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
     letters = {one: _letter(index) for index, one in enumerate(dict.fromkeys(facts))}
     places = {id(run): letters[one] for run, one in zip(runs, facts, strict=True)}
     code = _tell_code_apart(runs)
-    # by recipe and changes, then by all settings, since the file may have been edited
-    groups: dict[tuple[str, ...], dict[str, list[MeasuredRun]]] = {}
+    groups: dict[tuple[str, ...], list[MeasuredRun]] = {}
     for run, words in zip(runs, code, strict=True):
         recipe = run.recipe
-        key = (recipe.table, recipe.name, recipe.variant, *find_changes(run), *words)
         settings = json.dumps(flatten(recipe), sort_keys=True)
-        groups.setdefault(key, {}).setdefault(settings, []).append(run)
+        key = (recipe.table, recipe.name, recipe.variant, settings, *_conditions(run), *words)
+        groups.setdefault(key, []).append(run)
+    named: dict[tuple[str, ...], list[list[MeasuredRun]]] = {}
+    for (table, name, variant, _, *others), group in groups.items():
+        # runs with the same settings may have come to them by other words of the command
+        first, *rest = map(_changed_settings, group)
+        shared = [one for one in first if all(one in words for words in rest)]
+        named.setdefault((table, name, variant, *shared, *others), []).append(group)
     rows = []
-    for (_, _, _, *changes), several in groups.items():
-        words = distinguish([group[0].recipe for group in several.values()])
-        for group, more in zip(several.values(), words, strict=True):
+    for (_, _, _, *changes), several in named.items():
+        # the same words may stand for other settings, since the file may have been edited
+        words = distinguish([group[0].recipe for group in several])
+        for group, more in zip(several, words, strict=True):
             here = {places[id(run)] for run in group}
             rows.append(_row(group, (*changes, *more), tuple(sorted(here))))
     environments = (Environment(letter, one, facts.count(one)) for one, letter in letters.items())
@@ -76,15 +84,38 @@ def _entry(recipe: Recipe) -> Entry | None:
 def find_changes(run: MeasuredRun) -> tuple[str, ...]:
     """The settings of a run that differ from the package's recipe, in words.
 
-    If the package has no such recipe, they are the overrides that the run was started with; and one
-    that names published numbers is said to be a user's own, since its settings may be any.
+    If the package has no such recipe, they are the overrides that the run was started with and that
+    still hold; and one that names published numbers is said to be a user's own, since its settings
+    may be any.
     """
+    return (*_changed_settings(run), *_conditions(run))
+
+
+def _changed_settings(run: MeasuredRun) -> list[str]:
+    entry = _entry(run.recipe)
+    if entry is not None:
+        return differences(run.recipe, entry.recipe(run.recipe.variant))
+    settings = flatten(run.recipe)
+    return [text for text in run.description.overrides if _holds(text, settings)]
+
+
+def _holds(override: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a run that may have been extended or edited still has an override's value.
+
+    Example:
+        >>> [_holds(f"training.steps={k}", {"training.steps": 40}) for k in (20, 40)]
+        [False, True]
+    """
+    key, value = override.partition("=")[0], parse_override(override)
+    for part in key.split("."):
+        value = value[part]
+    return settings.get(key, value) == value
+
+
+def _conditions(run: MeasuredRun) -> tuple[str, ...]:
+    """How a run differs from others with the same settings, in words."""
     recipe, description = run.recipe, run.description
-    entry = _entry(recipe)
-    if entry is None:
-        changes = [*description.overrides]
-    else:
-        changes = differences(recipe, entry.recipe(recipe.variant))
+    changes = []
     if recipe.reported and not is_packaged(recipe):
         changes.append("a recipe of one's own")
     if description.tiny:

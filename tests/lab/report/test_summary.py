@@ -151,6 +151,38 @@ def test_recipes_that_changed_in_between_are_not_averaged(tmp_path: Path) -> Non
     assert [row.changes for row in section.rows] == [("model.hidden = 8",), ("model.hidden = 9",)]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        # the value of the file, as the run without overrides has it
+        (("model.hidden=8",), ()),
+        # longer since it was started
+        (("training.epochs=10",), ()),
+        # what both have names the row
+        (("training.epochs=10", "model.window=3"), ("model.window=3",)),
+    ],
+)
+def test_runs_of_ones_own_with_equal_settings_are_one_row(
+    overrides: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8})
+    write_run(tmp_path, recipe, 1, overrides=overrides, **SCORES)
+    write_run(tmp_path, recipe, 2, overrides=words, **SCORES)
+    other = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 9})
+    write_run(tmp_path, other, overrides=("model.hidden=9",), **SCORES)
+    (section,) = summary(tmp_path).sections
+    assert {row.changes: row.seeds for row in section.rows} == {
+        words: "2",
+        ("model.hidden=9",): "1",
+    }
+
+
+def test_a_setting_that_no_longer_holds_names_no_row(tmp_path: Path) -> None:
+    recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8})
+    folder = write_run(tmp_path, recipe, overrides=("training.epochs=10", "seed=3"), **SCORES)
+    assert changes(folder) == ("seed=3",)
+
+
 def test_rows_stand_as_in_the_recipes(tmp_path: Path) -> None:
     for name in ("b", "a"):
         write_run(tmp_path, make_recipe(name, "mine", {"name": "LSTM", "hidden": 8}), **SCORES)
