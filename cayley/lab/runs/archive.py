@@ -121,7 +121,7 @@ def archive_run(
     result = None if is_diverged(folder) else read_result(folder, description)
     packed = b""
     if weights and result is not None:
-        packed = pack_weights(read_weights(folder, description, recipe), description)
+        packed = pack_weights(read_weights(folder, description, recipe).tensors, description)
     if result is not None:
         check_metrics(folder, result)
     with explain_damage(folder, "metrics.jsonl"):

@@ -77,9 +77,9 @@ def restore_run(
     settings = restore_settings(description, device, data)
     task = build_task(recipe.task, settings)
     model = initial_model(recipe, task, description.seed, settings.machine)
-    tensors = read_weights(folder, description, recipe, weights, split)
+    saved = read_weights(folder, description, recipe, weights, split)
     with explain_damage(folder, "its weights"):
-        model.load_state_dict(tensors)
+        model.load_state_dict(saved.tensors)
     return RestoredRun(folder, description, recipe, settings, task, model)
 
 

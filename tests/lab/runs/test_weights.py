@@ -45,6 +45,49 @@ def test_an_archive_has_the_scores_of_its_run(name: str, tmp_path: Path) -> None
     assert value in (archive / "README.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def own_best(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run whose splits have their best evaluations at different steps, and its archive."""
+    folder = tmp_path_factory.mktemp("each")
+    changes = ["training.steps=40", "evaluation.every=1", "evaluation.select=each", "optim.lr=0.03"]
+    changes += ["task.valid=20", "task.test=20"]
+    recipe = find_recipe("quickstart").recipe(overrides=changes, tiny=True)
+    train(recipe, folder / "run", settings=RunSettings(Machine("cpu"), tiny=True))
+    archive_run(folder / "run", folder / "archive", weights=True)
+    selected = read_result(folder / "run").selected
+    assert selected["valid"].step != selected["test"].step
+    return folder / "run", folder / "archive"
+
+
+def test_an_archive_scores_no_split_by_the_weights_of_another(own_best: tuple[Path, Path]) -> None:
+    run, archive = own_best
+    step = read_result(run).selected["test"].step
+    assert evaluate(archive, "test") == evaluate(run, "test")
+    words = f"expected the weights best by valid, got .* the weights of step {step}, best by test"
+    with pytest.raises(RunError, match=words):
+        evaluate(archive, "valid")
+    # one that the run has not evaluated is scored by the weights best by valid
+    for split, weights in (("train", "selected"), ("test", "valid"), ("test", "last")):
+        with pytest.raises(RunError, match=f"only the weights of step {step}.*--weights test"):
+            evaluate(archive, split, weights=weights)
+    assert evaluate(archive, "valid", weights="test") == evaluate(run, "valid", weights="test")
+
+
+def test_a_card_has_only_the_numbers_of_its_weights(own_best: tuple[Path, Path]) -> None:
+    run, archive = own_best
+    card = (archive / "README.md").read_text()
+    step = read_result(run).selected["test"].step
+    assert "| test | mse |" in card
+    assert "| valid |" not in card
+    assert f"weights of step {step}, best by test" in card
+
+
+def test_the_selected_weights_of_an_archive_have_two_names(run: Path, tmp_path: Path) -> None:
+    archive_run(run, tmp_path / "archive", weights=True)
+    scores = evaluate(tmp_path / "archive", "test", weights="valid")
+    assert scores == evaluate(tmp_path / "archive", "test")
+
+
 def test_loading_leaves_random_numbers_alone(run: Path) -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
