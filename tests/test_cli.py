@@ -294,6 +294,44 @@ def test_evaluate_and_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "done, 3 steps" in capsys.readouterr().out
 
 
+def test_evaluate_says_what_the_weights_of_an_unfinished_run_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("train", "quickstart", "-o", tmp_path, "-q", *QUICK)
+    run(*arguments)
+    (folder,) = find_runs(tmp_path)
+    assert run("evaluate", folder) == 0
+    assert capsys.readouterr().err == ""
+    # as if it had been killed while it wrote its result
+    (folder / "result.json").unlink()
+    best = load_tensors(folder, "best-valid.pt")["step"]
+    for weights, words in (
+        ("selected", f"weights of step {best}, best by valid"),
+        ("last", "weights of step 3, the last"),
+    ):
+        assert run("evaluate", folder, "--weights", weights) == 0
+        out, err = capsys.readouterr()
+        assert err == f"not finished (stopped): step 3 of 3; {words}\n"
+        assert out.startswith("test mse ")
+    assert run("evaluate", folder, "--json") == 0
+    known = json.loads(capsys.readouterr().out)
+    assert (known["state"], known["step"]) == ("stopped", best)
+
+
+def test_evaluate_says_that_a_run_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # far beyond any float32 after one step
+    changes = ("--set", "optim.name=SGD", "optim.lr=1e30", "training.clip_norm=0")
+    assert run("train", "quickstart", "-o", tmp_path, "-q", *QUICK, *changes) != 0
+    (folder,) = find_runs(tmp_path)
+    capsys.readouterr()
+    assert run("evaluate", folder) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("not finished (failed): step ")
+    assert err.endswith("; weights of step 0, best by valid\n")
+
+
 def test_a_finished_run_is_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("train", "quickstart", "-o", tmp_path, *QUICK)
     assert run(*arguments, "--extend", 2) == 4

@@ -210,21 +210,29 @@ def resume(options: Namespace) -> int:
 
 
 def evaluate(options: Namespace) -> int:
-    """Score the weights of a run."""
+    """Score the weights of a run, which need not be finished; then a line says so."""
     from cayley.lab import training
+    from cayley.lab.runs import find_state
 
-    scores = training.evaluate(
+    run = training.restore_run(
         options.run_folder,
-        options.split,
         weights=options.weights,
+        split=options.split,
         device=options.device or "",
         data=options.data,
-        audio=options.audio,
         trust=options.trust,
     )
+    scores = training.score_run(run, options.split, audio=options.audio)
+    found = find_state(options.run_folder)
     if options.json:
-        print(json.dumps({"split": options.split, "weights": options.weights, "scores": scores}))
+        facts = {"split": options.split, "weights": options.weights, "step": run.step}
+        print(json.dumps(facts | {"state": found.state, "scores": scores}))
     else:
+        if found.state == "damaged":
+            print(f"{found.message}; {run.weights}", file=sys.stderr)
+        elif found.state != "done":
+            place = f"step {found.step} of {found.steps}"
+            print(f"not finished ({found.state}): {place}; {run.weights}", file=sys.stderr)
         for name, value in scores.items():
             print(f"{options.split} {name} {value:.6g}")
     return 0

@@ -23,7 +23,7 @@
 =============== =====================================================================
 """
 
-from cayley.lab.training.entry import evaluate, resume, train
+from cayley.lab.training.entry import evaluate, resume, score_run, train
 from cayley.lab.training.estimate import Estimate, estimate_run, estimate_runs
 from cayley.lab.training.naming import run_folder
 from cayley.lab.training.reporters import Quiet, Reporter, choose_reporter, choose_reporters, title
@@ -66,6 +66,7 @@ __all__ = [
     "restore_settings",
     "resume",
     "run_folder",
+    "score_run",
     "title",
     "train",
     "train_together",

@@ -27,7 +27,7 @@ from cayley.lab.training.evaluation import audio_metrics, check_work, score_mode
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.loop import Loop
 from cayley.lab.training.reporters import Quiet, Reporter
-from cayley.lab.training.restoring import check_trusted, restore_run
+from cayley.lab.training.restoring import RestoredRun, check_trusted, restore_run
 from cayley.lab.training.setup import (
     RunSettings,
     build_task,
@@ -37,7 +37,7 @@ from cayley.lab.training.setup import (
 )
 from cayley.lab.training.shares import check_shares
 
-__all__ = ["evaluate", "resume", "train"]
+__all__ = ["evaluate", "resume", "score_run", "train"]
 
 
 def train(
@@ -215,6 +215,20 @@ def evaluate(
         The value of each metric.
     """
     run = restore_run(folder, weights=weights, split=split, device=device, data=data, trust=trust)
+    return score_run(run, split, audio=audio)
+
+
+def score_run(run: RestoredRun, split: Split, *, audio: bool = False) -> dict[str, float]:
+    """Score the weights of a run that is loaded.
+
+    Arguments:
+        run: The run, with its weights.
+        split: The split to score them on.
+        audio: Whether to score the sound of the predictions instead.
+
+    Returns:
+        The value of each metric.
+    """
     if not run.task.size(split):
         raise RecipeError(
             f"expected examples in the split {split}, got none: choose another with --split"

@@ -35,6 +35,8 @@ class RestoredRun:
         settings: Machine and data.
         task: The task that it was trained on.
         model: The model with its weights, on the CPU.
+        step: The step after which the weights were saved.
+        weights: Which weights they are, in words.
     """
 
     folder: Path
@@ -43,6 +45,8 @@ class RestoredRun:
     settings: RunSettings
     task: Task
     model: nn.Module
+    step: int
+    weights: str
 
 
 def restore_run(
@@ -80,7 +84,7 @@ def restore_run(
     saved = read_weights(folder, description, recipe, weights, split)
     with explain_damage(folder, "its weights"):
         model.load_state_dict(saved.tensors)
-    return RestoredRun(folder, description, recipe, settings, task, model)
+    return RestoredRun(folder, description, recipe, settings, task, model, saved.step, saved.words)
 
 
 def load_model(folder: Path | str, *, trust: bool = False) -> nn.Module:
