@@ -72,7 +72,7 @@ class SweepResult:
     @property
     def label(self) -> str:
         """Of the values."""
-        return Quantity.parse(self.record.metric).label
+        return _quantity(self.record).label
 
     @property
     def complete(self) -> list[Trial]:
@@ -122,7 +122,7 @@ def read_sweeps(folders: Iterable[Path], runs: Sequence[MeasuredRun]) -> list[Sw
 def _trial(run: MeasuredRun, record: SweepRecord) -> Trial:
     info = run.description.trial
     assert info is not None
-    value = measure(run, Quantity.parse(record.metric))
+    value = measure(run, _quantity(record))
     state = "complete"
     if value is None:
         state = "diverged" if run.diverged else "unfinished"
@@ -130,6 +130,12 @@ def _trial(run: MeasuredRun, record: SweepRecord) -> Trial:
             state = "pruned"
     select = run.recipe.evaluation.select
     return Trial(info.number, state, value, info.params, run.folder, select)
+
+
+def _quantity(record: SweepRecord) -> Quantity:
+    # not parsed: what is shorthand in published names may be a metric of the user's own
+    split, _, metric = record.metric.partition("_")
+    return Quantity(split, metric)
 
 
 def leave_out(

@@ -18,7 +18,7 @@ MACHINE = {
     "cores": 16,
 }
 VERSIONS = {"cayley": "0.1.0", "python": "3.11.9", "torch": "2.11.0", "numpy": "2.4.6"}
-METRICS = {"accuracy": "higher", "cross_entropy": "lower", "mse": "lower"}
+METRICS = {"accuracy": "higher"}
 
 
 def make_recipe(name: str, table: str, model: dict[str, Any], **more: Any) -> Recipe:
@@ -70,8 +70,8 @@ def write_run(
         "tiny": tiny,
         "parameters": parameters,
         "parameters_stored": parameters,
-        "metric": {"name": metric, "better": METRICS[metric]},
-        "metrics": [{"name": name, "better": METRICS[name]} for name in scores],
+        "metric": {"name": metric, "better": METRICS.get(metric, "lower")},
+        "metrics": [{"name": name, "better": METRICS.get(name, "lower")} for name in scores],
         "baseline": dict.fromkeys(("train", *splits), baseline),
         "baseline_rule": rule,
         "sizes": {"train": 55000, "valid": 5000, "test": 10000},

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from lab.report.folders import make_recipe, write_run
 
-from cayley.lab.report import sweeps
+from cayley.lab.report import read_runs, sweeps
 from cayley.lab.report.sweep_charts import draw_sweep, place
-from cayley.lab.report.sweeps import SweepResult, Trial, find_importances, sweep_table
+from cayley.lab.report.sweeps import SweepResult, Trial, find_importances, read_sweeps, sweep_table
 from cayley.lab.runs import SearchedKey, SweepRecord
 
 KEYS = (
@@ -108,3 +109,26 @@ def test_places_on_an_axis() -> None:
     assert place(KEYS[0], 1e-1) == 1
     assert place(KEYS[1], 16) == pytest.approx(1 / 3)
     assert [place(KEYS[3], value) for value in ([5, 4], [6, 3])] == [0, 1]
+
+
+def test_metrics_of_ones_own_keep_their_names(tmp_path: Path) -> None:
+    """Some are shorthands where papers print them."""
+    recipe = make_recipe("mine", "mine", {"name": "LSTM", "hidden": 8})
+    scores = {"loss": 0.5, "error_percent": 2.0}
+    folder = write_run(tmp_path, recipe, scores=scores, start=scores, baseline=scores)
+    content = json.loads((folder / "run.json").read_text())
+    content |= {"trial": {"study": "mine", "number": 0, "params": {}}}
+    (folder / "run.json").write_text(json.dumps(content))
+    found = {}
+    for name in ("test_loss", "test_error_percent"):
+        record = SweepRecord(
+            study="mine", recipe="mine", metric=name, direction="minimize", keys=()
+        )
+        (folder.parent / "sweep.json").write_text(json.dumps(record.to_json()))
+        runs, _ = read_runs([tmp_path])
+        (sweep,) = read_sweeps([tmp_path], runs)
+        found[sweep.label] = [(one.state, one.value) for one in sweep.trials]
+    assert found == {
+        "test loss": [("complete", 0.5)],
+        "test error percent": [("complete", 2.0)],
+    }
