@@ -1,6 +1,6 @@
 """Preconditioners of gradients: batch normalisation preconditioning (BNP)."""
 
-from cayley.preconditioners import presets
+from cayley.preconditioners import callbacks, presets
 from cayley.preconditioners.bnp import BNP
 from cayley.preconditioners.joint import Bias, Block, Damping, Weight, precondition
 from cayley.preconditioners.rule import Layout, Observation, Rows, Rule
@@ -19,6 +19,7 @@ __all__ = [
     "RunningStatistics",
     "Statistics",
     "Weight",
+    "callbacks",
     "default_rules",
     "precondition",
     "presets",

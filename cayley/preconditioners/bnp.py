@@ -57,7 +57,7 @@ class BNP:
         decay is not preconditioned, a penalty in the loss is. Adam divides by its own scales, and
         little of BNP remains but the centring: use SGD, with or without momentum.
 
-        A gradient with inf or NaN is not preconditioned and does not change running statistics.
+        A gradient with inf or NaN keeps some of them, and does not change running statistics.
 
         Without a trained bias nothing is centred, and weights are scaled by second moments.
 

@@ -12,8 +12,9 @@ def lightning_callback(**settings: Any) -> Any:
     """A callback that preconditions the gradients of a ``LightningModule``.
 
     ``Trainer(callbacks=[lightning_callback(eps=1e-2)])`` makes :class:`~cayley.BNP` of the module
-    when training starts, attaches it to all optimizers of the trainer, and removes it at the end.
-    Running statistics are in the checkpoints.
+    when training starts, attaches it to the optimizer of the trainer, and removes it at the end.
+    With several optimizers, each must have all parameters that are preconditioned. Running
+    statistics are in the checkpoints.
 
     Arguments:
         settings: Keyword arguments of :class:`~cayley.BNP`.
@@ -30,6 +31,7 @@ def lightning_callback(**settings: Any) -> Any:
             self.bnp = BNP(pl_module, **settings)
             if self.loaded:
                 self.bnp.load_state_dict(self.loaded)
+                self.loaded = None
             for optimizer in trainer.optimizers:
                 self.bnp.attach(optimizer)
 
@@ -68,6 +70,8 @@ def huggingface_callback(**settings: Any) -> Any:
         def on_train_begin(
             self, args: Any, state: Any, control: Any, *, model: Any, optimizer: Any, **others: Any
         ) -> None:
+            # the last training may have been interrupted
+            self.on_train_end(args, state, control)
             self.bnp = BNP(model, **settings).attach(optimizer)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:

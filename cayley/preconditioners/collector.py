@@ -25,7 +25,8 @@ class Collector:
     count, nor do backward passes without gradients for the parameters, such as
     ``torch.autograd.grad`` with respect to an input, unless they will be differentiated themselves.
     If an optimizer has stepped without :meth:`take` and the gradients have been set to None or 0
-    since, the rows pooled before are dropped.
+    since, the rows pooled before are dropped; but not those of a pass that will be differentiated,
+    whose gradients are still to come.
 
     Arguments:
         parameters: Returns the trained parameters of the module.
@@ -53,6 +54,7 @@ class Collector:
         self._parameters = parameters
         self._dtype = dtype
         self._running: set[int] = set()
+        self._differentiated = False  # whether the last backward pass will be
         self._pooled: dict[str, Statistics] = {}
         self._small: dict[str, list[Rows]] = {}
         self._arrived: list[_Pass] = []
@@ -88,7 +90,9 @@ class Collector:
                 return
             # inside another backward pass (activation checkpointing) nothing is dropped
             if not self._running:
-                self._drop([p.grad for p in parameters if p.grad is not None])
+                if not self._differentiated:
+                    self._drop([p.grad for p in parameters if p.grad is not None])
+                self._differentiated = torch.is_grad_enabled()
             self._running.add(task)
             # pyrefly: ignore[missing-attribute]
             Variable._execution_engine.queue_callback(lambda: self._finish(task))
@@ -154,6 +158,7 @@ class Collector:
     def _forget(self) -> None:
         self._pooled, self._small, self._arrived = {}, {}, []
         self._period, self._drops = object(), 0
+        self._differentiated = False
 
 
 def _has_gradient(parameter: Tensor) -> bool:

@@ -217,7 +217,7 @@ def _renamed(seen: Observation, site: str) -> Observation:
     """The observation of a linear map, with its rows under the name of a site."""
     # only the function: with the outputs the graph would keep itself alive
     rows = seen.rows
-    return Observation(seen.outputs, lambda grads: {site: rows(grads)["input"]})
+    return seen._replace(rows=lambda grads: {site: rows(grads)["input"]})
 
 
 class GraphLinearRule(Rule):

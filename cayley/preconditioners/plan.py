@@ -149,8 +149,8 @@ def _check_patterns(model: nn.Module, patterns: Sequence[Pattern]) -> None:
         if not any(_matches(pattern, path) for path in _paths(model)):
             names = ", ".join(name for name, _ in model.named_modules() if name)
             raise ValueError(
-                f"BNP: expected include and exclude to match modules of the model, but {pattern!r} "
-                f"matches none of: {names}"
+                "BNP: expected include and exclude to match modules of the model, but "
+                + (f"{pattern!r} matches none of: {names}" if names else "it has no submodules")
             )
 
 

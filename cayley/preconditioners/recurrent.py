@@ -73,8 +73,6 @@ def observe_recurrences(
     packed = isinstance(input, PackedSequence)
     order, sizes = (input.sorted_indices, input.batch_sizes) if packed else (None, None)
     x, h = ((v.data if packed else v).detach() for v in (input, y))
-    # h shares the memory of the output, and counts the changes of it in place
-    kind, changes = type(module).__name__, h._version
     h0 = hx[0] if isinstance(hx, (tuple, list)) else hx
     h0 = None if h0 is None else h0.detach()
     suffixes = ("l0", "l0_reverse") if module.bidirectional else ("l0",)
@@ -94,12 +92,6 @@ def observe_recurrences(
         return state if order is None else state.index_select(1, order)
 
     def directions(grads: Sequence[Any]) -> Iterator[Recurrence]:
-        if h._version != changes:
-            raise RuntimeError(
-                f"BNP: expected the output of {kind} as it was until the end of the backward pass, "
-                "got one that was changed in place, and with it the states that BNP reads: write "
-                "y = y + x instead of y += x"
-            )
         grad, *ends = grads
         xs, hs = steps(x), steps(h)
         gs = torch.zeros_like(hs) if grad is None else steps(grad)
@@ -133,7 +125,7 @@ def observe_recurrences(
         return {site: found for one in directions(grads) for site, found in rows(one).items()}
 
     states = (last,) if isinstance(last, Tensor) else tuple(last)
-    return Observation((y.data if packed else y, *states), collect)
+    return Observation((y.data if packed else y, *states), collect, (h,))
 
 
 class TorchRecurrentRule(Rule):

@@ -7,6 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from cayley.preconditioners.checks import COPIES_REFUSED
@@ -35,10 +37,12 @@ class Observation(NamedTuple):
         outputs: The outputs of the module. The pass counts if a gradient arrives at one of them.
         rows: A function of the gradients of the outputs, None where none arrived, that returns the
             rows of each site. The autograd graph keeps it, so it must not hold an output itself.
+        read: What the function reads besides the module's arguments, detached.
     """
 
     outputs: Sequence[Tensor]
     rows: Callable[[Sequence[Any]], Mapping[str, Rows]]
+    read: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -123,9 +127,18 @@ class Rule(ABC):
             if recording(weight):
                 observation = self.observe(module, args, kwargs, output)
                 if observation is not None:
-                    record(observation)
+                    read = (*observation.read, *_tensors((args, kwargs)))
+                    record(observation._replace(read=read))
 
         return [module.register_forward_hook(Hook(after), with_kwargs=True)]
+
+
+def _tensors(arguments: Any) -> list[Tensor]:
+    """The tensors among arguments, detached: they share memory and count the same changes."""
+    # a packed sequence is a tuple, and its batch sizes are read, too
+    leaves = tree_leaves(arguments, is_leaf=lambda x: isinstance(x, PackedSequence))
+    parts = [part for x in leaves for part in (x if isinstance(x, PackedSequence) else (x,))]
+    return [x.detach() for x in parts if isinstance(x, Tensor)]
 
 
 def reached(grad: Tensor) -> Tensor:

@@ -231,4 +231,5 @@ class RunningStatistics:
         share = (1 - self.momentum) * ((batch.n > 0) & counts).to(self.averages)
         self.averages = self.averages + share * (new - self.averages)
         self.weight = self.weight + share * (1 - self.weight)
-        self.n = batch.n
+        # as long as there is no average, there are no rows to use it for
+        self.n = batch.n * (self.weight > 0)

@@ -52,12 +52,25 @@ class Unit:
         ]
 
     def _record(self, observation: Observation) -> None:
-        outputs, rows_of = observation
+        outputs, rows_of, read = observation
+        versions = _versions(read)
 
         def rows(grads: Sequence[Any]) -> dict[str, Rows]:
+            if _versions(read) != versions and self._trains_weights():
+                raise RuntimeError(
+                    "BNP: expected the inputs of layers and the outputs of recurrent layers as "
+                    "they were until the end of the backward pass, got one of "
+                    f"{type(self.modules[0]).__name__} that was changed in place: write y = y + x "
+                    "instead of y += x"
+                )
             return {site: rows for site, rows in rows_of(grads).items() if site in self._wanted}
 
         self.collector.record(Observation(outputs, rows))
+
+    def _trains_weights(self) -> bool:
+        """Whether the rows are used: autograd lets the inputs of frozen weights change."""
+        weights = (weight for block in self.blocks for weight in block.weights)
+        return any(self.parameter(weight.name).requires_grad for weight in weights)
 
     @property
     def names(self) -> list[str]:
@@ -174,6 +187,11 @@ class Unit:
             owner=self,
             stacklevel=4,
         )
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    """How often tensors have been changed in place; those of inference mode do not count."""
+    return [x._version for x in tensors if not x.is_inference()]
 
 
 def names_of(blocks: Sequence[Block]) -> list[str]:

@@ -235,6 +235,54 @@ def test_rows_of_gradients_that_were_set_to_zero_are_dropped(again: bool) -> Non
     assert_gradients(model, values)
 
 
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.Conv1d(4, 4, 1), nn.GRU(4, 4)])
+def test_an_input_that_is_changed_in_place_is_an_error(layer: nn.Module) -> None:
+    """Where autograd keeps a copy: under autocast."""
+    model = copy.deepcopy(layer).float()
+    bnp = BNP(model)
+
+    def run(change: bool) -> Tensor:
+        h = torch.randn(4, 4, dtype=torch.float32).exp()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = model(h)
+        if change:
+            h += 1
+        return (y[0] if isinstance(y, tuple) else y).square().sum()
+
+    error = run(change=True)
+    name = type(model).__name__
+    with pytest.raises(RuntimeError, match=f"got one of {name} that was changed in place"):
+        error.backward()
+    for p in model.parameters():
+        p.grad = None
+    run(change=False).backward()
+    bnp.step()
+
+
+def test_the_input_of_a_frozen_weight_may_change() -> None:
+    layer = nn.Linear(3, 2)
+    layer.weight.requires_grad_(False)
+    bnp, x = BNP(layer), torch.randn(5, 3)
+    y = layer(x)
+    x += 1
+    y.sum().backward()
+    bnp.step()
+    torch.testing.assert_close(grad_of(layer.bias), torch.full((2,), 5.0))
+
+
+def test_without_an_average_yet_a_gradient_that_is_not_finite_is_not_scaled() -> None:
+    layer = nn.Linear(3, 2)
+    bnp = BNP(layer, momentum=0.9)
+    layer(torch.randn(5, 3)).square().sum().backward()
+    grad_of(layer.weight)[0, 0] = float("nan")
+    before = gradients(layer)
+    bnp.step()
+    after = gradients(layer)
+    torch.testing.assert_close(after["weight"], before["weight"], rtol=0, atol=0, equal_nan=True)
+    # the bias of the same output may be NaN, too
+    torch.testing.assert_close(after["bias"][1:], before["bias"][1:], rtol=0, atol=0)
+
+
 def test_gradient_penalties_differentiate_through_a_preconditioned_model() -> None:
     model, x = mlp(), torch.randn(12, 4, requires_grad=True)
     bnp = BNP(model, eps=EPS)

@@ -115,6 +115,23 @@ def test_a_gradient_of_the_input_alone_does_not_count(before: bool) -> None:
     assert collector.take()["x"].n == 7
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_what_is_differentiated_again_counts_beside_what_is_not(set_to_none: bool) -> None:
+    """As in losses with derivatives of the network and its values elsewhere."""
+    w = nn.Parameter(torch.ones(2))
+    w.grad = None if set_to_none else torch.zeros(2)
+    collector = Collector(lambda: [w])
+    inside, edge = torch.randn(10, 2, requires_grad=True), torch.randn(3, 2)
+    # its derivative does not depend on its value, so the last pass does not come by here again
+    u = multiply(collector, inside, w).sum()
+    (du,) = torch.autograd.grad(u, inside, create_graph=True)
+    (du.square().sum() + multiply(collector, edge, w).sum()).backward()
+    assert collector.take()["x"].n == 13
+    # what was taken is gone, also for the next step
+    multiply(collector, edge, w).sum().backward()
+    assert collector.take()["x"].n == 3
+
+
 def test_many_gradients_at_a_time_do_not_count() -> None:
     w = nn.Parameter(torch.ones(2))
     collector = Collector(lambda: [w])

@@ -202,7 +202,7 @@ def test_an_output_that_is_changed_in_place_is_an_error(name: str, packed: bool)
 
     y = run()
     y += 3
-    with pytest.raises(RuntimeError, match=rf"output of {name} .* got one that was changed in pl"):
+    with pytest.raises(RuntimeError, match=rf"got one of {name} that was changed in place"):
         y.square().sum().backward()
     results = []
     for fresh in (False, True):
