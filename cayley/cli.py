@@ -8,7 +8,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cayley import __version__
@@ -77,7 +79,8 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
-            return _run_command(arguments, processes)
+            with _plain_warnings():
+                return _run_command(arguments, processes)
         finally:
             # Python itself does it at the end, too late for a sentence
             if sys.stdout is not None:
@@ -97,6 +100,29 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
             f"could not write {what}: {error.strerror}: make room, or write elsewhere",
             processes,
         )
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print this package's warnings as sentences, without the line of code that gave them."""
+    package, before = Path(__file__).parent, warnings.formatwarning
+
+    def format(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if package in Path(filename).parents:
+            return f"cayley: {message}\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = format
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _run_command(arguments: Sequence[str] | None, processes: Processes) -> int:

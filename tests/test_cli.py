@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +49,22 @@ def test_signs_that_cannot_be_shown_are_no_reason_to_stop(monkeypatch: pytest.Mo
     assert run("list", "--model", "gcn") == 0
     sys.stdout.flush()
     assert b"\\xd7 2" in shown.getvalue()
+
+
+def test_warnings_of_this_package_are_sentences() -> None:
+    ours, other = cayley.__file__, os.__file__
+    with cli._plain_warnings():
+        assert warnings.formatwarning("too long", UserWarning, ours, 3) == "cayley: too long\n"
+        assert "os.py:3: UserWarning" in warnings.formatwarning("it", UserWarning, other, 3)
+    assert "UserWarning" in warnings.formatwarning("too long", UserWarning, ours, 3)
+
+
+def test_several_values_need_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    several = ["train", "quickstart", "--set", "optim.lr=1e-3,3e-4", "-o", str(tmp_path)]
+    assert cli.main(several) == 2
+    assert "several values need --together" in capsys.readouterr().err
+    assert cli.main(["train", "quickstart", "--set", "optim.lr=a", "-o", str(tmp_path)]) == 2
+    assert "together" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("columns", [20, 80])

@@ -4,6 +4,7 @@ from argparse import Namespace
 
 from cayley.lab.commands.files import write_file
 from cayley.lab.errors import RunError
+from cayley.lab.wording import counted
 
 __all__ = ["archive"]
 
@@ -40,7 +41,7 @@ def archive(options: Namespace) -> int:
     for folder in find_sweeps([source]):
         place = folder.relative_to(source) / SWEEP_FILE
         write_file(target / place, (source / place).read_bytes())
-    print(f"{target}: {len(finished)} runs")
+    print(f"{target}: {counted(len(finished), 'run')}")
     for folder in folders:
         if folder not in finished:
             print(f"not finished, left out: {folder.relative_to(source)}")

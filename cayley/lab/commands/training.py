@@ -59,9 +59,15 @@ def train(options: Namespace) -> int:
         raise RecipeError("--extend: expected it without --together, which trains to the end")
     jobs: list[_Job] = []
     base = entry.recipe(options.variant, tiny=options.tiny)
-    for chosen in grid(options.set) if options.together else [options.set]:
-        changes = fit_sizes(entry, chosen, options.variant, options.task)
-        recipe = entry.recipe(options.variant, changes, options.task, tiny=options.tiny)
+    several = grid(options.set)
+    for chosen in several if options.together else [options.set]:
+        try:
+            changes = fit_sizes(entry, chosen, options.variant, options.task)
+            recipe = entry.recipe(options.variant, changes, options.task, tiny=options.tiny)
+        except RecipeError as error:
+            if options.together or len(several) == 1:
+                raise
+            raise RecipeError(f"{error}; several values need --together") from error
         implied = entry.implied(options.variant, changes, options.task, tiny=options.tiny)
         _say(implied, options)
         overrides = [*changes, *([f"task={options.task}"] if options.task else [])]

@@ -188,7 +188,7 @@ def find_view(name: str) -> View:
         for one in reasons():
             if name in (make_name(one.paper, location) for location in one.locations):
                 raise RecipeError(f"{name} has nothing to train. {one.reason}")
-        near = difflib.get_close_matches(name, [*views(), *tables()], 3, cutoff=0.5)
+        near = difflib.get_close_matches(name, {**views(), **tables()}, 3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "see cayley list --views"
         raise RecipeError(f"expected a figure or table, got {name!r}: {hint}")
     return views()[name]

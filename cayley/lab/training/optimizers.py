@@ -79,8 +79,8 @@ def build_optimizer(settings: OptimSettings, model: nn.Module) -> Optimizer:
 def _warn_of_idle(settings: OptimSettings, model: nn.Module, names: set[str]) -> None:
     """Warn of settings for parameters that a model does not have."""
     for name, keys, what in (
-        ("recurrent", ("recurrent", "recurrent_lr"), "structured matrices"),
-        ("phases", ("phases", "phase_lr"), "phases"),
+        ("recurrent", ("recurrent", "recurrent_lr", "recurrent_options"), "structured matrices"),
+        ("phases", ("phases", "phase_lr", "phase_options"), "phases"),
     ):
         idle = [f"optim.{key}" for key in keys if getattr(settings, key)]
         if idle and name not in names:
@@ -154,6 +154,9 @@ def build_schedule(
         1,000,000,000,000,000, got 0
     """
     if not settings.name:
+        if settings.options:
+            keys = " and ".join(f"optim.schedule.{key}" for key in settings.options)
+            warnings.warn(f"{keys}: without effect, since there is no schedule", stacklevel=2)
         return None
     kind = _find(settings.name, "optim.schedule.name", lr_scheduler.LRScheduler, lr_scheduler)
     if kind is lr_scheduler.ReduceLROnPlateau:

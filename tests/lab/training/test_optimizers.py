@@ -45,7 +45,11 @@ def test_an_optimizer_for_each_kind() -> None:
 @pytest.mark.parametrize(
     ("network", "settings", "message"),
     [
-        (cayley.ScoRNN, {"phase_lr": 1e-4}, "optim.phase_lr: .* no phases"),
+        (
+            cayley.ScoRNN,
+            {"phase_lr": 1e-4, "phase_options": {"alpha": 0.5}},
+            "optim.phase_lr and optim.phase_options: .* no phases",
+        ),
         (
             cayley.LSTM,
             {"recurrent": "RMSpropTF", "recurrent_lr": 1e-4},
@@ -58,6 +62,12 @@ def test_settings_without_effect_are_named(
 ) -> None:
     with pytest.warns(UserWarning, match=message):
         optimizer(network(2, 4), **settings)
+
+
+def test_settings_of_no_schedule_are_named() -> None:
+    single = optimizer(nn.Linear(2, 2))
+    with pytest.warns(UserWarning, match="optim.schedule.gamma: .* no schedule"):
+        assert build_schedule(ScheduleSettings(options={"gamma": 0.5}), single, 10) is None
 
 
 def test_the_same_class_with_other_options_is_another() -> None:
