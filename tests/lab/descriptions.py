@@ -39,6 +39,7 @@ CONTENT: dict[str, Any] = {
         "cpu": "a fast one",
         "cores": 2,
     },
+    "together": 1,
     "versions": {"cayley": "0.1.0", "python": "3.11.9"},
     "git": None,
     "code": {},

@@ -154,8 +154,10 @@ def _timed(folders: Sequence[Path], here: "MachineFacts") -> tuple[float, float]
     from cayley.lab.runs import read_result, read_run
 
     for folder in folders:
-        there = read_run(folder)[0].machine
-        if all(getattr(here, name) == getattr(there, name) for name in LIKE):
+        description, _ = read_run(folder)
+        there = description.machine
+        same = all(getattr(here, name) == getattr(there, name) for name in LIKE)
+        if same and description.timed_alone:
             result = read_result(folder)
             return result.seconds, result.evaluation_seconds
     return None

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from cayley.lab.commands.files import write_file
 from cayley.lab.errors import RunError
-from cayley.lab.runs import read_result
+from cayley.lab.runs import read_result, read_run
 
 __all__ = ["Queue", "Running", "Work"]
 
@@ -107,9 +107,11 @@ class Queue:
             folder = work.folder
             if work.recipe == recipe and folder and (folder / "result.json").exists():
                 try:
+                    description, _ = read_run(folder)
                     result = read_result(folder)
                 except RunError:
                     # the run itself will say so
                     continue
-                return result.seconds + result.evaluation_seconds
+                if description.timed_alone:
+                    return result.seconds + result.evaluation_seconds
         return None

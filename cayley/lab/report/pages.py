@@ -24,6 +24,7 @@ PREFACE = """\
 Ours is the mean over seeds ± the sample standard deviation. The gap is ours − published. Ours is
 *equal* if it has the digits that are printed; the gap is *within spread* if it is not larger than
 that deviation, ours or theirs, and from one seed it tells neither better nor worse.
+Times are those of runs alone: runs of `--together` share theirs.
 † The test set chose its own best evaluation, as in the paper: optimistic.\
 """
 

@@ -64,7 +64,8 @@ def measure(run: MeasuredRun, quantity: Quantity) -> float | None:
     if result is None:
         return None
     if quantity.metric == MINUTES:
-        return None if result.seconds_per_epoch is None else result.seconds_per_epoch / 60
+        seconds = result.seconds_per_epoch
+        return None if seconds is None or not run.description.timed_alone else seconds / 60
     if quantity.metric in AUDIO:
         scores = result.audio or {}
     else:

@@ -9,6 +9,7 @@ from cayley.lab.recipes.views import Curve, View
 from cayley.lab.report.quantities import Quantity
 from cayley.lab.report.reading import MeasuredRun, Problem
 from cayley.lab.report.samples import Sample
+from cayley.lab.runs import RunResult
 from cayley.lab.wording import counted, time_words
 
 __all__ = [
@@ -176,7 +177,7 @@ class Row:
     @property
     def time(self) -> tuple[str, str] | None:
         """The mean time of an epoch or, if no run had a whole one, of a step."""
-        results = [run.result for run in self.finished if run.result is not None]
+        results = self._timed
         epochs = [one.seconds_per_epoch for one in results if one.seconds_per_epoch is not None]
         if epochs:
             return time_words(mean(epochs)), "an epoch"
@@ -185,9 +186,13 @@ class Row:
     @property
     def seconds(self) -> float | None:
         """The mean time of a step."""
-        results = (run.result for run in self.finished)
-        steps = [one.seconds / one.step for one in results if one is not None and one.step]
+        steps = [one.seconds / one.step for one in self._timed if one.step]
         return mean(steps) if steps else None
+
+    @property
+    def _timed(self) -> list[RunResult]:
+        """The results of runs whose time is their own."""
+        return [run.result for run in self.runs if run.result and run.description.timed_alone]
 
     @property
     def samples(self) -> tuple[Sample, ...]:

@@ -92,6 +92,7 @@ class RunDescription:
         started: When.
         command: The words of the command line.
         machine: The machine that it runs on.
+        together: How many runs, at most, learned side by side in its process; 0 in older runs.
         versions: The versions of Python and of packages.
         git: The revision of the source; None outside a repository.
         code: The digests of the source files of the user's own modules that the recipe names;
@@ -123,12 +124,18 @@ class RunDescription:
     started: str = ""
     command: tuple[str, ...] = ()
     machine: MachineFacts
+    together: int = 0
     versions: dict[str, str]
     git: GitState | None = None
     code: dict[str, str] = field(default_factory=dict)
     settings: str = ""
     changes: tuple[RecipeChange, ...] = ()
     trial: TrialInfo | None = None
+
+    @property
+    def timed_alone(self) -> bool:
+        """Whether the run's time is its own, and not that of several runs side by side."""
+        return self.together == 1 if self.together else "--together" not in self.command
 
     @property
     def seal(self) -> Seal:

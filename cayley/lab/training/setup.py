@@ -108,8 +108,10 @@ def initial_model(recipe: Recipe, task: Task, seed: int, machine: Machine) -> nn
     return model
 
 
-def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescription:
-    """The content of ``run.json`` for a new run."""
+def describe(
+    recipe: Recipe, loop: Loop, settings: RunSettings, together: int = 1
+) -> RunDescription:
+    """The content of ``run.json`` for a new run, of several that learn together."""
     task, learner = loop.task, loop.learner
     splits = [split for split in SPLITS if task.size(split)]
     place = None if settings.data is None else str(settings.data.resolve())
@@ -140,6 +142,7 @@ def describe(recipe: Recipe, loop: Loop, settings: RunSettings) -> RunDescriptio
             graph=learner.graphs is not None,
             no_graph=learner.no_graph,
         ),
+        together=together,
         versions=find_versions(),
         git=find_git_state(),
         code=find_code(recipe),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def train_together(
     of the same architecture whose batches have the same shape take a step side by side, as an
     :class:`~cayley.lab.training.ensemble.Ensemble`. When a run ends, or fails because a number is
     not finite, the others continue. The training time of a run is the time of its steps, which it
-    shares with the others.
+    shares with the others; ``run.json`` says with how many, and tables of times leave it out.
 
     Arguments:
         members: The runs.
@@ -88,7 +88,7 @@ def train_together(
         try:
             for k, learner in learners.items():
                 run = folders.enter_context(RunFolder(members[k].folder))
-                going[k] = _start(members[k], learner, run, interrupts)
+                going[k] = _start(members[k], learner, run, interrupts, len(learners))
             _Company(members, going, results).train()
         finally:
             for k in going:
@@ -96,8 +96,14 @@ def train_together(
     return [results[k] for k in range(len(members))]
 
 
-def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interrupts | None) -> Loop:
-    """The loop of a run, which starts, or continues from its checkpoint."""
+def _start(
+    member: Member,
+    learner: Learner,
+    run: RunFolder,
+    interrupts: Interrupts | None,
+    together: int,
+) -> Loop:
+    """The loop of a run, of several, which starts, or continues from its checkpoint."""
     recipe, settings = member.recipe, member.settings
     loop = Loop(
         recipe,
@@ -114,13 +120,16 @@ def _start(member: Member, learner: Learner, run: RunFolder, interrupts: Interru
         check_format(member.folder / "run.json", description)
         check_code(member.folder, description, recipe)
         run.description = description
+        if together > max(1, description.together):
+            description = run.description = replace(description, together=together)
+            run.write_json("run.json", description.to_json())
         if run.has("checkpoint.pt"):
             loop.restore()
         else:
             # without a checkpoint the run starts over, and earlier records do not count
             run.rewind(Mark())
     else:
-        description = describe(recipe, loop, settings)
+        description = describe(recipe, loop, settings, together)
         run.begin(description)
     member.reporter.begin(description, loop.progress.step, learner.model)
     if loop.progress.step:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cayley import cli
+from cayley.lab.commands.queue import Queue, Work
 from cayley.lab.recipes import read_table
 from cayley.lab.recipes.views import Curve
 from cayley.lab.runs import Machine, describe_machine, find_runs
@@ -47,6 +48,21 @@ def test_a_run_on_another_machine_tells_no_time(
     plan = json.loads(capsys.readouterr().out)
     assert (plan["runs"], plan["done"]) == (2, 1)
     assert plan["from"].endswith(", as measured here")
+
+
+def test_runs_that_shared_their_time_tell_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    together = ["train", "quickstart", "-o", str(tmp_path), "--seeds", "2", "--together", "-q"]
+    assert cli.main([*together, *TINY]) == 0
+    arguments = ["reproduce", "quickstart", "-o", str(tmp_path), "--seeds", "3", *TINY]
+    capsys.readouterr()
+    assert cli.main([*arguments, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["runs"], plan["done"]) == (3, 2)
+    assert plan["from"].endswith(", as measured here")
+    works = [Work(f"{k}", "quickstart", folder, ()) for k, folder in enumerate(find_runs(tmp_path))]
+    assert Queue(works, tmp_path / "queue.json").expected_seconds("quickstart") is None
 
 
 def test_a_plan_of_many_rows_measures_for_some_time_only(

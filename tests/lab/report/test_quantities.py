@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,12 @@ def test_values(run: MeasuredRun) -> None:
     assert measure(run, Quantity.parse("valid_loss")) == 0.5
     assert measure(run, Quantity.parse("minutes_per_epoch")) == 55 / 60
     assert measure(run, Quantity.parse("segsnr_db")) == 4.5
+
+
+def test_time_that_networks_share_is_that_of_none(run: MeasuredRun) -> None:
+    shared = replace(run, description=replace(run.description, together=3))
+    assert measure(shared, Quantity.parse("minutes_per_epoch")) is None
+    assert measure(shared, Quantity.parse("test_accuracy")) == 0.875
 
 
 def test_what_was_not_measured(run: MeasuredRun) -> None:

@@ -104,6 +104,21 @@ def test_time_of_an_epoch_or_a_step(runs: Path) -> None:
     assert found["quickstart (training.steps = 200, not 2500)"].time == ("50 ms", "a step")
 
 
+@pytest.mark.parametrize("name", ["scornn/mnist-170", "scornn/adding-200"])
+def test_time_that_networks_share_is_not_in_a_row(name: str, tmp_path: Path) -> None:
+    recipe = find_recipe(name).recipe()
+    folders = [write_run(tmp_path, recipe, seed, **SCORES) for seed in (1, 2)]
+    time = Row(recipe, (), tuple(read_runs(folders)[0]), (), ()).time
+    assert time is not None
+    for folder, expected in zip(folders, (time, None), strict=True):
+        result = json.loads((folder / "result.json").read_text())
+        result |= {"seconds": 9e9, "seconds_per_epoch": 9e9}
+        (folder / "result.json").write_text(json.dumps(result))
+        description = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(description | {"together": 2}))
+        assert Row(recipe, (), tuple(read_runs(folders)[0]), (), ()).time == expected
+
+
 def test_environments_are_told_apart(runs: Path) -> None:
     report = summary(runs)
     assert [(one.letter, one.run_count) for one in report.environments] == [("A", 7), ("B", 2)]

@@ -49,3 +49,20 @@ def test_a_trial_is_kept() -> None:
     description = make_description(trial=trial)
     assert description.trial == TrialInfo("mine", 3, trial["params"])
     assert json.loads(json.dumps(description.to_json()))["trial"] == trial
+
+
+@pytest.mark.parametrize(
+    ("together", "words", "alone"),
+    [
+        (1, ["--together"], True),
+        (3, [], False),
+        # older runs do not say how many there were
+        (None, ["--together"], False),
+        (None, [], True),
+    ],
+)
+def test_whose_time_a_run_has(together: int | None, words: list[str], alone: bool) -> None:
+    content = CONTENT | {"together": together, "command": ["cayley", "train", *words]}
+    if together is None:
+        del content["together"]
+    assert RunDescription.parse(content).timed_alone is alone

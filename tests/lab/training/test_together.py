@@ -12,7 +12,7 @@ import torch
 
 from cayley.lab.errors import Interrupted, NotFinite, RecipeError
 from cayley.lab.recipes.schema import Recipe, read_recipe
-from cayley.lab.runs import Interrupts, RunResult, read_metrics
+from cayley.lab.runs import Interrupts, RunResult, read_metrics, read_run
 from cayley.lab.runs.machine import Machine
 from cayley.lab.training import (
     Member,
@@ -234,11 +234,27 @@ def test_interrupted_they_go_on_together_and_alone(tmp_path: Path) -> None:
     resume(before[0].folder)
     finished = (before[0].folder / "result.json").read_bytes()
     found = train_together(before)
+    # also of the one that went on alone
+    assert {read_run(m.folder)[0].together for m in before} == {3}
     assert all(isinstance(result, RunResult) for result in found)
     assert (before[0].folder / "result.json").read_bytes() == finished
     for k, seed in enumerate(SEEDS):
         train(recipe(), tmp_path / f"alone{k}", seed=seed, settings=DOUBLE)
         assert_same_run(before[k].folder, tmp_path / f"alone{k}", 1e-8)
+
+
+def test_how_many_share_their_time_is_recorded(tmp_path: Path) -> None:
+    begun, *others = members(tmp_path)
+    options: dict[str, Any] = {"seed": begun.seed, "settings": DOUBLE, "reporter": _Signal()}
+    with Interrupts() as interrupts, pytest.raises(Interrupted):
+        train(recipe(), begun.folder, interrupts=interrupts, **options)
+    assert read_run(begun.folder)[0].timed_alone
+    train_together([begun, *others])
+    descriptions = [read_run(m.folder)[0] for m in (begun, *others)]
+    assert [(one.together, one.timed_alone) for one in descriptions] == [(3, False)] * 3
+    # a single one has its time for itself
+    train_together([Member(recipe(), tmp_path / "single", 4, DOUBLE, Quiet())])
+    assert read_run(tmp_path / "single")[0].timed_alone
 
 
 @pytest.mark.parametrize(
