@@ -137,6 +137,22 @@ def test_a_recipe_needs_no_listed_paper(
     assert "1 run in 1 row" in capsys.readouterr().out
 
 
+def test_published_numbers_beside_other_settings_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    permuted = ("--set", "task.order=permuted")
+    options = ("--tiny", "--device", "cpu", "--threads", 1, "--data", tmp_path)
+    assert run("train", "scornn/mnist-170", *options, *permuted, "-o", tmp_path / "runs") == 0
+    out = capsys.readouterr().out
+    assert "  published, with other settings: test_accuracy 0.973, helfrich2020" in out
+    assert "\n  here: task.order = permuted, not none; " in out
+    assert out.endswith("; a few made-up examples\n")
+    assert run("show", "scornn/mnist-170", *permuted) == 0
+    assert "# published, with other settings: test_accuracy 0.973" in capsys.readouterr().out
+    assert run("show", "scornn/mnist-170") == 0
+    assert "# published: test_accuracy 0.973" in capsys.readouterr().out
+
+
 def test_train_prints_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "quickstart", "-o", tmp_path, *QUICK, "--seed", 7) == 0
     out, err = capsys.readouterr()

@@ -77,13 +77,14 @@ def show(options: Namespace) -> int:
     if options.json:
         print(json.dumps(known | {"settings": write_recipe(recipe)}))
         return 0
+    heading = "published" if recipe == entry.recipe(variant) else "published, with other settings"
     lines = [
         f"# {recipe.name}, variant {recipe.variant}"
         + "".join(f"; --variant {other} differs" for other in entry.variants if other != variant),
         *(f"# {line}" for line in entry.implied(variant, changes, options.task)),
         f"# from: {recipe.paper} {recipe.location}".rstrip() if recipe.paper else "",
         *(
-            f"# published: {one['metric']} {one['value']:g} ({one['id']})"
+            f"# {heading}: {one['metric']} {one['value']:g} ({one['id']})"
             for one in known["published"]
         ),
         f"# not stated there: {', '.join(recipe.unstated)}" if recipe.unstated else "",

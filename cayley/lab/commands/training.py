@@ -674,6 +674,8 @@ def check_same_run(
 
 def print_result(folder: Path, result: "RunResult") -> None:
     """Print the numbers of a run, and what was published."""
+    from cayley.lab.report import MeasuredRun
+    from cayley.lab.report.summary import find_changes
     from cayley.lab.runs import read_run
     from cayley.lab.training import title
 
@@ -699,8 +701,12 @@ def print_result(folder: Path, result: "RunResult") -> None:
     # several papers may print the same number: only the first of them is named
     several = reversed(describe_recipe(recipe)["published"])
     published = {(one["metric"], one["value"]): one for one in several}
+    changes = find_changes(MeasuredRun(folder, recipe, description)) if published else ()
+    with_others = ", with other settings" if changes else ""
     for (name, value), one in sorted(published.items()):
-        print(f"  published: {name} {value:g}, {one['paper']}, {one['location']}")
+        print(f"  published{with_others}: {name} {value:g}, {one['paper']}, {one['location']}")
+    if changes:
+        print(f"  here: {'; '.join(changes)}")
 
 
 def describe_spread(results: list["RunResult"]) -> str:

@@ -281,6 +281,6 @@ def _published(
     for label, row in rows:
         for line in row.lines:
             same = (line.quantity.split, line.quantity.metric) in wanted
-            if line.published is not None and same:
+            if line.published is not None and line.judged and same:
                 found.setdefault(line.published.value / line.quantity.scale, label)
     return [{"row": label, "value": value} | last for value, label in found.items()]

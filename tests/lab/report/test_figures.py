@@ -166,6 +166,12 @@ def test_baseline_and_published_value_are_drawn(runs: Path) -> None:
     assert (mark["row"], mark["value"], mark["epoch"]) == ("scornn/mnist-170", 0.973, 20)
 
 
+def test_a_published_value_is_not_drawn_beside_other_settings(tmp_path: Path) -> None:
+    write_curve(tmp_path, "scornn/mnist-170", [0.1, 0.5], 5544, "task.order=permuted")
+    (figure,) = (one for name, one in draw(tmp_path).items() if "accuracy" in name)
+    assert not [one for one in figure.spec["layer"] if "shape" in one["mark"]]
+
+
 def test_axes(runs: Path) -> None:
     figures = draw(runs)
     loss, accuracy = figures["adding: test MSE"], figures["mnist: test accuracy"]
