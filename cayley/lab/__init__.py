@@ -2,8 +2,8 @@
 
 Packages import one another only along these arrows, from left to right::
 
-    cli → commands ┬→ studies → training ┬→ models → tasks ┬→ errors, importing, processes,
-                   ├→ sweeps → training  │    └──→ recipes ┤  settings, wording
+    cli → commands ┬→ studies → training ┬→ models → tasks ┬→ errors, importing, packages,
+                   ├→ sweeps → training  │    └──→ recipes ┤  processes, settings, wording
                    │                     └→ runs → recipes ┘
                    ├→ report → runs
                    └→ verdicts → report
@@ -21,6 +21,7 @@ Packages import one another only along these arrows, from left to right::
 ``commands``  what :mod:`cayley.cli` calls
 ``errors``    errors that a user can fix
 ``importing`` classes of the user's own
+``packages``  those that are missing, and what installs them
 ``processes`` those that train one run together
 ``settings``  what a setting may be: types, words, ranges
 ``wording``   numbers and times in words

@@ -11,7 +11,7 @@ PACKAGE = Path(cayley.__file__).parent
 LAB = PACKAGE / "lab"
 
 # what each room may import of the laboratory, beside itself
-SHARED = {"errors", "importing", "processes", "settings", "wording"}
+SHARED = {"errors", "importing", "packages", "processes", "settings", "wording"}
 ROOMS: dict[str, set[str]] = {
     **{name: set() for name in SHARED},
     "settings": {"errors"},

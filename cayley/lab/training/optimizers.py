@@ -154,9 +154,6 @@ def build_schedule(
         1,000,000,000,000,000, got 0
     """
     if not settings.name:
-        if settings.options:
-            keys = " and ".join(f"optim.schedule.{key}" for key in settings.options)
-            warnings.warn(f"{keys}: without effect, since there is no schedule", stacklevel=2)
         return None
     kind = _find(settings.name, "optim.schedule.name", lr_scheduler.LRScheduler, lr_scheduler)
     if kind is lr_scheduler.ReduceLROnPlateau:

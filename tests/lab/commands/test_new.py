@@ -16,6 +16,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:optim.recurrent_lr. without effect")
 @pytest.mark.parametrize(
     ("kind", "name", "file"),
     [

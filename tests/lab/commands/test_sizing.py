@@ -20,6 +20,7 @@ def test_parameters_are_a_number_of_units(
     assert "quickstart: model.hidden=41 for 985 parameters" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:optim.recurrent_lr. without effect")
 def test_another_network_is_fitted_without_the_arguments_of_the_old_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

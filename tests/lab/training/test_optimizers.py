@@ -64,12 +64,6 @@ def test_settings_without_effect_are_named(
         optimizer(network(2, 4), **settings)
 
 
-def test_settings_of_no_schedule_are_named() -> None:
-    single = optimizer(nn.Linear(2, 2))
-    with pytest.warns(UserWarning, match="optim.schedule.gamma: .* no schedule"):
-        assert build_schedule(ScheduleSettings(options={"gamma": 0.5}), single, 10) is None
-
-
 def test_the_same_class_with_other_options_is_another() -> None:
     several = optimizer(
         cayley.ScoRNN(2, 4),
