@@ -388,9 +388,10 @@ class Recurrent(nn.Module, ABC):
         It is for loops over :meth:`step` in training, which then share one W and one backward pass
         through it. The loop and its ``backward()`` may be inside; ``optimizer.step()`` belongs
         after it, since W does not change inside. ``torch.nn.utils.parametrize.cached()`` does the
-        same for all layers of a model. Neither goes with :func:`torch.utils.checkpoint.checkpoint`
-        of parts of the loop, which are run again when W is there or no longer there: checkpoint
-        parts that form their own W, such as whole calls of the layer.
+        same for all layers of a model. Inside either, do not checkpoint parts of the loop with
+        :func:`torch.utils.checkpoint.checkpoint`, which expects the second run of a part to compute
+        the same as the first, while only one of them may form W. Checkpoint whole calls of the
+        layer instead, outside of this context.
 
         Example:
             >>> import cayley

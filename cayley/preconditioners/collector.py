@@ -54,7 +54,8 @@ class Collector:
         self._parameters = parameters
         self._dtype = dtype
         self._running: set[int] = set()
-        self._differentiated = False  # whether the last backward pass will be
+        # whether the last backward pass will itself be differentiated
+        self._differentiated = False
         self._pooled: dict[str, Statistics] = {}
         self._small: dict[str, list[Rows]] = {}
         self._arrived: list[_Pass] = []

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
@@ -37,7 +36,8 @@ class Observation(NamedTuple):
         outputs: The outputs of the module. The pass counts if a gradient arrives at one of them.
         rows: A function of the gradients of the outputs, None where none arrived, that returns the
             rows of each site. The autograd graph keeps it, so it must not hold an output itself.
-        read: What the function reads besides the module's arguments, detached.
+        read: Tensors that the function reads, detached; an error is raised if they change before
+            it is called. :meth:`Rule.watch` adds the module's arguments.
     """
 
     outputs: Sequence[Tensor]
@@ -135,10 +135,7 @@ class Rule(ABC):
 
 def _tensors(arguments: Any) -> list[Tensor]:
     """The tensors among arguments, detached: they share memory and count the same changes."""
-    # a packed sequence is a tuple, and its batch sizes are read, too
-    leaves = tree_leaves(arguments, is_leaf=lambda x: isinstance(x, PackedSequence))
-    parts = [part for x in leaves for part in (x if isinstance(x, PackedSequence) else (x,))]
-    return [x.detach() for x in parts if isinstance(x, Tensor)]
+    return [x.detach() for x in tree_leaves(arguments) if isinstance(x, Tensor)]
 
 
 def reached(grad: Tensor) -> Tensor:
