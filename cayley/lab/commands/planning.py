@@ -81,6 +81,10 @@ def show_plan(rows: Sequence[Row], settings: "RunSettings", options: Namespace) 
         settings: Machine and data.
         options: The options of the command.
     """
+    from cayley.lab.runs import describe_machine
+
+    # a missing GPU is said before anything is measured
+    here = describe_machine(settings.machine, settings.machine.engine().device)
     if not (options.quiet or options.json):
         print(
             f"{counted(len(rows), 'row')}: measuring steps for about {MEASURING_SECONDS:.0f} "
@@ -92,7 +96,7 @@ def show_plan(rows: Sequence[Row], settings: "RunSettings", options: Namespace) 
     if not options.json:
         for name, words in missing.items():
             print(f"{name} is missing: {words}", flush=True)
-    plans = _plan(rows, missing, settings)
+    plans = _plan(rows, missing, settings, here)
     for plan in plans:
         print(json.dumps(plan) if options.json else _words(plan))
     if not options.json:
@@ -101,13 +105,14 @@ def show_plan(rows: Sequence[Row], settings: "RunSettings", options: Namespace) 
 
 
 def _plan(
-    rows: Sequence[Row], missing: Mapping[str, str], settings: "RunSettings"
+    rows: Sequence[Row],
+    missing: Mapping[str, str],
+    settings: "RunSettings",
+    here: "MachineFacts",
 ) -> list[dict[str, Any]]:
     from cayley.lab.errors import LabError
-    from cayley.lab.runs import describe_machine
     from cayley.lab.training import estimate_runs
 
-    here = describe_machine(settings.machine, settings.machine.engine().device)
     done = [_done(row) for row in rows]
     timed = [_timed(folders, here) for folders in done]
     absent = [data_set(row.recipe.task) in missing for row in rows]

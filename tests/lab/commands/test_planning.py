@@ -84,6 +84,17 @@ def test_a_plan_of_many_rows_measures_for_some_time_only(
     assert " runs to do: " in total
 
 
+def test_a_missing_gpu_is_told_before_the_data_and_the_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = ["reproduce", "helfrich2020-table-2.1", "-o", str(tmp_path), "--device", "cuda:99"]
+    assert cli.main([*table, "--dry-run"]) == 1
+    out, err = capsys.readouterr()
+    assert "expected a GPU for the device cuda:99" in err
+    assert "measuring" not in err
+    assert not out
+
+
 def test_missing_data_are_told_once_and_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
