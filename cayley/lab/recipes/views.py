@@ -87,7 +87,7 @@ class Panel:
     y: tuple[str, ...]
     curves: tuple[Curve, ...]
     title: str = ""
-    x: Literal["epoch", "step", "time"] = "epoch"
+    x: Literal["epoch", "step"] = "epoch"
     end: float = 0.0
     scale: Literal["log", "linear", "zoom"] = "log"
 

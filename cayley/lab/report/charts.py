@@ -68,7 +68,8 @@ class Trace:
         row: The row that it belongs to.
         part: Which of several quantities; empty if there is one.
         seeds: The seeds, in words.
-        step, epoch, time: The positions of the values; the time in minutes.
+        step, epoch: The positions of the values.
+        time: The same in minutes; None if it was shared with others.
         value, low, high: The values.
     """
 
@@ -77,7 +78,7 @@ class Trace:
     seeds: str
     step: tuple[int, ...]
     epoch: tuple[float, ...]
-    time: tuple[float, ...]
+    time: tuple[float | None, ...]
     value: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -112,6 +113,11 @@ class Curves:
     def rows(self) -> list[str]:
         """In the order of the lines."""
         return list(dict.fromkeys(line.row for line in self.lines))
+
+    @property
+    def timed(self) -> list[bool]:
+        """Which lines have a time."""
+        return [None not in line.time for line in self.lines]
 
     @property
     def places(self) -> list[int]:

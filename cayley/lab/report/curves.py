@@ -1,6 +1,6 @@
 """Curves of runs with different seeds, at the steps that they have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -24,7 +24,8 @@ class SeedCurves:
     Attributes:
         seeds: The seeds of the runs.
         finished: Whether the runs are finished; unfinished runs have what is there so far.
-        step, epoch, time: The positions of the values; the time in minutes, averaged over runs.
+        step, epoch: The positions of the values.
+        time: The same in minutes, averaged over runs that did not share them; None if all did.
         values: A curve for each seed.
     """
 
@@ -32,7 +33,7 @@ class SeedCurves:
     finished: bool
     step: tuple[int, ...]
     epoch: tuple[float, ...]
-    time: tuple[float, ...]
+    time: tuple[float | None, ...]
     values: tuple[tuple[float, ...], ...]
 
     @property
@@ -50,13 +51,14 @@ def read_curves(runs: Sequence[MeasuredRun], quantity: Quantity, points: int) ->
         points: The largest number of points.
     """
     finished = [run for run in runs if run.result is not None]
-    seeds: dict[int, dict[int, list[tuple[float, float, float]]]] = {}
+    seeds: dict[int, dict[int, list[tuple[float, float | None, float]]]] = {}
     for run in finished or runs:
         found = seeds.setdefault(run.description.seed, {})
         for record in run.evaluations:
             value = record["scores"].get(quantity.split, {}).get(quantity.metric)
             if value is not None:
-                minutes = record.get("seconds", 0.0) / 60
+                alone = run.description.timed_alone
+                minutes = record.get("seconds", 0.0) / 60 if alone else None
                 found.setdefault(record["step"], []).append((record["epoch"], minutes, value))
     steps = sorted(set.intersection(*(set(found) for found in seeds.values())))
     if not steps:
@@ -69,13 +71,19 @@ def read_curves(runs: Sequence[MeasuredRun], quantity: Quantity, points: int) ->
         bool(finished),
         step=tuple(steps),
         epoch=tuple(shorten(some[0][0]) for some in places),
-        time=tuple(shorten(fmean(minutes for _, minutes, _ in some)) for some in places),
+        time=tuple(_mean(minutes for _, minutes, _ in some) for some in places),
         # runs with the same seed count as one: they do not show the effect of seeds
         values=tuple(
             tuple(shorten(fmean(value for *_, value in found[step])) for step in steps)
             for found in seeds.values()
         ),
     )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are there; None if none is."""
+    known = [value for value in values if value is not None]
+    return shorten(fmean(known)) if known else None
 
 
 def shorten(value: float) -> float:

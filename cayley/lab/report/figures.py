@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -35,6 +35,7 @@ class Figure:
         caption: The meaning of the marks, and the baseline.
         spec: The chart in Vega-Lite.
         time: The initial horizontal axis.
+        times: The horizontal axes to choose from, and their labels.
         positive: Whether a logarithmic axis can show all values.
         logarithmic: Whether the axis is logarithmic at first.
         zoom: The range where the curves end, if that is shown at first.
@@ -45,6 +46,7 @@ class Figure:
     caption: str
     spec: dict[str, Any]
     time: str
+    times: Mapping[str, str]
     positive: bool
     logarithmic: bool
     zoom: tuple[float, float] | None = None
@@ -200,7 +202,11 @@ def _draw(table: str, title: str, rows: Sequence[tuple[str, Row]], axes: _Axes) 
     runs = [run for _, row in rows for run in row.runs]
     naive = {find_baseline(run, quantity) for run in runs for quantity in axes.quantities}
     baselines = _distinct(value for value in naive if value is not None)
-    last = {key: max(getattr(one, key)[-1] for one in traces) for key in TIMES}
+    ends = {key: [getattr(one, key)[-1] for one in traces] for key in TIMES}
+    last = {
+        key: max((end for end in some if end is not None), default=None)
+        for key, some in ends.items()
+    }
     published = _published(rows, axes.quantities, last)
     printed = [one["value"] for one in published]
     positive = min([*baselines, *printed, *(value for one in traces for value in one.low)]) > 0
@@ -216,7 +222,8 @@ def _draw(table: str, title: str, rows: Sequence[tuple[str, Row]], axes: _Axes) 
     name = re.sub(r"[^a-z0-9.]+", "-", f"{table} {title}".lower()).strip("-")
     caption = " ".join((_caption(curves, runs[0].description.baseline_rule), axes.note)).strip()
     spec = draw_curves(curves)
-    return Figure(name, title, caption, spec, axes.time, positive, logarithmic, domain)
+    times = {key: words for key, words in TIMES.items() if last[key] is not None}
+    return Figure(name, title, caption, spec, axes.time, times, positive, logarithmic, domain)
 
 
 def _caption(curves: Curves, rule: str) -> str:
@@ -233,6 +240,8 @@ def _caption(curves: Curves, rule: str) -> str:
         words.append(f"{where}: the baseline, {', '.join(map(number, curves.baselines))} ({rule}).")
     if curves.published:
         words.append("◂ marks a published value.")
+    if any(curves.timed) and not all(curves.timed):
+        words.append("Networks that took their steps side by side have no minutes of their own.")
     if any(len(line.step) == POINTS for line in curves.lines):
         words.append(f"Long curves are thinned to {POINTS} points.")
     return " ".join(words)
@@ -273,7 +282,7 @@ def _distinct(values: Iterable[float]) -> list[float]:
 
 
 def _published(
-    rows: Sequence[tuple[str, Row]], quantities: Sequence[Quantity], last: dict[str, float]
+    rows: Sequence[tuple[str, Row]], quantities: Sequence[Quantity], last: dict[str, float | None]
 ) -> list[dict[str, Any]]:
     """The published values of the quantities, each once, at the end of the curves."""
     wanted = {(quantity.split, quantity.metric) for quantity in quantities}

@@ -103,6 +103,33 @@ def test_seeds_are_mean_and_band(tmp_path: Path) -> None:
     assert "its band from the lowest to the highest" in figure.caption
 
 
+def share_time(folder: Path) -> None:
+    """Have a run be one of two that took their steps side by side."""
+    description = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(description | {"together": 2}))
+
+
+def test_shared_time_is_on_no_axis(tmp_path: Path) -> None:
+    for seed in (5544, 5545):
+        last = write_curve(tmp_path, "scornn/mnist-170", [0.1, 0.5], seed)
+    share_time(last)
+    other = write_curve(tmp_path, "lstm/mnist-256", [0.1, 0.5])
+    share_time(other)
+    figure = draw(tmp_path)["Figure 2.8: test accuracy"]
+    found = {trace["row"]: trace["time"] for trace in traces(figure)}
+    assert found == {"scoRNN 170": (0.0, 1.0), "LSTM 256": (None, None)}
+    assert "time" in figure.times
+    assert "have no minutes of their own" in figure.caption
+
+
+def test_without_any_time_there_is_no_axis_of_it(tmp_path: Path) -> None:
+    share_time(write_curve(tmp_path, "scornn/mnist-170", [0.1, 0.5]))
+    figure = draw(tmp_path)["Figure 2.8: test accuracy"]
+    assert list(figure.times) == ["step", "epoch"]
+    assert "minutes" not in figure.caption
+    assert vl_convert.vegalite_to_svg(static_chart(figure.spec), vl_version=VEGALITE)
+
+
 def test_one_seed_has_no_band(tmp_path: Path) -> None:
     write_curve(tmp_path, "scornn/mnist-170", [0.1, 0.5])
     figure = draw(tmp_path)["Figure 2.8: test accuracy"]

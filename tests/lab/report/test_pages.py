@@ -337,7 +337,7 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     assert "undefined" not in tooltip[0]
 
 
-FIGURE = Figure("curve", "a_b: test MSE", "A line a run.", {}, "step", True, True)
+FIGURE = Figure("curve", "a_b: test MSE", "A line a run.", {}, "step", {"step": "step"}, True, True)
 
 
 def markdown(runs: Path, folder: PurePosixPath | None) -> list[str]:
