@@ -154,6 +154,11 @@ def build_schedule(
         1,000,000,000,000,000, got 0
     """
     if not settings.name:
+        if settings.options:
+            given = " and ".join(f"optim.schedule.{key}" for key in settings.options)
+            raise RecipeError(
+                f"expected optim.schedule.name with {given}, got none: name a schedule"
+            )
         return None
     kind = _find(settings.name, "optim.schedule.name", lr_scheduler.LRScheduler, lr_scheduler)
     if kind is lr_scheduler.ReduceLROnPlateau:

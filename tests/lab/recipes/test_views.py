@@ -185,7 +185,7 @@ curves = [{ recipe = "quickstart", label = "one" }]
         ('"quickstart"', '"quickstar"', "did you mean quickstart"),
         ('label = "one"', 'label = "one", variant = "code"', "expected a variant that it has"),
         ('"test_mse"', '"mse"', "expected a split and a metric, such as test_mse, got 'mse'"),
-        ("title", 'x = "year"\ntitle', "x: expected 'epoch' or 'step' or 'time', got 'year'"),
+        ("title", 'x = "year"\ntitle', "x: expected 'epoch' or 'step', got 'year'"),
         ("title", 'same_as = ["nothing"]\ntitle', "same_as: expected a view, got 'nothing'"),
         ("[{", '[{ recipe = "quickstart", label = "one" }, {', "expected unique labels"),
         ("[[view]]", VIEW + "[[view]]", "expected each figure and table once, got it twice"),

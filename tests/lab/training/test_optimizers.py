@@ -165,6 +165,7 @@ def test_a_schedule_moves_all_rates() -> None:
             "optim.schedule: CyclicLR gives a learning rate of -",
         ),
         ({"name": "LinearLR", "start_factor": 0.0}, "LinearLR refuses these settings"),
+        ({"gamma": 0.9}, "expected optim.schedule.name with optim.schedule.gamma, got none"),
     ],
 )
 def test_wrong_schedules(settings: dict[str, Any], message: str) -> None:
