@@ -356,11 +356,12 @@ class EigenvalueNormalization(Parametrization):
 
     def project(self, W: Tensor) -> Tensor:
         """W divided by its spectral radius if that is above 1."""
-        return W / torch.linalg.eigvals(W).abs().max().clamp(min=1)
+        return W / (1 + self.defect(W)).to(W.dtype)
 
     def defect(self, W: Tensor) -> Tensor:
         """By how much the spectral radius is above 1."""
         W = W.detach().to(torch.float64)
+        # LAPACK's eigenvalues of NaN may end the process
         if not W.isfinite().all():
             return W.new_tensor(torch.nan)
         return (torch.linalg.eigvals(W).abs().max() - 1).clamp(min=0)

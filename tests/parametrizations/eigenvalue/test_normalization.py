@@ -344,6 +344,8 @@ def test_right_inverse_opens_the_latch() -> None:
     torch.testing.assert_close(normalise.project(5 * W), W)
     assert normalise.defect(3 * W).item() == pytest.approx(2)
     assert normalise.defect(W * torch.nan).isnan()
+    # eigenvalues of NaN end the process on some builds of torch
+    assert normalise.project(W * torch.nan).isnan().all()
 
 
 def test_eps_out_of_range() -> None:
