@@ -19,13 +19,13 @@ __all__ = ["verdicts", "write_verdicts"]
 def verdicts(options: Namespace) -> int:
     """Judge every claim of the papers by runs and studies.
 
-    A claim holds, does not hold, is undecided (then a command for what is missing is shown), or
+    A claim holds, does not hold, is undecided (then the commands for what is missing are shown), or
     cannot be run. Only finished runs with a recipe's own settings count, and only from three seeds
     on. Problems with other runs are printed.
     """
     from cayley.lab.report import count_outcomes, read_runs
     from cayley.lab.runs import find_studies, read_study
-    from cayley.lab.verdicts import Evidence, judge_claims, missing_command
+    from cayley.lab.verdicts import Evidence, judge_claims, missing_commands
 
     runs, problems = read_runs(options.folders)
     for problem in problems:
@@ -45,9 +45,8 @@ def verdicts(options: Namespace) -> int:
     for one in found:
         print(f"{one.claim.id}: {one.words}\n  {one.claim.text}")
         print(*(f"    {words}" for words in one.finding.words), sep="\n")
-        command, more = missing_command(one)
-        if command:
-            print(f"    missing: {command}{more}")
+        for command in missing_commands(one):
+            print(f"    missing: {command}")
     print(count_outcomes([one.finding.outcome.value for one in found]))
     return 0
 
@@ -55,7 +54,7 @@ def verdicts(options: Namespace) -> int:
 def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
     """A page in Markdown: a table of outcomes, then the reasons of each."""
     from cayley.lab.report import count_outcomes
-    from cayley.lab.verdicts import missing_command
+    from cayley.lab.verdicts import missing_commands
 
     counts = count_outcomes([one.finding.outcome.value for one in found])
     where = " ".join(folder.as_posix() for folder in folders)
@@ -87,9 +86,7 @@ def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
                 "",
             ]
             lines += [f"- {escape_markdown(words)}" for words in one.finding.words]
-            command, more = missing_command(one)
-            if command:
-                lines.append(f"- missing: `{command}`{more}")
+            lines += [f"- missing: `{command}`" for command in missing_commands(one)]
             lines.append("")
     return "\n".join(lines)
 

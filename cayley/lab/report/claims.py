@@ -45,8 +45,7 @@ class JudgedClaim:
         outcome: ``"holds"``, ``"does not hold"``, ``"undecided"`` or ``"cannot be run"``.
         words: The outcome, with its tendency if it is undecided, and on which part of the data.
         reasons: The numbers.
-        command: The command for missing runs or seeds; empty if none are missing.
-        more: Words after the command, if it is one of several.
+        commands: The commands for missing runs or seeds.
         basis: What decided: available runs or studies, tests, or nothing.
         figures: Curves of the runs.
         pictures: Pictures of studies.
@@ -59,8 +58,7 @@ class JudgedClaim:
     outcome: str
     words: str
     reasons: tuple[str, ...]
-    command: str
-    more: str
+    commands: tuple[str, ...]
     basis: Literal["runs", "tests", "nothing"]
     figures: tuple[Figure, ...] = ()
     pictures: tuple[Picture, ...] = ()
@@ -101,7 +99,7 @@ def verdict_table(claims: Sequence[JudgedClaim]) -> Table:
                 "outcome": one.outcome,
                 "verdict": one.words,
                 "numbers": list(one.reasons),
-                "missing": one.command + one.more,
+                "missing": "; ".join(one.commands),
             }
             for one in claims
         ),

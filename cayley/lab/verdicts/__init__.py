@@ -15,7 +15,7 @@
 from cayley.lab.verdicts.evidence import Evidence
 from cayley.lab.verdicts.findings import Finding, Outcome
 from cayley.lab.verdicts.judging import Judge, Verdict, judge_claims, judges
-from cayley.lab.verdicts.showing import missing_command, show_verdicts
+from cayley.lab.verdicts.showing import missing_commands, show_verdicts
 
 __all__ = [
     "Evidence",
@@ -25,6 +25,6 @@ __all__ = [
     "Verdict",
     "judge_claims",
     "judges",
-    "missing_command",
+    "missing_commands",
     "show_verdicts",
 ]

@@ -14,24 +14,19 @@ from cayley.lab.verdicts.statement import Statement
 from cayley.lab.verdicts.statistics import SEEDS
 from cayley.lab.verdicts.studied import StudyNumber
 
-__all__ = ["missing_command", "show_verdicts"]
+__all__ = ["missing_commands", "show_verdicts"]
 
 Statements = Sequence[Statement | StudyNumber]
 
 
-def missing_command(verdict: Verdict) -> tuple[str, str]:
-    """The command for what a verdict lacks, runs or more seeds; empty if it lacks nothing.
-
-    If it lacks several, that for the first, and words that say how many more there are.
-    """
+def missing_commands(verdict: Verdict) -> tuple[str, ...]:
+    """The commands for what a verdict lacks, runs or more seeds."""
     found = verdict.finding
     lacking = [*((name, SEEDS) for name in found.missing), *found.unsettled]
-    if not lacking:
-        return "", ""
-    (name, seeds), *others = lacking
-    more = f", and {len(others)} more" if others else ""
-    command = name if name.startswith("study ") else f"train {name}"
-    return f"cayley {command} --seeds {seeds}", more
+    return tuple(
+        f"cayley {name if name.startswith('study ') else f'train {name}'} --seeds {seeds}"
+        for name, seeds in lacking
+    )
 
 
 def show_verdicts(
@@ -71,7 +66,6 @@ def _show(
         for name in dict.fromkeys(one.study for one in statements if isinstance(one, StudyNumber))
         if name in evidence.studies
     ]
-    command, more = missing_command(verdict)
     figures = _draw(claim.id, statements, rows)
     return JudgedClaim(
         id=claim.id,
@@ -81,8 +75,7 @@ def _show(
         outcome=finding.outcome.value,
         words=verdict.words,
         reasons=finding.words,
-        command=command,
-        more=more,
+        commands=missing_commands(verdict),
         basis=(
             "runs"
             if figures or studies or _has_runs(statements, evidence)

@@ -18,7 +18,7 @@ def test_every_claim_is_in_the_table(
     text = page.read_text()
     assert all(f"### {name}\n" in text for name in published.claims())
     assert "95 claims: " in text
-    commands = re.findall(r"^- missing: `(.*?)`(?:, and \d+ more)?$", text, re.MULTILINE)
+    commands = re.findall(r"^- missing: `(.*?)`$", text, re.MULTILINE)
     assert len(commands) == text.count("- missing: ") > 0
     for command in commands:
         # as it is printed
@@ -31,7 +31,7 @@ def test_what_is_missing_is_named_with_its_command(
     assert main(["verdicts", str(runs), "--outcome", "undecided", "--paper", "scornn2018"]) == 0
     text = capsys.readouterr().out
     assert "scornn-copy-1000: undecided\n" in text
-    assert "missing: cayley train scornn/copying-1000 --seeds 3, and 3 more\n" in text
+    assert "missing: cayley train scornn/copying-1000 --seeds 3\n" in text
     assert "does not hold" not in text
 
 

@@ -9,7 +9,7 @@ from cayley.cli import make_parser
 from cayley.lab.report import JudgedClaim, summarize, write_page
 from cayley.lab.report.claims import verdict_table
 from cayley.lab.report.reading import MeasuredRun
-from cayley.lab.verdicts import Evidence, judge_claims, missing_command, show_verdicts
+from cayley.lab.verdicts import Evidence, judge_claims, missing_commands, show_verdicts
 
 FALLING, FLAT = [0.5, 0.01, 0.001], [0.5, 0.4, 0.4]
 
@@ -51,18 +51,18 @@ def test_a_claim_has_the_curves_that_it_was_judged_by() -> None:
     }
 
 
-def test_the_command_for_what_is_missing() -> None:
-    def command(seeds: int, curves: list[list[float]]) -> tuple[str, str]:
+def test_the_commands_for_what_is_missing() -> None:
+    def commands(seeds: int, curves: list[list[float]]) -> tuple[str, ...]:
         runs = [make_run("ornn/adding-200", seed, curves[seed % 2]) for seed in range(seeds)]
         runs += [make_run("ornn/adding-200-128", seed, curves[seed % 2]) for seed in range(seeds)]
         verdicts = {one.claim.id: one for one in judge_claims(Evidence(runs))}
-        return missing_command(verdicts["add-ornn-full-reflections-worse"])
+        return missing_commands(verdicts["add-ornn-full-reflections-worse"])
 
-    assert command(0, []) == ("cayley train ornn/adding-200 --seeds 3", ", and 1 more")
-    six = ("cayley train ornn/adding-200 --seeds 6", ", and 1 more")
-    assert command(3, [FALLING, FLAT]) == six
+    both = ("cayley train ornn/adding-200 --seeds", "cayley train ornn/adding-200-128 --seeds")
+    assert commands(0, []) == tuple(f"{one} 3" for one in both)
+    assert commands(3, [FALLING, FLAT]) == tuple(f"{one} 6" for one in both)
     (held, *_) = (one for one in judge_claims(Evidence([])) if one.words == "holds")
-    assert missing_command(held) == ("", "")
+    assert missing_commands(held) == ()
 
 
 def test_a_claim_has_the_picture_of_its_study() -> None:
@@ -91,8 +91,8 @@ def test_claims_without_runs_say_what_makes_them() -> None:
     assert not any(one.figures or one.pictures for one in claims.values())
     claim = claims["atn-add-200"]
     assert (claim.basis, claim.words) == ("nothing", "undecided")
-    assert claim.command == "cayley train atn-lstm/adding-200 --seeds 3"
-    assert claim.more == ", and 2 more"
+    names = ("atn-lstm/adding-200", "ln-lstm/adding-200", "lstm/adding-200-rmsprop")
+    assert claim.commands == tuple(f"cayley train {name} --seeds 3" for name in names)
 
 
 def test_the_decided_come_first() -> None:
