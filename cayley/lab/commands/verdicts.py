@@ -53,6 +53,7 @@ def verdicts(options: Namespace) -> int:
 
 def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
     """A page in Markdown: a table of outcomes, then the reasons of each."""
+    from cayley.lab.recipes import published
     from cayley.lab.report import count_outcomes
     from cayley.lab.verdicts import missing_commands
 
@@ -71,7 +72,12 @@ def write_verdicts(found: Sequence["Verdict"], folders: Sequence[Path]) -> str:
         "",
     ]
     for paper in dict.fromkeys(one.claim.paper for one in found):
-        lines += [f"## {paper}", "", "| claim | where | verdict |", "| --- | --- | --- |"]
+        lines += [
+            f"## {published.papers()[paper].short}",
+            "",
+            "| claim | where | verdict |",
+            "| --- | --- | --- |",
+        ]
         own = [one for one in found if one.claim.paper == paper]
         lines += [
             f"| [{one.claim.id}](#{one.claim.id}) | {one.claim.location} | {one.words} |"

@@ -35,7 +35,7 @@ def list_views(options: Namespace) -> int:
         for view in chosen:
             grid.add_row(view.name, str(len(view.curves)), view.title)
         if chosen:
-            console.print(f"[bold]{', '.join(paper.authors)} {paper.year}[/bold]: {paper.title}")
+            console.print(f"[bold]{paper.short}[/bold]: {paper.title}")
             console.print(Padding(grid, (0, 0, 0, 2)))
             for one in reasons() if not (options.model or options.task) else ():
                 if one.paper == paper.id:

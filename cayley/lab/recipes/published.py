@@ -40,6 +40,11 @@ class Paper:
     authors: tuple[str, ...]
     year: int
 
+    @property
+    def short(self) -> str:
+        """Such as ``Helfrich, Ye 2020``."""
+        return f"{', '.join(self.authors)} {self.year}"
+
 
 @dataclass(frozen=True)
 class PublishedResult:

@@ -120,8 +120,7 @@ class View:
     @property
     def source(self) -> str:
         """Such as ``Helfrich 2020, Figure 2.12``."""
-        paper = published.papers()[self.paper]
-        return f"{', '.join(paper.authors)} {paper.year}, {self.location}"
+        return f"{published.papers()[self.paper].short}, {self.location}"
 
     @property
     def curves(self) -> tuple[Curve, ...]:

@@ -12,6 +12,8 @@ from cayley.lab.wording import counted
 
 __all__ = ["JudgedClaim", "Picture", "count_outcomes", "verdict_table"]
 
+PLURALS = {"holds": "hold", "does not hold": "do not hold"}
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -75,12 +77,15 @@ def count_outcomes(outcomes: Sequence[str]) -> str:
 
     Example:
         >>> count_outcomes(["holds", "undecided", "holds"])
-        '3 claims: 2 holds, 1 undecided.'
+        '3 claims: 2 hold, 1 undecided.'
         >>> count_outcomes(["holds"]), count_outcomes([])
         ('1 claim: 1 holds.', '0 claims.')
     """
     counts = Counter(outcomes)
-    fates = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+    fates = ", ".join(
+        f"{count} {outcome if count == 1 else PLURALS.get(outcome, outcome)}"
+        for outcome, count in counts.most_common()
+    )
     return counted(len(outcomes), "claim") + (f": {fates}." if fates else ".")
 
 

@@ -175,8 +175,7 @@ def _value(places: Sequence[published.PublishedResult]) -> PublishedValue:
 
 
 def _source(one: published.PublishedResult) -> str:
-    paper = published.papers()[one.paper]
-    return f"{', '.join(paper.authors)} {paper.year}, {one.location}"
+    return f"{published.papers()[one.paper].short}, {one.location}"
 
 
 def _own(runs: Sequence[MeasuredRun]) -> list[Quantity]:

@@ -60,7 +60,6 @@ def _show(
 ) -> JudgedClaim:
     claim, finding = verdict.claim, verdict.finding
     statements = judges().get(claim.same_as or claim.id, Judge(())).choose(evidence)
-    paper = published.papers()[claim.paper]
     studies = [
         name
         for name in dict.fromkeys(one.study for one in statements if isinstance(one, StudyNumber))
@@ -70,7 +69,7 @@ def _show(
     return JudgedClaim(
         id=claim.id,
         text=claim.text,
-        source=f"{', '.join(paper.authors)} {paper.year}, {claim.location}",
+        source=f"{published.papers()[claim.paper].short}, {claim.location}",
         paper=claim.paper,
         outcome=finding.outcome.value,
         words=verdict.words,
