@@ -18,6 +18,7 @@ __all__ = [
     "computes_now",
     "eager_apply",
     "has_tangent",
+    "in_backward",
     "is_batched",
     "is_eager",
     "is_wrapper",
@@ -64,6 +65,20 @@ def transforms_active() -> bool:
         tensor([1., 1.])
     """
     return torch._C._are_functorch_transforms_active()
+
+
+def in_backward() -> bool:
+    """Whether a backward pass is running, in which checkpoints compute calls again.
+
+    Example:
+        >>> x = torch.zeros(2, requires_grad=True)
+        >>> _ = x.register_hook(lambda gradient: print(in_backward()))
+        >>> x.sum().backward()
+        True
+        >>> in_backward()
+        False
+    """
+    return torch._C._current_graph_task_id() != -1
 
 
 def has_tangent(tensor: Tensor) -> bool:

@@ -101,7 +101,7 @@ class LSTM(Recurrent):
         plain_state: Whether the state is always (h, c), for code that unpacks two tensors. The
             layer then keeps the third tensor itself, and uses it if the next call is given the
             state that this one returned, detached or not; with any other state the window starts
-            empty. Traced code keeps nothing.
+            empty. Traced code keeps nothing, and a call that goes on cannot be checkpointed.
         initializers: Functions that fill a tensor in place, or their names, under some of
             ``"weight_ih"``, ``"weight_hh"`` and ``"bias"``; see :class:`~cayley.RNN`.
         device, dtype: The device and dtype of the parameters.

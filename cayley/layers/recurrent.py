@@ -17,7 +17,7 @@ from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.observation import is_observed
 from cayley.layers.pieces import in_pieces, piece_steps
 from cayley.parametrizations import StructuredMatrix
-from cayley.tracing import autocast_enabled, is_batched, traced, transforms_active
+from cayley.tracing import autocast_enabled, in_backward, is_batched, traced, transforms_active
 
 __all__ = ["Recurrent", "State", "freeze"]
 
@@ -33,14 +33,16 @@ class _Stream(NamedTuple):
         values: Copies, which no caller can write to.
         versions: The version counter of each when it was returned; -1 where there is none.
         stream: The tensor that was left out, the last of the full state.
+        goes_on: Whether the call itself went on with such a tensor.
     """
 
     tensors: list[Tensor]
     values: list[Tensor]
     versions: list[int]
     stream: Tensor
+    goes_on: bool
 
-    def goes_on_with(self, tensors: Sequence[Tensor]) -> bool:
+    def is_of(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a state is the one that was returned, or has its values."""
         pairs = [*zip(tensors, self.values, strict=True)]
         if any(
@@ -195,8 +197,9 @@ class Recurrent(nn.Module, ABC):
             )
         if not (self.plain_state and self.streams):
             return self._forward(input, hx)
-        output, state = self._forward(input, self._with_stream(hx))
-        return output, self._without_stream(state)
+        full = self._with_stream(hx)
+        output, state = self._forward(input, full)
+        return output, self._without_stream(state, goes_on=full is not hx)
 
     def _forward(
         self, input: Tensor | PackedSequence, hx: State | None
@@ -436,19 +439,29 @@ class Recurrent(nn.Module, ABC):
         tensors = (hx,) if isinstance(hx, Tensor) else tuple(hx)
         if traced(*tensors) or len(tensors) != len(last.tensors):
             return hx
-        return (*tensors, last.stream) if last.goes_on_with(tensors) else hx
+        if in_backward() and last.goes_on:
+            raise RuntimeError(
+                f"{type(self).__name__}: expected no plain_state=True with activation "
+                "checkpointing, which computes a call again when the tensor that it went on with "
+                "is no longer kept: carry the whole state with plain_state=False"
+            )
+        return (*tensors, last.stream) if last.is_of(tensors) else hx
 
-    def _without_stream(self, state: State) -> State:
+    def _without_stream(self, state: State, *, goes_on: bool) -> State:
         """The plain state that a caller unpacks; the rest is kept for the next call."""
         *tensors, stream = state
         if traced(stream):
             self._stream.value = None
-        else:
-            versions = [-1 if h.is_inference() else h._version for h in tensors]
-            returned = [h.detach() for h in tensors]
-            values = [h.clone() for h in returned]
-            self._stream.value = _Stream(returned, values, versions, stream.detach())
+        elif not in_backward():
+            # a call that is computed again is not the last one
+            self._keep(tensors, stream, goes_on=goes_on)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def _keep(self, tensors: Sequence[Tensor], stream: Tensor, *, goes_on: bool) -> None:
+        versions = [-1 if h.is_inference() else h._version for h in tensors]
+        returned = [h.detach() for h in tensors]
+        values = [h.clone() for h in returned]
+        self._stream.value = _Stream(returned, values, versions, stream.detach(), goes_on)
 
     def carry(self, state: State, *, decay: float = 1.0, max_norm: float | None = None) -> State:
         r"""The state for the next chunk of a long sequence: detached, and optionally made smaller.
@@ -488,6 +501,9 @@ class Recurrent(nn.Module, ABC):
                 most = max_norm / torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
                 h = torch.where(largest > most, most * unit, h)
             carried.append(h)
+        last = self._stream.value
+        if last is not None and self._with_stream(state) is not state:
+            self._keep(carried, last.stream, goes_on=last.goes_on)
         return carried[0] if isinstance(state, Tensor) else tuple(carried)
 
     def _layers(

@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from cayley import parametrizations
+from cayley.activations import ModReLU
 from cayley.cache import Cache, ThreadCache
 from cayley.initializers import INITIALIZERS
+from cayley.norms.atn import AssortedTimeNorm
 from cayley.norms.batch import PopulationStatistics
 from cayley.parametrizations.gates import GateMatrices
 from cayley.parametrizations.givens import Layer
@@ -16,6 +18,7 @@ from cayley.parametrizations.long_short import LongShort
 from cayley.parametrizations.parametrization import Parametrization
 from cayley.parametrizations.rebase_option import RebaseOption
 from cayley.parametrizations.skew import Skew, SkewHermitian
+from cayley.preconditioners.rule import Hook
 
 __all__ = ["register_safe_globals", "safe_globals"]
 
@@ -32,7 +35,8 @@ def safe_globals(*layers: type[nn.Module]) -> list[Any]:
         True
     """
     parts = [Cache, ThreadCache, GateMatrices, Layer, LongShort, PopulationStatistics, RebaseOption]
-    return [*layers, *parts, Skew, SkewHermitian, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
+    parts += [AssortedTimeNorm, Hook, ModReLU, Skew, SkewHermitian]
+    return [*layers, *parts, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
 
 
 def _maps() -> Iterator[type]:

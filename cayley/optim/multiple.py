@@ -147,13 +147,14 @@ class Optimizers(Optimizer):
         for i, (optimizer, state) in enumerate(zip(self.optimizers, states, strict=True)):
             try:
                 optimizer.load_state_dict(state)
-            except ValueError as error:
+            # a damaged state fails with any error
+            except Exception as error:
                 # all of them, or none
-                for other, before in zip(self.optimizers[:i], own, strict=False):
+                for other, before in zip(self.optimizers[: i + 1], own, strict=False):
                     other.load_state_dict(before)
                 raise ValueError(
                     f"Optimizers: the state of number {i}, {type(optimizer).__name__}, does not "
-                    f"fit: {error}"
+                    f"fit: {error!r}"
                 ) from error
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)

@@ -176,9 +176,7 @@ class BNP:
         Returns:
             This object.
         """
-        # accelerate's optimizer has no hooks of its own
-        while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-            optimizer = inner
+        optimizer = innermost(optimizer)
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for unit in self._units:
             for name in unit.names:

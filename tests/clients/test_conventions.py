@@ -13,6 +13,7 @@ import torch.fx
 from torch import Tensor, nn
 from torch.nn.utils import prune
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 from variants import NETWORKS, Make
 
 import cayley
@@ -125,6 +126,39 @@ def test_a_plain_state_trains_by_chunks() -> None:
         output.sum().backward()
         state = h.detach(), c.detach()
     assert "plain_state=True" in repr(layer)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_plain_state_under_checkpointing(use_reentrant: bool) -> None:
+    """The window of a call is gone when it is computed again; without one there is none to lose."""
+    layer = cayley.LSTM(I, N, norm="atn", window=3, plain_state=True)
+    whole = cayley.LSTM(I, N, norm="atn", window=3)
+    whole.load_state_dict(layer.state_dict())
+    a, b = torch.randn(2, T, B, I)
+    zeros = torch.zeros(1, B, N), torch.zeros(1, B, N)
+    for state in (None, zeros):
+        for one in (layer, whole):
+            x = b.clone().requires_grad_()
+            checkpoint(one, x, state, use_reentrant=use_reentrant)[0].square().sum().backward()
+    for p, q in zip(layer.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+    h, c = layer(a)[1]
+    output, _ = checkpoint(layer, b.requires_grad_(), (h, c), use_reentrant=use_reentrant)
+    with pytest.raises(RuntimeError, match="expected no plain_state=True with activation"):
+        output.sum().backward()
+
+
+def test_a_plain_state_is_carried_with_its_window() -> None:
+    plain = cayley.LSTM(I, N, norm="atn", window=3, plain_state=True)
+    whole = cayley.LSTM(I, N, norm="atn", window=3)
+    whole.load_state_dict(plain.state_dict())
+    a: Any = None
+    b: Any = None
+    for chunk in torch.randn(4, T, B, I):
+        y, a = whole(chunk, a)
+        z, b = plain(chunk, b)
+        torch.testing.assert_close(z, y)
+        a, b = (layer.carry(h, decay=0.9, max_norm=0.5) for layer, h in ((whole, a), (plain, b)))
 
 
 @every
