@@ -1,10 +1,10 @@
 """Parameter groups: structured matrices, phases and the rest, each with its learning rate."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from cayley.checks import check_number
 from cayley.optim.optimizer import check_rate
@@ -91,19 +91,31 @@ def _kinds(model: nn.Module) -> Iterator[tuple[Tensor, str]]:
     """Every free tensor of a structured matrix, with the kind of its group."""
     for module in model.modules():
         if isinstance(module, StructuredMatrix):
-            map, free = module.map, module.free
+            map = module.map
+            free = [(name, X) for name in map.names for X in _stored(module, name)]
         elif isinstance(module, ParametrizationList) and len(module) == 1:
-            # original, or original0, original1, …: in the order of the map's arguments
-            map, free = module[0], tuple(module.parameters(recurse=False))
+            map = module[0]
+            if not isinstance(map, Parametrization):
+                continue
+            # original, or original0, original1, …: in the order of the map's arguments; a
+            # parametrised buffer has no parameters
+            free = [*zip(map.names, module.parameters(recurse=False), strict=False)]
         else:
             continue
-        if not isinstance(map, Parametrization):
-            continue
-        # a parametrised buffer has no parameters
-        for name, X in zip(map.names, free, strict=False):
+        for name, X in free:
             if name in map.unconstrained:
                 continue
             if name in map.phases:
                 yield X, "phases"
             else:
                 yield X, "stiefel" if map.on_manifold else "recurrent"
+
+
+def _stored(matrix: StructuredMatrix, name: str) -> Iterator[Tensor]:
+    """The parameters that a free tensor is made of, if it is pruned or parametrised, or itself."""
+    if is_parametrized(matrix, name):
+        parametrizations = cast(nn.ModuleDict, matrix.parametrizations)
+        yield from parametrizations[name].parameters(recurse=False)
+    else:
+        own = dict(matrix.named_parameters(recurse=False))
+        yield from (own[key] for key in (name, f"{name}_orig") if key in own)

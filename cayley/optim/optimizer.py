@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from cayley.checks import check_number
 
-__all__ = ["DenseOptimizer", "as_real", "check_rate", "scaled"]
+__all__ = ["DenseOptimizer", "as_real", "check_rate", "innermost", "scaled"]
 
 
 class DenseOptimizer(Optimizer, ABC):
@@ -130,3 +130,10 @@ def as_real(x: Tensor) -> Tensor:
         tensor([[1., 2.]])
     """
     return torch.view_as_real(x) if x.is_complex() else x
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that one wraps, as accelerate's does, which has no hooks of its own."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer

@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cayley.checks import check_number
 from cayley.optim.multiple import Optimizers
+from cayley.optim.optimizer import innermost
 from cayley.parametrizations import (
     GateMatrices,
     LongShort,
@@ -89,6 +90,7 @@ def rebase_(
         True
     """
     _check(limit, moments)
+    optimizer = None if optimizer is None else innermost(optimizer)
     return _rebase(_places(model), optimizer, limit, moments)
 
 
@@ -139,7 +141,9 @@ def attach_rebase(
 
     D is chosen for the first time now, for the W that the model starts with: how many entries of D
     are −1, the papers' ρ, then matters for the initial W only. The steps are counted in the first
-    group of the optimizer, so training resumes exactly from the optimizer's ``state_dict``.
+    group of the optimizer, so training resumes exactly from the optimizer's ``state_dict``. Load
+    model and optimizer both before this call, or both after it: the moments that an optimizer has
+    saved belong to the D that was saved with them.
 
     Arguments:
         model: A model with scaled Cayley transforms.
@@ -162,6 +166,7 @@ def attach_rebase(
         >>> handle.remove()
     """
     _check(limit, moments)
+    optimizer = innermost(optimizer)
     places = _places(model)
     if rebase is None:
         asked = [place for place in places if place.map.rebase_option.rebase is not None]

@@ -72,6 +72,13 @@ class StructuredMatrix(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if own := [name for name, _ in map.named_parameters()]:
+            raise ValueError(
+                f"expected a map without parameters, got {type(map).__name__} with {own}: name "
+                "them in its names, return them from sample, and take them in forward"
+            )
+        # a map may have been made in another precision than that of the layer
+        dtype = torch.get_default_dtype() if dtype is None else dtype
         self.map = copy.deepcopy(map).to(device=device, dtype=dtype)
         for name, X in zip(map.names, self.map.sample(device=device, dtype=dtype), strict=True):
             self.register_parameter(name, nn.Parameter(X))

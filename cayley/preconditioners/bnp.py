@@ -2,7 +2,7 @@
 
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from cayley.optim.optimizer import innermost
 from cayley.preconditioners.checks import check_model, check_settings
 from cayley.preconditioners.compiled import drop_code_without_hooks
 from cayley.preconditioners.distributed import gather_statistics
@@ -243,12 +244,14 @@ class BNP:
         wrong += [f"unexpected {name!r}" for name in state_dict if name not in own]
         for name in own:
             loaded = state_dict.get(name, own[name])
+            if not isinstance(loaded, Mapping):
+                wrong.append(f"{name!r}: expected statistics by site, got {loaded!r}")
+                continue
             wrong += [f"missing {name!r}, {site}" for site in own[name] if site not in loaded]
             wrong += [f"unexpected {name!r}, {site}" for site in loaded if site not in own[name]]
             for site in own[name].keys() & loaded.keys():
-                expected, got = (tuple(s[site]["averages"].shape) for s in (own[name], loaded))
-                if expected != got:
-                    wrong.append(f"{name!r}, {site}: expected averages {expected}, got {got}")
+                faults = _faults(own[name][site], loaded[site])
+                wrong += [f"{name!r}, {site}: {fault}" for fault in faults]
         if wrong:
             raise ValueError(
                 "BNP: expected the state of the same modules, with a momentum if this one has one: "
@@ -314,3 +317,19 @@ def _patterns(argument: str, patterns: Pattern | Sequence[Pattern]) -> tuple[Pat
                 f'{argument}=["name", nn.Linear]'
             )
     return found
+
+
+def _faults(own: Mapping[str, Tensor], loaded: Any) -> Iterator[str]:
+    """What is wrong with the saved statistics of a site."""
+    if not isinstance(loaded, Mapping):
+        yield f"expected {' and '.join(own)}, got {loaded!r}"
+        return
+    for key, mine in own.items():
+        value = loaded.get(key)
+        expected = tuple(mine.shape)
+        if not isinstance(value, Tensor):
+            yield f"expected {key} {expected}, got {value!r}"
+        elif tuple(value.shape) != expected:
+            yield f"expected {key} {expected}, got {tuple(value.shape)}"
+        elif not value.isfinite().all():
+            yield f"expected finite {key}, got NaN or infinite ones"

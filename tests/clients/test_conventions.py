@@ -175,6 +175,19 @@ def test_a_saved_module_loads_with_weights_only(make: Make, cell: bool) -> None:
     torch.testing.assert_close(twin(x), module(x))
 
 
+def test_other_modules_and_those_with_bnp_load_with_weights_only() -> None:
+    layer = cayley.LSTM(I, N)
+    bnp = cayley.BNP(layer)
+    for module in (layer, cayley.ModReLU(N), cayley.AssortedTimeNorm(N, window=2)):
+        buffer = io.BytesIO()
+        torch.save(module, buffer)
+        buffer.seek(0)
+        twin = torch.load(buffer, weights_only=True)
+        x = torch.randn(T, B, I if module is layer else N)
+        torch.testing.assert_close(twin(x), module(x))
+    bnp.remove()
+
+
 def test_the_usual_recipe_for_recurrent_weights() -> None:
     """``orthogonal_`` of the free entries means nothing; of W itself it is one line."""
     layer = cayley.ScoRNN(I, N)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
 import cayley
 from cayley.optim import parameter_groups
@@ -64,6 +64,16 @@ def test_parametrised_layers_of_torch() -> None:
     A = complex.parametrizations.weight
     assert same(groups["recurrent"], [real.parametrizations.weight.original, A.original0])
     assert same(groups["phases"], [A.original1])
+
+
+def test_pruned_and_parametrised_free_tensors_stay_in_their_group() -> None:
+    pruned, halved = cayley.ScoRNN(3, 6), cayley.ScoRNN(3, 6)
+    prune.l1_unstructured(pruned.structured["weight_hh_l0"], "A", 0.5)
+    parametrize.register_parametrization(halved.structured["weight_hh_l0"], "A", nn.Softshrink())
+    for layer in (pruned, halved):
+        groups = parameter_groups(layer, lr=1e-3, recurrent_lr=1e-4, weight_decay=0.1)
+        (A,) = (p for name, p in layer.named_parameters() if ".A" in name)
+        assert same(by_name(groups)["recurrent"], [A])
 
 
 def test_other_parametrisations_are_the_rest() -> None:

@@ -203,3 +203,7 @@ def test_a_state_is_loaded_as_a_whole_or_not_at_all() -> None:
     with pytest.raises(ValueError, match="the state of number 1, AdagradTF, does not fit"):
         optimizer.load_state_dict(state)
     torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+    state["optimizers"][1] = {}
+    with pytest.raises(ValueError, match=r"number 1, AdagradTF, does not fit: .*param_groups"):
+        optimizer.load_state_dict(state)
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)

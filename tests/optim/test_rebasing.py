@@ -390,6 +390,28 @@ def test_errors() -> None:
     assert matrix.free[0].abs().max() <= 1
 
 
+def test_an_optimizer_around_another_passes_it_on() -> None:
+    """As accelerate's: it has no hooks, and none of an optimizer's fields but ``optimizer``."""
+
+    class Wrapper(Optimizer):
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+
+    found = []
+    for wrap in (lambda optimizer: optimizer, Wrapper):
+        torch.manual_seed(0)
+        matrix = matrix_of()
+        optimizer = SGD(matrix.parameters(), lr=0.1)
+        attach_rebase(matrix, wrap(optimizer), 2)
+        for _ in range(4):
+            optimizer.zero_grad()
+            matrix()[0].sum().backward()
+            optimizer.step()
+        assert rebase_(matrix, wrap(optimizer)).keys()
+        found.append(matrix.free[0].detach().clone())
+    assert torch.equal(*found)
+
+
 OPTIONS: dict[str, Callable[..., cayley.RNN | cayley.NCGRU]] = {
     "ScoRNN": partial(cayley.ScoRNN, I, N, negative_ones=1, init="circle"),
     "ENRNN": partial(cayley.ENRNN, I, 5, 3, negative_ones=2),

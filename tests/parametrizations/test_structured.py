@@ -18,9 +18,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import cayley
 from cayley.optim import StiefelSGD, parameter_groups
 from cayley.parametrizations import (
+    HouseholderProduct,
+    MatrixExponential,
     NeumannCayley,
     Parametrization,
     ScaledCayley,
+    SpectralSVD,
     StiefelPoint,
     StructuredMatrix,
 )
@@ -45,6 +48,24 @@ def computed(W: StructuredMatrix, calls: int) -> int:
 @torch.no_grad()
 def check_fresh(W: StructuredMatrix) -> None:
     torch.testing.assert_close(W(), W.map(*W.free), rtol=0, atol=0)
+
+
+def test_a_map_with_parameters_is_refused() -> None:
+    """They would have no gradient, and changes of them would not be seen."""
+    map = ScaledCayley(6)
+    map.scale = nn.Parameter(torch.ones(()))
+    with pytest.raises(ValueError, match=r"without parameters, got ScaledCayley with \['scale'\]"):
+        StructuredMatrix(map)
+
+
+@pytest.mark.parametrize("make", [ScaledCayley, MatrixExponential, HouseholderProduct, SpectralSVD])
+def test_a_map_in_another_precision_gets_that_of_the_layer(make: Callable[[int], Any]) -> None:
+    assert torch.get_default_dtype() == torch.float64
+    layer = cayley.RNN(3, 6, recurrent=make(6).float())
+    layer(torch.randn(5, 2, 3))[0].sum().backward()
+    assert {p.dtype for p in layer.parameters()} == {torch.float64}
+    layer = cayley.RNN(3, 6, recurrent=make(6), dtype=torch.float32)
+    layer(torch.randn(5, 2, 3, dtype=torch.float32))[0].sum().backward()
 
 
 def test_is_computed_once_between_two_steps() -> None:

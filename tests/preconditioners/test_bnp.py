@@ -1014,6 +1014,45 @@ def test_a_state_that_does_not_fit_says_what_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda state: state.update({"2": None}), "'2': expected statistics by site, got None"),
+        (lambda state: state["2"].update(input=None), "'2', input: expected averages and weight,"),
+        (lambda state: state["2"]["input"].pop("weight"), r"expected weight \(\), got None"),
+        (
+            lambda state: state["2"]["input"].pop("averages"),
+            r"expected averages \(3, 6\), got None",
+        ),
+        (
+            lambda state: state["2"]["input"].update(weight=torch.ones(1)),
+            r"expected weight \(\), got \(1,\)",
+        ),
+        (
+            lambda state: state["2"]["input"]["averages"].fill_(torch.nan),
+            "expected finite averages",
+        ),
+    ],
+)
+def test_a_damaged_state_is_refused_as_a_whole(
+    damage: Callable[[dict[str, Any]], Any], match: str
+) -> None:
+    model, x = mlp(), torch.randn(8, 4)
+    bnp = BNP(model, momentum=0.9)
+    loss(model, x).backward()
+    bnp.step()
+    state = bnp.state_dict()
+    damage(state)
+    other = BNP(mlp(), momentum=0.9)
+    before = other.state_dict()
+    with pytest.raises(ValueError, match=match):
+        other.load_state_dict(state)
+    for name, sites in other.state_dict().items():
+        for site, after in sites.items():
+            for key, value in after.items():
+                assert torch.equal(value, before[name][site][key])
+
+
+@pytest.mark.parametrize(
     ("settings", "error", "match"),
     [
         ({"eps": 0.0}, ValueError, "positive eps"),
