@@ -36,7 +36,8 @@ class LiveTable:
         from rich.console import Console
         from rich.live import Live
 
-        self.console = console or Console(stderr=True, highlight=False)
+        # names of runs and messages of errors may have brackets, which are no markup
+        self.console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.progress = progress
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
         self._renewed = -RENEW_SECONDS

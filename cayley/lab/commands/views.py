@@ -20,8 +20,9 @@ def list_views(options: Namespace) -> int:
     from rich.padding import Padding
     from rich.table import Column
     from rich.table import Table as Grid
+    from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     console.width = max(console.width, 80)
     for paper in published.papers().values():
         chosen = [view for view in views().values() if _is_chosen(view, paper.id, options)]
@@ -35,11 +36,11 @@ def list_views(options: Namespace) -> int:
         for view in chosen:
             grid.add_row(view.name, str(len(view.curves)), view.title)
         if chosen:
-            console.print(f"[bold]{paper.short}[/bold]: {paper.title}")
+            console.print(Text.assemble((paper.short, "bold"), f": {paper.title}"))
             console.print(Padding(grid, (0, 0, 0, 2)))
             for one in reasons() if not (options.model or options.task) else ():
                 if one.paper == paper.id:
-                    words = f"[dim]{', '.join(one.locations)}: {one.reason}[/dim]"
+                    words = Text(f"{', '.join(one.locations)}: {one.reason}", "dim")
                     console.print(Padding(words, (0, 0, 0, 2)))
             console.print()
     return 0

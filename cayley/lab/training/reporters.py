@@ -166,11 +166,12 @@ class Live(Reporter):
         self.shown = 0.0
         self.loss, self.score = "", ""
         self.baseline = baseline(description)
-        console = Console(stderr=True, highlight=False)
+        # names of metrics and messages may have brackets, which are no markup
+        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.progress = Progress(
             TextColumn("{task.completed}/{task.total}"),
             BarColumn(bar_width=16),
-            TextColumn("{task.fields[words]}"),
+            TextColumn("{task.fields[words]}", markup=False),
             console=console,
             transient=True,
         )

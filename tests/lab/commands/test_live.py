@@ -56,6 +56,16 @@ def test_words_are_printed_above_the_table(queue: Queue) -> None:
     assert "renamed" not in text.partition("a: done")[0]
 
 
+def test_brackets_are_words(queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    queue.works[2].name = "c [/c] :x:"
+    table = LiveTable(progress=lambda queue: "two [/workers]")
+    table.tell("failed: expected [long, short] for ENRNN [/dim]")
+    table.console.print(table.table(queue))
+    text = capsys.readouterr().err
+    for words in ("expected [long, short] for ENRNN [/dim]", "c [/c] :x:", "two [/workers]"):
+        assert words in text
+
+
 def test_processes_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     works = [Work(name, "none", None, ("true",)) for name in ("one", "two")]
     queue = Queue(works, tmp_path / "queue.json")

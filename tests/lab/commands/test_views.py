@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from cayley import cli
-from cayley.lab.recipes.views import views
+from cayley.lab.commands import views as command
+from cayley.lab.recipes.views import find_view, views
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -24,6 +26,14 @@ def test_filters(capsys: pytest.CaptureFixture[str]) -> None:
     out = listed(capsys, "--paper", "slides2020", "--task", "speech")
     names = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
     assert names == ["slides2020-timit-table", "slides2020-timit-figure"]
+
+
+def test_brackets_are_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = replace(find_view("helfrich2020-figure-2.8"), title="Error [dB] and [/s]")
+    monkeypatch.setattr(command, "views", lambda: {view.name: view})
+    assert "Error [dB] and [/s]" in listed(capsys)
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,13 @@
 import io
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from lab.descriptions import CONTENT, make_description
 from torch import nn
 
-from cayley.lab.runs import RunResult
+from cayley.lab.runs import MetricInfo, RunResult
 from cayley.lab.training import reporters
 from cayley.lab.training.reporters import JSON, Live, Plain, Quiet, choose_reporter
 
@@ -94,6 +95,26 @@ def test_a_bar_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "20/100" in text
     assert "loss 0.1235  valid mse 0.2  baseline 0.25" in text
     assert "left" in text
+
+
+@pytest.mark.parametrize("name", ["error [/s]", "error [dB]", "error :x:"])
+def test_a_bar_shows_brackets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    reporter = Live()
+    baseline = {"valid": {name: 0.25}}
+    reporter.begin(
+        replace(DESCRIPTION, metric=MetricInfo(name, "lower"), baseline=baseline), 0, MODEL
+    )
+    reporter.record(EVAL | {"scores": {"valid": {name: 0.2}}})
+    reporter.step(20, 1.0)
+    reporter.progress.refresh()
+    reporter.end(None)
+    text = terminal.getvalue()
+    assert f"step 20, epoch 1.00: valid {name} 0.2" in text
+    assert f"valid {name} 0.2  baseline 0.25" in text
 
 
 def test_long_evaluations_are_told_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
