@@ -1,5 +1,6 @@
 """The rows of tables: ours over seeds, the published value, the gap."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -209,13 +210,15 @@ def find_common(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def is_sweep(rows: Sequence[Row]) -> bool:
     """Whether several rows are of one recipe."""
-    return len(rows) > 1 and len({(row.recipe.name, row.recipe.variant) for row in rows}) == 1
+    recipes = {(row.recipe.table, row.recipe.name, row.recipe.variant) for row in rows}
+    return len(rows) > 1 and len(recipes) == 1
 
 
 def label_rows(rows: Sequence[Row]) -> list[str]:
-    """A label for each of several rows, without what they have in common.
+    """A label of its own for each of several rows, without what they have in common.
 
-    Rows of one recipe, such as those of a sweep, are labelled by their changes alone.
+    Rows of one recipe, such as those of a sweep, are labelled by their changes alone; recipes of
+    one name in several tables by their table, where their changes do not tell them apart.
     """
     common = find_common(rows)
     own = [[one for one in row.changes if one not in common] for row in rows]
@@ -224,6 +227,10 @@ def label_rows(rows: Sequence[Row]) -> list[str]:
         return [
             ", ".join(one.partition(", not ")[0] for one in some) or "unchanged" for some in own
         ]
+    labels = Counter(row.label_with(some) for row, some in zip(rows, own, strict=True))
+    for row, some in zip(rows, own, strict=True):
+        if labels[row.label_with(some)] > 1:
+            some.append(f"table {row.recipe.table}")
     return [row.label_with(some) for row, some in zip(rows, own, strict=True)]
 
 

@@ -50,12 +50,18 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
         settings = json.dumps(flatten(recipe), sort_keys=True)
         key = (recipe.table, recipe.name, recipe.variant, settings, *_conditions(run), *words)
         groups.setdefault(key, []).append(run)
+    tasks: dict[str, set[str]] = {}
+    for run in runs:
+        tasks.setdefault(run.recipe.name, set()).add(run.recipe.task.name)
     named: dict[tuple[str, ...], list[list[MeasuredRun]]] = {}
     for (table, name, variant, _, *others), group in groups.items():
         # runs with the same settings may have come to them by other words of the command
         first, *rest = map(_changed_settings, group)
         shared = [one for one in first if all(one in words for words in rest)]
-        named.setdefault((table, name, variant, *shared, *others), []).append(group)
+        # copies of one's own recipe, in several files, differ in a few settings only
+        copied = not is_packaged(group[0].recipe) and len(tasks[name]) == 1
+        where = "" if copied else table
+        named.setdefault((where, name, variant, *shared, *others), []).append(group)
     rows = []
     for (_, _, _, *changes), several in named.items():
         # the same words may stand for other settings, since the file may have been edited

@@ -1,6 +1,8 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lab.report.folders import make_recipe, write_run
 from lab.report.test_figures import write_curve
 
 from cayley.lab.report.curves import gather_curves, read_curves
@@ -41,3 +43,19 @@ def test_every_row_and_split_can_be_compared(tmp_path: Path) -> None:
     assert one["values"] == ((0.1, 0.5), (0.1, 0.6))
     assert one["higher"] is True
     assert one["baseline"] == pytest.approx(0.5)
+
+
+def test_recipes_of_one_name_have_a_curve_each(tmp_path: Path) -> None:
+    for table in ("one", "two"):
+        recipe = make_recipe("mine", table, {"name": "LSTM", "hidden": 8})
+        numbers: dict[str, Any] = {
+            key: {"accuracy": 0.5} for key in ("scores", "start", "baseline")
+        }
+        write_run(tmp_path / table, recipe, **numbers)
+    found = gather_curves(summarize(*read_runs([tmp_path])).rows)
+    assert {(one["row"], one["quantity"]) for one in found} == {
+        (f"mine (table {table})", f"{split} accuracy")
+        for table in ("one", "two")
+        for split in ("test", "valid")
+    }
+    assert len(found) == 4

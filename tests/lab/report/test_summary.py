@@ -9,7 +9,7 @@ from lab.report.folders import make_recipe, write_run
 
 from cayley.lab.recipes import find_recipe
 from cayley.lab.report.reading import read_runs
-from cayley.lab.report.rows import Report, Row
+from cayley.lab.report.rows import Report, Row, label_rows
 from cayley.lab.report.summary import find_changes, summarize
 from cayley.lab.verdicts import Evidence
 
@@ -164,6 +164,37 @@ def test_recipes_that_changed_in_between_are_not_averaged(tmp_path: Path) -> Non
     (section,) = summary(tmp_path).sections
     assert [row.seeds for row in section.rows] == ["1", "1"]
     assert [row.changes for row in section.rows] == [("model.hidden = 8",), ("model.hidden = 9",)]
+
+
+def test_copies_in_several_files_are_told_apart_by_their_settings(tmp_path: Path) -> None:
+    for table, hidden in (("mine", 8), ("copy", 9)):
+        recipe = make_recipe("mine", table, {"name": "LSTM", "hidden": hidden})
+        write_run(tmp_path / table, recipe, **SCORES)
+    report = summary(tmp_path)
+    assert {*rows(report)} == {"mine (model.hidden = 8)", "mine (model.hidden = 9)"}
+    assert {*label_rows(report.rows)} == {*rows(report)}
+
+
+@pytest.mark.parametrize("task", ["mnist", "adding"])
+def test_recipes_of_one_name_are_told_apart_by_their_tables(task: str, tmp_path: Path) -> None:
+    """Recipes of several tasks have too many settings that differ."""
+    for table, name in (("one", "mnist"), ("two", task)):
+        settings = {"model": {"name": "LSTM", "hidden": 8}, "task": {"name": name}}
+        write_run(tmp_path / table, make_recipe("mine", table, **settings), **SCORES)
+    report = summary(tmp_path)
+    assert [row.changes for row in report.rows] == [(), ()]
+    assert label_rows(report.rows) == ["mine (table one)", "mine (table two)"]
+
+
+def test_a_copy_of_a_packaged_recipe_changes_none_of_its_words(tmp_path: Path) -> None:
+    recipe = find_recipe("scornn/mnist-170").recipe()
+    copy = replace(recipe, table="copy", model=replace(recipe.model, hidden=8))
+    for one in (recipe, copy):
+        write_run(tmp_path / one.table, one, **SCORES)
+    assert {row.recipe.table: row.changes for row in summary(tmp_path).rows} == {
+        recipe.table: (),
+        "copy": ("a recipe of one's own",),
+    }
 
 
 @pytest.mark.parametrize(
