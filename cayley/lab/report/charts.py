@@ -12,6 +12,7 @@ __all__ = [
     "COLORS",
     "CONFIG",
     "DASHES",
+    "LEGEND",
     "TIMES",
     "Curves",
     "Trace",
@@ -25,6 +26,8 @@ Spec = dict[str, Any]
 # of medium lightness, so that they are visible on white and on black
 COLORS = ("#3b7dd8", "#d9742b", "#3a9d5d", "#b65cc0", "#b8901c", "#d1495b", "#2a9d98", "#85858f")
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
+# the columns of a legend whose labels are all shorter; longer ones have a line each
+LEGEND = ((16, 4), (30, 2))
 FONT = "system-ui, sans-serif"
 HEIGHT = 300
 # the horizontal axes, and their labels
@@ -216,7 +219,7 @@ def _legend(rows: Sequence[str]) -> Spec:
     return {
         "title": None,
         "orient": "bottom",
-        "columns": 4 if longest < 16 else 2 if longest < 30 else 1,
+        "columns": next((columns for length, columns in LEGEND if longest < length), 1),
         # truncated labels could be equal, so long ones are broken at commas instead
         "labelExpr": r"split(replace(datum.label, /(.{40,}?,) /g, '$1\n'), '\n')",
         "labelLimit": 0,

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cayley.lab import wording
-from cayley.lab.report.charts import COLORS, DASHES, TIMES, Curves, Trace, draw_curves
+from cayley.lab.report.charts import COLORS, DASHES, LEGEND, TIMES, Curves, Trace, draw_curves
 from cayley.lab.report.claims import JudgedClaim, count_outcomes, verdict_table
 from cayley.lab.report.curves import gather_curves
 from cayley.lab.report.figures import Figure, draw_figures
@@ -90,6 +90,7 @@ def write_page(
         template=_template(),
         colors=COLORS,
         dashes=DASHES,
+        legend=LEGEND,
     )
 
 

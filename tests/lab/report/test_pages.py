@@ -40,6 +40,19 @@ setTimeout(() => {
 </script>
 """
 
+# puts into the title how many columns the legend below the last chart has, and whether it fits
+LEGEND_PROBE = """
+<script>
+setTimeout(() => {
+  const labels = document.querySelectorAll("#compare .chart .role-legend-label text");
+  const boxes = [...labels].map((label) => label.getBoundingClientRect());
+  const columns = new Set(boxes.map((box) => Math.round(box.left))).size;
+  const inside = boxes.every((box) => box.right <= document.documentElement.clientWidth);
+  document.title = `${columns} columns, all inside: ${inside}`;
+}, 1500);
+</script>
+"""
+
 
 class Cells(HTMLParser):
     """The cells of the tables: for each body, the label, the exact value and the text."""
@@ -291,21 +304,22 @@ def test_a_page_without_figures(tmp_path: Path) -> None:
     assert "left out: expected a run in" in page
 
 
-def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
+def open_page(page: str, probe: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Open a page in a browser, with a script at its end, and print what has become of it."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
         pytest.skip("no chromium: apt-get install chromium")
-    path = tmp_path / "report.html"
-    before, end, after = make_page(runs).rpartition("</body>")
-    path.write_text(before + PROBE + end + after)
-    done = subprocess.run(
+    path = folder / "report.html"
+    before, end, after = page.rpartition("</body>")
+    path.write_text(before + probe + end + after)
+    return subprocess.run(
         [
             browser,
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",
             "--disable-background-networking",
-            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--user-data-dir={folder / 'profile'}",
             "--enable-logging=stderr",
             "--window-size=1200,3000",
             "--virtual-time-budget=6000",
@@ -317,6 +331,10 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
         timeout=200,
         check=True,
     )
+
+
+def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
+    done = open_page(make_page(runs), PROBE, tmp_path)
     said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert said == []
     check_numbers(done.stdout, runs)
@@ -335,6 +353,18 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     assert re.search(r"curve.*(scornn|lstm)/mnist-", tooltip[0], re.DOTALL)
     assert re.search(r"epoch.*\d", tooltip[0], re.DOTALL)
     assert "undefined" not in tooltip[0]
+
+
+@pytest.mark.parametrize(("letters", "columns"), [(4, 4), (24, 2), (48, 1)])
+def test_the_legend_of_chosen_rows_fits_the_page(
+    letters: int, columns: int, tmp_path: Path
+) -> None:
+    for letter in "abcd":
+        recipe = make_recipe(letters * letter, "mine", {"name": "LSTM", "hidden": 8})
+        scores = {"scores": {"mse": 0.1}, "start": {"mse": 1.0}, "baseline": {"mse": 1.0}}
+        write_run(tmp_path, recipe, **scores)
+    done = open_page(make_page(tmp_path), LEGEND_PROBE, tmp_path)
+    assert f"<title>{columns} columns, all inside: true</title>" in done.stdout
 
 
 FIGURE = Figure("curve", "a_b: test MSE", "A line a run.", {}, "step", {"step": "step"}, True, True)
