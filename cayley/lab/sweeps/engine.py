@@ -131,7 +131,8 @@ def suggest(trial: "Trial", space: Space) -> dict[str, Any]:
             chosen[one.key] = trial.suggest_int(one.key, *ends, log=one.log, step=step)
         else:
             ends = float(one.low), float(one.high)
-            chosen[one.key] = trial.suggest_float(one.key, *ends, log=one.log, step=one.step)
+            value = trial.suggest_float(one.key, *ends, log=one.log, step=one.step)
+            chosen[one.key] = decode(one, value)
     return chosen
 
 
@@ -145,8 +146,11 @@ def encode(value: Any) -> Plain:
     return value if isinstance(value, Plain) else json.dumps(value, sort_keys=True)
 
 
-def decode(one: Parameter, value: Plain | None) -> Any:
-    """The value of a parameter's list, from its stored form."""
+def decode(one: Parameter, value: Any) -> Any:
+    """The value of a parameter, from its stored form."""
+    if not one.values:
+        # Optuna adds steps in binary: 0.1 + 2 · 0.1 is not 0.3 there
+        return value if one.step is None or one.is_whole else one.nearest(value)
     # 1 and true are equal in Python, but not in a recipe
     return next(
         known

@@ -52,7 +52,4 @@ def read_choice(space: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str
     known: dict[str, Parameter] = {
         one["key"]: from_table(Parameter, one) for one in space["parameters"]
     }
-    return {
-        key: decode(known[key], value) if known[key].values else value
-        for key, value in params.items()
-    }
+    return {key: decode(known[key], value) for key, value in params.items()}

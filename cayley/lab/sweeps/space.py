@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,11 +62,32 @@ class Parameter:
             return self.values
         if self.log or (self.step is None and not self.is_whole):
             return ()
+        low, high, step = self._exact
+        return tuple(self.value(k) for k in range(int((high - low) // step) + 1))
+
+    def value(self, count: int) -> Number:
+        """The value a number of steps above the low end of a range, as it is written in decimal.
+
+        Example:
+            >>> Parameter("optim.lr", low=0.1, high=0.3, step=0.1).value(2), 0.1 + 2 * 0.1
+            (0.3, 0.30000000000000004)
+        """
         assert self.low is not None
-        assert self.high is not None
-        step = 1 if self.step is None else self.step
-        count = math.floor((self.high - self.low) / step * (1 + 1e-9) + 1e-9)
-        return tuple(self.low + k * step for k in range(count + 1))
+        low, _, step = self._exact
+        kind = type(self.low + (1 if self.step is None else self.step))
+        return kind(low + count * step)
+
+    def nearest(self, value: Number) -> Number:
+        """The value of a range with a step that is nearest to a number."""
+        low, _, step = self._exact
+        return self.value(round((Decimal(value) - low) / step))
+
+    @property
+    def _exact(self) -> tuple[Decimal, Decimal, Decimal]:
+        """Both ends of a range and its step, exactly as they are written."""
+        ends = (self.low, self.high, 1 if self.step is None else self.step)
+        low, high, step = (Decimal(repr(end)) for end in ends)
+        return low, high, step
 
     def is_present(self, chosen: Mapping[str, Any]) -> bool:
         """Whether this parameter applies, given the values of the other parameters."""
@@ -279,7 +301,7 @@ def _check(one: Parameter) -> None:
         return
     if one.log:
         raise RecipeError(f"{where}: expected a step or log = true, got both")
-    if not 0 < one.step <= one.high - one.low:
+    if not (one.step > 0 and one.value(1) <= one.high):
         raise RecipeError(
             f"{where}: expected a step of more than 0 and at most high − low, got {one.step}"
         )

@@ -81,3 +81,29 @@ def test_keys_with_and_without_quotation_marks() -> None:
 def test_parameters_come_after_their_conditions() -> None:
     text = "[parameters]\na = { values = [1], when = { b = [1, 2] } }\nb = [1, 2, 3]"
     assert read(HEAD + text) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("span", "values"),
+    [
+        ("low = 0.1, high = 0.3, step = 0.1", (0.1, 0.2, 0.3)),
+        ("low = 0.1, high = 0.7, step = 0.2", (0.1, 0.3, 0.5, 0.7)),
+        # high − low is less than the step in binary
+        ("low = 0.1, high = 0.3, step = 0.2", (0.1, 0.3)),
+        ("low = 1e-5, high = 3e-5, step = 1e-5", (1e-5, 2e-5, 3e-5)),
+        ("low = -0.3, high = 0.3, step = 0.3", (-0.3, 0.0, 0.3)),
+        ("low = 0, high = 1, step = 0.5", (0.0, 0.5, 1.0)),
+        ("low = 2, high = 6, step = 2", (2, 4, 6)),
+        ("low = 2, high = 4", (2, 3, 4)),
+    ],
+)
+def test_steps_are_counted_in_decimal(span: str, values: tuple[float, ...]) -> None:
+    (one,) = read_space(HEAD + f"[parameters]\na = {{ {span} }}", "mine").parameters
+    assert one.all_values == values
+    assert [*map(type, one.all_values)] == [*map(type, values)]
+    assert [one.nearest(value + 1e-9) for value in values] == [*values]
+
+
+def test_a_condition_may_be_any_step() -> None:
+    text = "[parameters]\nb = { low = 0.1, high = 0.5, step = 0.1 }\n"
+    assert read(HEAD + text + "a = { values = [1], when = { b = 0.3 } }") == ["b", "a"]

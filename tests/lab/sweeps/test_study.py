@@ -65,6 +65,26 @@ def test_a_study_of_another_program_is_refused(tmp_path: Path) -> None:
         begin(tmp_path)
 
 
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_steps_have_the_values_that_a_condition_names(sampler: str, tmp_path: Path) -> None:
+    text = TEXT.replace("trials = 4", "trials = 6").replace('"random", seed = 3', f'"{sampler}"')
+    text = text.replace("low = 1e-4, high = 1e-1, log = true", "low = 0.1, high = 0.5, step = 0.1")
+    text = text.replace('["glorot", 0.1]', '{ values = ["glorot", 0.1], when = {"optim.lr" = 0.3}}')
+    url = f"journal://{tmp_path / 'sweeps.journal'}"
+    sweep = begin(tmp_path, space(text), url=url, trials=4)
+    for number in range(4):
+        if sampler == "random":
+            # as Optuna adds steps
+            sweep.study.enqueue_trial({"optim.lr": 0.1 + 2 * 0.1})
+        task, _ = sweep.claim()
+        assert task is not None
+        with task.claim:
+            assert ("model.output_init" in task.choice) == (task.choice["optim.lr"] == 0.3)
+            assert sweep.finish(task, Outcome("complete", -float(number)))
+    (study,) = describe_studies(open_storage(url))
+    assert study["best_settings"]["optim.lr"] == 0.3
+
+
 def test_a_grid_is_done_choice_by_choice(tmp_path: Path) -> None:
     text = TEXT.replace("trials = 4\n", "").replace(
         'sampler = { name = "random", seed = 3 }', 'sampler.name = "grid"'
