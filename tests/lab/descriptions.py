@@ -24,6 +24,7 @@ CONTENT: dict[str, Any] = {
     "steps_per_epoch": 5,
     "steps": 100,
     "data": {"folder": None, "download": False, "check": True},
+    "vocabulary": "",
     "started": "2026-11-15T06:00:00+00:00",
     "command": ["cayley", "train"],
     "machine": {

@@ -89,6 +89,8 @@ class RunDescription:
         steps_per_epoch: In the first epoch.
         steps: How many are planned.
         data: Where the data are.
+        vocabulary: The digest of the numbered tokens of a text of the user's own; empty for other
+            data, and in older runs, whose text is not checked.
         started: When.
         command: The words of the command line.
         machine: The machine that it runs on.
@@ -121,6 +123,7 @@ class RunDescription:
     steps_per_epoch: int = 0
     steps: int
     data: DataPlace
+    vocabulary: str = ""
     started: str = ""
     command: tuple[str, ...] = ()
     machine: MachineFacts

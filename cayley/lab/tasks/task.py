@@ -70,6 +70,11 @@ class Task(ABC):
         """The files that the task reads."""
         return ()
 
+    @property
+    def vocabulary_digest(self) -> str:
+        """A digest of the tokens in the order of their numbers; empty if no file can change it."""
+        return ""
+
     # most tasks need no files
     def find_data(self) -> None:  # noqa: B027
         """Raise a ``DataError`` if files are missing that may not be downloaded."""

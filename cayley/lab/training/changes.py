@@ -1,4 +1,4 @@
-"""Changes to a run after its start: a longer one, edited settings, or edited code."""
+"""Changes to a run after its start: a longer one, edited settings, edited code, or other text."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,9 +8,10 @@ from typing import Literal
 from cayley.lab.errors import RunError
 from cayley.lab.recipes import Recipe, edits, flatten, write_recipe
 from cayley.lab.runs import RecipeChange, RunDescription, RunResult, compare_code, find_code
+from cayley.lab.tasks import Task
 from cayley.lab.training.loop import Loop
 
-__all__ = ["change_description", "check_code", "check_edit", "lengthen"]
+__all__ = ["change_description", "check_code", "check_edit", "check_vocabulary", "lengthen"]
 
 # settings with which earlier checkpoints and scores would not be compatible
 FIXED = (
@@ -83,6 +84,26 @@ def check_code(
             f"continues with the edited code: cayley resume {folder} --continue-with --trust"
         )
     return bool(edited)
+
+
+def check_vocabulary(
+    folder: Path, description: RunDescription, task: Task, data: Path | None
+) -> None:
+    """Raise if tokens do not have the numbers that a run was trained with.
+
+    Arguments:
+        folder: The run folder.
+        description: The description of the run.
+        task: Its task, with the data of today.
+        data: Where these are.
+    """
+    if description.vocabulary and description.vocabulary != task.vocabulary_digest:
+        raise RunError(
+            f"expected the text that the run in {folder} was trained with, from "
+            f"{description.data.folder}, got {data}, whose training part has other tokens or other "
+            "frequencies, so that its tokens have other numbers: give back the text of the run, "
+            "at its place or with --data"
+        )
 
 
 def change_description(

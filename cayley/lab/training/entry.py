@@ -22,7 +22,13 @@ from cayley.lab.runs import (
     read_run,
 )
 from cayley.lab.tasks import Split, Task
-from cayley.lab.training.changes import change_description, check_code, check_edit, lengthen
+from cayley.lab.training.changes import (
+    change_description,
+    check_code,
+    check_edit,
+    check_vocabulary,
+    lengthen,
+)
 from cayley.lab.training.evaluation import audio_metrics, check_work, score_model
 from cayley.lab.training.learner import Learner
 from cayley.lab.training.loop import Loop
@@ -161,6 +167,7 @@ def resume(
             )
         recoded = check_code(folder, description, recipe, accept=continue_with and not finished)
         task = build_task(recipe.task, settings)
+        check_vocabulary(folder, description, task, settings.data)
         seed = description.seed
         model = initial_model(recipe, task, seed, settings.machine)
         check_shares(recipe, task, model, find_processes().count)

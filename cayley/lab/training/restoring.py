@@ -20,6 +20,7 @@ from cayley.lab.runs import (
     read_weights,
 )
 from cayley.lab.tasks import Split, Task
+from cayley.lab.training.changes import check_vocabulary
 from cayley.lab.training.setup import RunSettings, build_task, initial_model, restore_settings
 
 __all__ = ["RestoredRun", "check_trusted", "load_model", "restore_run"]
@@ -80,6 +81,7 @@ def restore_run(
         )
     settings = restore_settings(description, device, data)
     task = build_task(recipe.task, settings)
+    check_vocabulary(folder, description, task, settings.data)
     model = initial_model(recipe, task, description.seed, settings.machine)
     saved = read_weights(folder, description, recipe, weights, split)
     with explain_damage(folder, "its weights"):

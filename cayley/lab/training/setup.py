@@ -134,6 +134,7 @@ def describe(
         steps_per_epoch=loop.times.steps_per_epoch,
         steps=loop.times.steps,
         data=DataPlace(place, settings.download, settings.check),
+        vocabulary=task.vocabulary_digest,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(map(_hide_password, sys.argv)),
         machine=describe_machine(

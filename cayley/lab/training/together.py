@@ -18,7 +18,7 @@ from cayley.lab.runs import (
     read_run,
 )
 from cayley.lab.tasks import Batch, Task
-from cayley.lab.training.changes import check_code
+from cayley.lab.training.changes import check_code, check_vocabulary
 from cayley.lab.training.ensemble import Ensemble, check_together, shape_of
 from cayley.lab.training.evaluation import check_work
 from cayley.lab.training.learner import Learner
@@ -119,6 +119,7 @@ def _start(
         description, _ = read_run(member.folder)
         check_format(member.folder / "run.json", description)
         check_code(member.folder, description, recipe)
+        check_vocabulary(member.folder, description, learner.task, settings.data)
         run.description = description
         if together > max(1, description.together):
             description = run.description = replace(description, together=together)

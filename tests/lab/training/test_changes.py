@@ -1,6 +1,7 @@
 """A longer run has the numbers that it would have had; an edited one has its new settings."""
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -20,11 +21,15 @@ from cayley.lab.runs import (
     read_run,
 )
 from cayley.lab.runs.machine import Machine
-from cayley.lab.runs.seals import digest
+from cayley.lab.runs.seals import digest, seal_json
 from cayley.lab.training import Member, RunSettings, evaluate, resume, train, train_together
 from cayley.lab.training.reporters import Quiet
 
 TINY = RunSettings(Machine("cpu", "64-true", 1), tiny=True)
+TEXT = {
+    "task": {"name": "characters", "corpus": "own", "K": 8},
+    "training": {"batch": 4, "steps": 10},
+}
 STEP = {"name": "StepLR", "every": "step", "step_size": 4, "gamma": 0.5}
 
 
@@ -301,3 +306,57 @@ def test_the_code_of_older_runs_stays_unknown(
     parity("# edited\n")
     assert resume(tmp_path / "run", trust=True, extend=2).step == 12
     assert read_run(tmp_path / "run")[0].code == {}
+
+
+def write_text(folder: Path, words: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_text(words if split == "train" else "ab" * 20)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # as many different characters, of which another is the most frequent
+        "abb" * 80,
+        # one more
+        "aab" * 80 + "c",
+    ],
+)
+def test_a_text_whose_tokens_have_other_numbers_is_refused(words: str, tmp_path: Path) -> None:
+    settings = RunSettings(Machine("cpu", "64-true", 1), data=tmp_path / "text")
+    data, run = write_text(tmp_path / "text", "aab" * 80), tmp_path / "run"
+    train(recipe(**TEXT), run, settings=settings)
+    scores = evaluate(run, "test")
+    # elsewhere, or another text with the same numbers
+    assert evaluate(run, "test", data=write_text(tmp_path / "moved", "aab" * 80)) == scores
+    assert evaluate(run, "test", data=write_text(tmp_path / "longer", "aab" * 90)) == scores
+    write_text(data, words)
+    wrong = f"expected the text that the run in {run} was trained with, from {data}, got {data}, "
+    with pytest.raises(RunError, match=re.escape(wrong)):
+        evaluate(run, "test")
+    with pytest.raises(RunError, match=re.escape(wrong)):
+        resume(run, extend=1)
+    # as if it were unfinished
+    (run / "result.json").unlink()
+    with pytest.raises(RunError, match=re.escape(wrong)):
+        resume(run)
+    member = Member(recipe(**TEXT), run, 5544, settings, Quiet())
+    with pytest.raises(RunError, match=re.escape(wrong)):
+        train_together([member])
+    write_text(data, "aab" * 80)
+    assert resume(run).status == "done"
+
+
+def test_an_older_run_has_no_digest_of_its_text(tmp_path: Path) -> None:
+    settings = RunSettings(Machine("cpu", "64-true", 1), data=tmp_path / "text")
+    data, run = write_text(tmp_path / "text", "aab" * 80), tmp_path / "run"
+    train(recipe(**TEXT), run, settings=settings)
+    description, _ = read_run(run)
+    content = json.loads((run / "run.json").read_text())
+    assert content.pop("vocabulary")
+    del content["seal"]
+    (run / "run.json").write_text(json.dumps(seal_json(content, description.seal)))
+    write_text(data, "abb" * 80)
+    assert evaluate(run, "test")

@@ -1,5 +1,7 @@
 """Predicting the next character or word, with the state carried along the text."""
 
+import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -177,6 +179,13 @@ class Text(Task):
                 f"{self.source.folder}, got {len(tokens['train'])}: choose another with --data"
             )
         return encode(tokens, self.vocabulary)
+
+    @property
+    def vocabulary_digest(self) -> str:
+        """A digest of the tokens in the order of their numbers, for a text of the user's own."""
+        if self.invented or self.corpus == "ptb":
+            return ""
+        return hashlib.sha256(json.dumps(self.encoded[0]).encode()).hexdigest()
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens, given by their numbers.
