@@ -16,7 +16,14 @@ def archive(options: Namespace) -> int:
     because something was not finite has no numbers. Unfinished runs are named and left out. With
     --weights the weights behind the numbers are copied too, as safetensors, with a model card.
     """
-    from cayley.lab.runs import SWEEP_FILE, archive_run, find_runs, find_sweeps, is_diverged
+    from cayley.lab.runs import (
+        SWEEP_FILE,
+        archive_run,
+        check_archive,
+        find_runs,
+        find_sweeps,
+        is_diverged,
+    )
 
     source, target = options.folder, options.output
     if target.resolve().is_relative_to(source.resolve()):
@@ -30,10 +37,14 @@ def archive(options: Namespace) -> int:
     finished = [
         folder for folder in folders if (folder / "result.json").exists() or is_diverged(folder)
     ]
-    for folder in finished:
+    places = [target / folder.relative_to(source) for folder in finished]
+    # all of them before the first is written
+    for place in places:
+        check_archive(place)
+    for folder, place in zip(finished, places, strict=True):
         archive_run(
             folder,
-            target / folder.relative_to(source),
+            place,
             options.points,
             options.losses,
             weights=options.weights,

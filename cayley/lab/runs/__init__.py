@@ -21,7 +21,7 @@
 =============== ============================================================
 """
 
-from cayley.lab.runs.archive import archive_run, thin
+from cayley.lab.runs.archive import archive_run, check_archive, thin
 from cayley.lab.runs.code import code_words, compare_code, find_code, own_classes
 from cayley.lab.runs.description import (
     FORMAT,
@@ -116,6 +116,7 @@ __all__ = [
     "TrialInfo",
     "Weights",
     "archive_run",
+    "check_archive",
     "check_format",
     "check_metrics",
     "code_words",

@@ -30,7 +30,7 @@ from cayley.lab.runs.weights import (
     write_card,
 )
 
-__all__ = ["archive_run", "thin"]
+__all__ = ["archive_run", "check_archive", "thin"]
 
 
 def thin(records: Iterable[Record], points: int, losses: int | None = None) -> list[Record]:
@@ -100,6 +100,20 @@ def without_places(description: RunDescription) -> RunDescription:
     )
 
 
+def check_archive(target: Path) -> None:
+    """Raise unless a folder is new or empty, or holds an archived run, whose files are replaced.
+
+    Arguments:
+        target: The folder of an archived run, or where one shall be.
+    """
+    archived = all((target / name).exists() for name in ("run.json", "metrics.jsonl.gz"))
+    if target.is_dir() and any(target.iterdir()) and not archived:
+        raise RunError(
+            f"expected a new folder for the archive, or one with an archived run, got {target} "
+            "with other files, of which some would be deleted: choose another --output"
+        )
+
+
 def archive_run(
     folder: Path,
     target: Path,
@@ -112,11 +126,12 @@ def archive_run(
 
     Arguments:
         folder: The run folder.
-        target: The new folder; an existing one is replaced.
+        target: The new folder; an archived run that is there is replaced.
         points: The number of evaluations to keep.
         losses: The number of training losses to keep; None for as many.
         weights: Whether to copy the weights behind the run's numbers too, with a model card.
     """
+    check_archive(target)
     description, recipe = read_run(folder)
     result = None if is_diverged(folder) else read_result(folder, description)
     packed = b""

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,22 @@ def test_nothing_is_left_of_the_archive_before(runs: Path, tmp_path: Path) -> No
         (target / name).write_text("of another run")
     archive_run(folder, target)
     assert {path.name for path in target.iterdir()} == names
+
+
+@pytest.mark.parametrize("name", ["README.md", "run.json"])
+def test_files_of_others_are_not_replaced_by_an_archive(
+    name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the user's own nor those of a run that is not archived, of one run or of several."""
+    source, target = runs / "scornn", tmp_path / "mine"
+    *_, last = sorted(path.parent for path in source.rglob("result.json"))
+    for one, place in ((last, target), (source, target / last.relative_to(source))):
+        place.mkdir(parents=True)
+        (place / name).write_text("mine")
+        (place / "metrics.jsonl").write_text("mine")
+        assert main(["archive", str(one), "-o", str(target)]) == 4
+        assert f"got {place} with other files" in capsys.readouterr().err
+        files = [path for path in target.rglob("*") if path.is_file()]
+        assert {path.parent for path in files} == {place}
+        assert {path.read_text() for path in files} == {"mine"}
+        shutil.rmtree(target)
