@@ -56,8 +56,9 @@ def check_edit(recipe: Recipe, edited: Recipe) -> None:
     wrong = [
         key for key in changed if any(key == one or key.startswith(f"{one}.") for one in FIXED)
     ]
-    if (edited.name, edited.table, edited.variant) != (recipe.name, recipe.table, recipe.variant):
-        wrong.append("name, table or variant")
+    # the seed is that of run.json, so that another one would have no effect
+    own = ("name", "table", "variant", "seed")
+    wrong += [key for key in own if getattr(edited, key) != getattr(recipe, key)]
     if wrong:
         raise RunError(
             f"expected changes with which a run can continue, got one of {', '.join(wrong)}, which "

@@ -170,6 +170,7 @@ def resume(
         check_vocabulary(folder, description, task, settings.data)
         seed = description.seed
         model = initial_model(recipe, task, seed, settings.machine)
+        check_work(recipe, task)
         check_shares(recipe, task, model, find_processes().count)
         learner = Learner(recipe, task, model, settings.machine, seed=seed)
         loop = _loop(recipe, task, learner, run, seed, settings, reporter, interrupts)

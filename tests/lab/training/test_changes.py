@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cayley.lab.errors import Interrupted, RunError
+from cayley.lab.errors import Interrupted, RecipeError, RunError
 from cayley.lab.recipes.schema import Recipe, read_recipe
 from cayley.lab.runs import (
     Interrupts,
@@ -204,7 +204,8 @@ def test_another_schedule_goes_on_from_here(tmp_path: Path) -> None:
         ("batch = 8", "batch = 20", "got one of training.batch"),
         ('select = "valid"', 'select = "test"', "got one of evaluation.select"),
         ('name = "Adam"', 'name = "SGD"', "got one of optim.name"),
-        ('name = "a"\n', 'name = "b"\n', "got one of name, table or variant"),
+        ('name = "a"\n', 'name = "b"\n', "got one of name, which"),
+        ("seed = 5544", "seed = 7", "got one of seed, which"),
         ("hidden = 6", "hidden = 7", "could not use .*checkpoint.pt, .*undo the change"),
     ],
 )
@@ -219,6 +220,31 @@ def test_what_makes_it_another_run_is_refused(
     edit(tmp_path, new, old)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("audio = false", "audio = true", "evaluation.audio: expected a speech task, got Text"),
+        ("batch = 2\nselect", "batch = 9999\nselect", "change .*evaluation.batch"),
+    ],
+)
+def test_an_edit_that_would_fail_later_is_refused_at_once(
+    old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    text = {
+        "task": {"name": "characters", "K": 5},
+        "model": {"name": "ScoRNN", "hidden": 4},
+        "training": {"batch": 2, "steps": 5},
+        "evaluation": {"batch": 2},
+    }
+    stop_after(3, tmp_path, recipe(**text))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    edit(tmp_path, old, new)
+    with pytest.raises(RecipeError, match=message):
+        resume(tmp_path, continue_with=True)
+    edit(tmp_path, new, old)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_finished_run_is_not_edited(tmp_path: Path) -> None:
