@@ -23,7 +23,7 @@ from cayley.lab.commands.sizing import fit_sizes
 from cayley.lab.commands.work_options import run_settings, shared_arguments
 from cayley.lab.errors import DataError, Interrupted, LabError, RecipeError, RunError
 from cayley.lab.processes import find_processes
-from cayley.lab.recipes import Recipe, Seed, data_set, differences, find_recipe
+from cayley.lab.recipes import Recipe, Seed, data_set, differences, find_packaged, find_recipe
 from cayley.lab.recipes.views import find_curves, wanted_views
 from cayley.lab.settings import convert
 from cayley.lab.wording import counted, duration, short_number
@@ -59,6 +59,9 @@ def train(options: Namespace) -> int:
         raise RecipeError("--extend: expected it without --together, which trains to the end")
     jobs: list[_Job] = []
     base = entry.recipe(options.variant, tiny=options.tiny)
+    if (packaged := find_packaged(base)) is not None:
+        # an edited copy must not have the folders of the original
+        base = packaged.recipe(base.variant, tiny=options.tiny)
     several = grid(options.set)
     for chosen in several if options.together else [options.set]:
         try:

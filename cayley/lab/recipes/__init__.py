@@ -19,6 +19,7 @@ from cayley.lab.recipes import published
 from cayley.lab.recipes.catalogue import (
     Entry,
     Table,
+    find_packaged,
     find_recipe,
     parse_override,
     read_table,
@@ -60,6 +61,7 @@ __all__ = [
     "differences",
     "distinguish",
     "edits",
+    "find_packaged",
     "find_recipe",
     "flatten",
     "from_table",

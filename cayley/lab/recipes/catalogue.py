@@ -12,7 +12,16 @@ from cayley.lab.errors import RecipeError
 from cayley.lab.recipes.reading import check_keys
 from cayley.lab.recipes.schema import ModelSettings, Recipe, ScheduleSettings, Variant, read_recipe
 
-__all__ = ["Entry", "Table", "find_recipe", "merge", "parse_override", "read_table", "tables"]
+__all__ = [
+    "Entry",
+    "Table",
+    "find_packaged",
+    "find_recipe",
+    "merge",
+    "parse_override",
+    "read_table",
+    "tables",
+]
 
 FOLDER = Path(__file__).parent / "tables"
 # the two settings for the length of a run
@@ -322,6 +331,23 @@ def _is_single(content: Mapping[str, Any]) -> bool:
 def tables() -> dict[str, Table]:
     """The recipes of the package, by file."""
     return {path.stem: read_table(path) for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def find_packaged(recipe: Recipe) -> Entry | None:
+    """The recipe of the package with the same table, name and variant; None if there is none.
+
+    Arguments:
+        recipe: Any recipe, such as an edited copy of one of the package.
+
+    Example:
+        >>> changed = find_recipe("quickstart").recipe(overrides=["model.hidden=64"])
+        >>> find_packaged(changed).recipe().model.hidden
+        80
+    """
+    table = tables().get(recipe.table)
+    entries = {} if table is None else {entry.name: entry for entry in table.entries}
+    entry = entries.get(recipe.name)
+    return entry if entry is not None and recipe.variant in entry.variants else None
 
 
 def find_recipe(name: str) -> Entry:

@@ -7,15 +7,14 @@ from statistics import mean
 from typing import Any
 
 from cayley.lab.recipes import (
-    Entry,
     Recipe,
     data_set,
     differences,
     distinguish,
+    find_packaged,
     flatten,
     parse_override,
     published,
-    tables,
 )
 from cayley.lab.report.quantities import (
     AUDIO,
@@ -77,14 +76,7 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
 
 def is_packaged(recipe: Recipe) -> bool:
     """Whether the package has a recipe of the same table, name and variant."""
-    return _entry(recipe) is not None
-
-
-def _entry(recipe: Recipe) -> Entry | None:
-    table = tables().get(recipe.table)
-    entries = {} if table is None else {entry.name: entry for entry in table.entries}
-    entry = entries.get(recipe.name)
-    return entry if entry is not None and recipe.variant in entry.variants else None
+    return find_packaged(recipe) is not None
 
 
 def find_changes(run: MeasuredRun) -> tuple[str, ...]:
@@ -98,7 +90,7 @@ def find_changes(run: MeasuredRun) -> tuple[str, ...]:
 
 
 def _changed_settings(run: MeasuredRun) -> list[str]:
-    entry = _entry(run.recipe)
+    entry = find_packaged(run.recipe)
     if entry is not None:
         return differences(run.recipe, entry.recipe(run.recipe.variant))
     settings = flatten(run.recipe)

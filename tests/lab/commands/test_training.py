@@ -129,6 +129,31 @@ def test_a_wrong_count_of_parameters_is_said(
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_edited_copy_of_a_recipe_has_folders_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Named as with --set, and found again by the same command."""
+
+    def train(recipe: str, *words: str) -> set[str]:
+        before = {path.parent for path in tmp_path.rglob("run.json")}
+        machine = ["--tiny", "--device", "cpu", "-q", "-o", str(tmp_path)]
+        assert cli.main(["train", recipe, *machine, *words]) == 0
+        capsys.readouterr()
+        return {
+            path.parent.name for path in tmp_path.rglob("run.json") if path.parent not in before
+        }
+
+    assert cli.main(["show", "quickstart", "--set", "model.hidden=64"]) == 0
+    mine = tmp_path / "mine.toml"
+    mine.write_text(capsys.readouterr().out)
+    assert train("quickstart") == {"tiny-seed5544"}
+    assert train(str(mine)) == {"hidden-64-tiny-seed5544"}
+    assert train(str(mine), "--seeds", "2") == {"hidden-64-tiny-seed5545"}
+    assert train(str(mine), "--seeds", "1", "--set", "model.hidden=80") == set()
+    assert train(str(mine), "--set", "optim.lr=0.5") == {"hidden-64-lr-0.5-tiny-seed5544"}
+    assert cli.main(["resume", str(tmp_path / "quickstart/hidden-64-tiny-seed5544"), "-q"]) == 0
+
+
 @pytest.mark.parametrize("variant", ["paper", "code"])
 def test_show_names_the_other_variant(variant: str, capsys: pytest.CaptureFixture[str]) -> None:
     entries = [entry for table in tables().values() for entry in table.entries]
