@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from cayley import __version__
@@ -18,7 +19,7 @@ from cayley.lab import commands
 from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, SPACES, TABLES, complete
 from cayley.lab.errors import LabError, RecipeError, RunError, is_lost_process, is_shortage
 from cayley.lab.packages import explain_missing
-from cayley.lab.processes import Processes, find_processes
+from cayley.lab.processes import PARENT, Processes, end_with, find_processes, orphaned
 
 __all__ = ["main"]
 
@@ -54,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    # not for the processes that this one starts
+    if parent := os.environ.pop(PARENT, ""):
+        end_with(partial(orphaned, int(parent)))
     processes = find_processes()
     if not processes.several:
         return _run(arguments, processes)

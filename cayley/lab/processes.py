@@ -1,18 +1,25 @@
-"""The processes that train one run together, as torchrun starts them."""
+"""The processes that train one run together, as torchrun starts them, and those of a command."""
 
 import os
-from collections.abc import Iterator
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import timedelta
 
-__all__ = ["ATTENDED", "MEETING", "Processes", "find_processes"]
+__all__ = ["ATTENDED", "MEETING", "PARENT", "Processes", "end_with", "find_processes", "orphaned"]
 
 STORE_SECONDS = 10
+# between two looks at whether the parent is still there
+LOOK_SECONDS = 0.5
 # set by a command that starts the processes itself, and reports if one dies
 ATTENDED = "CAYLEY_ATTENDED"
 # identifies one connection of the processes, so that a restart is not mistaken for it
 MEETING = "CAYLEY_MEETING"
+# the number of the process whose end is also that of the ones it starts
+PARENT = "CAYLEY_PARENT"
 
 
 @dataclass(frozen=True)
@@ -91,3 +98,27 @@ def find_processes() -> Processes:
         restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
         attended=ATTENDED in os.environ,
     )
+
+
+def end_with(wait: Callable[[], object]) -> None:
+    """Have this process end as by SIGTERM, on which a run writes its checkpoint.
+
+    Arguments:
+        wait: Returns when it is time, such as at the end of the parent, however that ends.
+    """
+
+    def follow() -> None:
+        wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def orphaned(parent: int) -> None:
+    """Return when the process that has started this one has ended.
+
+    Arguments:
+        parent: Its number.
+    """
+    while os.getppid() == parent:
+        time.sleep(LOOK_SECONDS)

@@ -1,5 +1,6 @@
 """Several runs side by side, each in its own process; what dies resumes from its checkpoint."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import nullcontext
 from cayley.lab.commands.live import LiveTable
 from cayley.lab.commands.queue import Queue, Running, Work
 from cayley.lab.errors import Interrupted
+from cayley.lab.processes import PARENT
 from cayley.lab.runs import Interrupts, find_state
 from cayley.lab.wording import counted, duration
 
@@ -40,7 +42,11 @@ class Process:
         self._began = time.monotonic()
         # Ctrl-C is for this process, which passes it on
         self._process = subprocess.Popen(
-            work.command, stdout=subprocess.DEVNULL, stderr=self._errors, start_new_session=True
+            work.command,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            start_new_session=True,
+            env=os.environ | {PARENT: str(os.getpid())},
         )
 
     @property

@@ -1,9 +1,7 @@
 """The folder of a study: ``study.json`` with the numbers of each seed, and ``picture.png``."""
 
 import io
-import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 
 from cayley.lab.errors import NotFinite, RecipeError
+from cayley.lab.processes import end_with
 from cayley.lab.runs import (
     STUDY_FILE,
     STUDY_FORMAT,
@@ -148,12 +147,7 @@ def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    end_with(parent.join)
 
 
 def _compute(

@@ -1,5 +1,6 @@
 import json
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,9 +10,9 @@ from processes import FORKED
 
 import cayley.cli
 from cayley.lab.commands.queue import Queue, Work
-from cayley.lab.commands.side_by_side import run_side_by_side
+from cayley.lab.commands.side_by_side import child_command, run_side_by_side
 from cayley.lab.errors import Interrupted
-from cayley.lab.runs import Interrupts
+from cayley.lab.runs import Interrupts, find_state, is_running
 
 
 def work(folder: Path, name: str, program: str) -> Work:
@@ -190,3 +191,34 @@ def test_seeds_of_a_recipe_with_two_jobs(
         "tiny-seed5544",
         "tiny-seed5545",
     ]
+
+
+@pytest.mark.slow
+def test_runs_write_their_checkpoints_and_end_if_their_parent_is_killed(tmp_path: Path) -> None:
+    endless = [
+        "quickstart",
+        "--tiny",
+        "--set",
+        "training.steps=1000000",
+        "evaluation.every=1000000",
+    ]
+    command = ["train", *endless, "--seeds", "2", "--jobs", "2", "--device", "cpu", "-q"]
+    parent = subprocess.Popen(child_command([*command, "-o", str(tmp_path)]))
+
+    def ready(names: str, count: int) -> bool:
+        end = time.monotonic() + 120
+        while len([*tmp_path.rglob(names)]) < count and time.monotonic() < end:
+            time.sleep(0.05)
+        return len([*tmp_path.rglob(names)]) == count
+
+    try:
+        assert ready("run.json", 2)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert ready("checkpoint.pt", 2)
+    for folder in (path.parent for path in tmp_path.rglob("run.json")):
+        end = time.monotonic() + 20
+        while is_running(folder) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert find_state(folder).state == "stopped"
