@@ -199,8 +199,10 @@ def resume(options: Namespace) -> int:
     if not (options.quiet or options.json):
         print(f"resuming {options.run_folder}", file=sys.stderr, flush=True)
     from cayley.lab import training
-    from cayley.lab.runs import Interrupts
+    from cayley.lab.runs import Interrupts, read_run
 
+    # one that is only shown may be without weights or data, such as an archive
+    shown = (options.run_folder / "result.json").exists() and not options.extend
     with Interrupts() as interrupts:
         result = training.resume(
             options.run_folder,
@@ -213,6 +215,8 @@ def resume(options: Namespace) -> int:
             continue_with=options.continue_with,
             trust=options.trust,
         )
+    if find_processes().first and not shown:
+        _write_samples(options.run_folder, read_run(options.run_folder)[1], options)
     if not (options.quiet or options.json):
         print_result(options.run_folder, result)
     return 0
@@ -613,7 +617,7 @@ def _write_samples(folder: Path, recipe: Recipe, options: Namespace) -> None:
     from cayley.lab import training
 
     if training.has_samples(recipe.task.name) and not [*folder.glob("sample*")]:
-        device = "" if options.device == "auto" else options.device
+        device = "" if options.device in (None, "auto") else options.device
         training.write_samples(folder, device=device, data=options.data, trust=True)
 
 

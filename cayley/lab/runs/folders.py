@@ -114,10 +114,13 @@ class RunFolder:
         self.write_json("run.json", description.to_json())
 
     def change(self, description: RunDescription) -> None:
-        """Give the run another recipe; it is then no longer finished."""
-        # if the process is killed after removing these two, the run is still valid: its recipe is
+        """Give the run another recipe; it is then no longer finished, and has no samples."""
+        samples = [
+            one.name for kind in ("txt", "wav") for one in self.folder.glob(f"sample*.{kind}")
+        ]
+        # if the process is killed after removing these, the run is still valid: its recipe is
         # that of run.json, and it finishes again
-        for name in ("result.json", "recipe.toml"):
+        for name in ("result.json", "recipe.toml", *samples):
             self._remove(name)
         self.description = description
         self.write_json("run.json", description.to_json())

@@ -46,6 +46,21 @@ def test_other_tasks_have_none(tmp_path: Path) -> None:
     assert read_samples(folder) == ()
 
 
+def test_samples_are_those_of_the_run_as_it_is(tmp_path: Path) -> None:
+    folder = train("lstm/characters-350", tmp_path, "model.hidden=4")
+    first = (folder / "sample.txt").read_text()
+    # as if it had been killed while it wrote its result
+    for name in ("result.json", "sample.txt"):
+        (folder / name).unlink()
+    assert main(["resume", str(folder), "-q"]) == 0
+    assert (folder / "sample.txt").read_text() == first
+    (folder / "sample.txt").write_text("of a shorter run")
+    (folder / "sample-true.wav").write_bytes(b"RIFF")
+    assert main(["resume", str(folder), "-q", "--extend", "1"]) == 0
+    (sample,) = read_samples(folder)
+    assert len(sample.text) == TOKENS["characters"]
+
+
 @pytest.mark.parametrize("carry", [True, False])
 def test_a_state_that_counts_is_carried_over_segments(carry: bool) -> None:
     """A network that is sure of (number of tokens seen) mod 5 says so, whatever the segments."""
