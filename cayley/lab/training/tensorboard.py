@@ -8,6 +8,7 @@ from torch import nn
 
 from cayley.diagnostics import DIAGNOSTICS, orthogonality_errors, scaling_angles, spectra
 from cayley.lab.errors import MachineError
+from cayley.lab.processes import find_processes
 from cayley.lab.runs import Record, RunDescription, RunResult
 from cayley.lab.training.reporters import Reporter
 
@@ -26,7 +27,8 @@ class TensorBoard(Reporter):
 
     At every record it writes scalars; at every evaluation also histograms of the weights and, for
     networks with recurrent layers of this package, the distance of W from the orthogonal matrices,
-    its spectrum and the angles of D. This does not affect training.
+    its spectrum and the angles of D. This does not affect training. Of several processes, only
+    the first writes.
 
     Arguments:
         inner: The other reporter, which shows the progress.
@@ -42,7 +44,8 @@ class TensorBoard(Reporter):
         self.inner.begin(description, step, model)
         self.model = model
         self.measures = [measure for name, measure in MEASURES.items() if _serves(model, name)]
-        self.writer = _open(self.folder / FOLDER, step)
+        if find_processes().first:
+            self.writer = _open(self.folder / FOLDER, step)
 
     def step(self, step: int, epoch: float) -> None:
         """Only pass it on."""
@@ -55,7 +58,8 @@ class TensorBoard(Reporter):
     def record(self, record: Record) -> None:
         """Write the numbers of a record and, after an evaluation, the diagnostics."""
         self.inner.record(record)
-        assert self.writer is not None
+        if self.writer is None:
+            return
         step = record["step"]
         for name, value in _scalars(record).items():
             self.writer.add_scalar(name, value, step)

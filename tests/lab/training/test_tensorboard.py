@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.descriptions import make_description
+from torch import nn
 
 from cayley.cli import main
-from cayley.lab.training import tensorboard
-from cayley.lab.training.tensorboard import FOLDER
+from cayley.lab.processes import Processes
+from cayley.lab.training import Quiet, tensorboard
+from cayley.lab.training.tensorboard import FOLDER, TensorBoard
 
 SMALL = [
     "--tiny",
@@ -110,6 +113,18 @@ def test_numbers_are_those_of_a_run_without_it(writers: list[Notes], tmp_path: P
     written = train(tmp_path / "b", "quickstart", *words, "--tensorboard")
     assert losses(plain) == losses(written)
     assert len(writers) == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_the_first_writes(
+    rank: int, writers: list[Notes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorboard, "find_processes", lambda: Processes(rank, 2))
+    reporter = TensorBoard(Quiet(), tmp_path)
+    reporter.begin(make_description(), 0, nn.Linear(1, 1))
+    reporter.record({"kind": "eval", "step": 0, "scores": {"test": {"mse": 1.0}}})
+    reporter.end(None)
+    assert len(writers) == (rank == 0)
 
 
 @pytest.mark.skipif(find_spec("tensorboard") is not None, reason="tensorboard is installed")
