@@ -7,13 +7,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cayley.lab.errors import RecipeError
 from cayley.lab.tasks.batch import Batch, Split
 from cayley.lab.tasks.examples import ExampleTask
 from cayley.lab.tasks.metrics import Metric
 from cayley.lab.tasks.prefetching import prefetch
 from cayley.lab.tasks.task import Task
 
-__all__ = ["Predict", "batches_to_score", "score_split"]
+__all__ = ["Predict", "as_score", "batches_to_score", "score_split"]
 
 Predict = Callable[[Batch, Any], tuple[Tensor, Any]]
 
@@ -73,7 +74,28 @@ def score_split(
         (metric.name, metric.pool(torch.cat(rows)))
         for metric, rows in zip(chosen, partials, strict=True)
     )
-    return {name: value for name, value in pooled if value is not None}
+    return {name: as_score(name, value) for name, value in pooled if value is not None}
+
+
+def as_score(name: str, value: Any) -> float:
+    """The value of a metric as a float, which may come from a task of the user's own.
+
+    Arguments:
+        name: The name of the metric.
+        value: A number, or a tensor with one.
+
+    Example:
+        >>> as_score("mse", torch.tensor(0.5))
+        0.5
+    """
+    try:
+        return float(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        found = f"shape {(*value.shape,)}" if isinstance(value, Tensor) else repr(value)
+        raise RecipeError(
+            f"task: expected one number as the value of the metric {name}, got {found}: return a "
+            "float from its pool, and from baseline()"
+        ) from error
 
 
 def batches_to_score(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.lab.errors import Interrupted, NotFinite
+from cayley.lab.errors import Interrupted, NotFinite, RecipeError
 from cayley.lab.processes import find_processes
 from cayley.lab.recipes import Recipe
 from cayley.lab.runs import (
@@ -217,6 +217,13 @@ class Loop:
         progress.watch.stop()
         began = time.perf_counter()
         scores: Scores = {split: self.score(split) for split in self.splits}
+        deciding = self.selection.metric
+        if lacking := [split for split, found in scores.items() if deciding not in found]:
+            raise RecipeError(
+                f"evaluation.metric: expected a value of {deciding}, which selects the evaluation, "
+                f"got none for the split {lacking[0]}: return a number from its pool, or choose "
+                "another metric"
+            )
         seconds = self.agreement.longest(time.perf_counter() - began)
         self.long = seconds > LONG_SECONDS
         progress.evaluation_seconds += seconds

@@ -1,5 +1,6 @@
 """What a run is made of: its task, its model and its description."""
 
+import math
 import re
 import sys
 import uuid
@@ -27,7 +28,8 @@ from cayley.lab.runs import (
     find_git_state,
     find_versions,
 )
-from cayley.lab.tasks import SPLITS, Source, Task, make_task, task_class
+from cayley.lab.tasks import SPLITS, Source, Split, Task, make_task, task_class
+from cayley.lab.tasks.scoring import as_score
 from cayley.lab.training.loop import Loop
 
 __all__ = [
@@ -114,6 +116,7 @@ def describe(
     """The content of ``run.json`` for a new run, of several that learn together."""
     task, learner = loop.task, loop.learner
     splits = [split for split in SPLITS if task.size(split)]
+    metric = loop.selection.metric
     place = None if settings.data is None else str(settings.data.resolve())
     return RunDescription(
         format=FORMAT,
@@ -126,9 +129,12 @@ def describe(
         tiny=settings.tiny,
         parameters=count_parameters(learner.model),
         parameters_stored=sum(p.numel() for p in learner.model.parameters()),
-        metric=MetricInfo(loop.selection.metric, loop.selection.better),
+        metric=MetricInfo(metric, loop.selection.better),
         metrics=tuple(MetricInfo(metric.name, metric.better) for metric in task.metrics),
-        baseline={split: task.baseline(split) for split in splits},
+        baseline={
+            split: _baseline(task, split, metric if split in loop.splits else "")
+            for split in splits
+        },
         baseline_rule=task.naive_rule,
         sizes={split: task.size(split) for split in splits},
         steps_per_epoch=loop.times.steps_per_epoch,
@@ -150,6 +156,26 @@ def describe(
         settings=write_recipe(recipe),
         trial=settings.trial,
     )
+
+
+def _baseline(task: Task, split: Split, metric: str) -> dict[str, float]:
+    """The scores of the naive predictor; raise unless all are finite.
+
+    Arguments:
+        task: The task.
+        split: The split.
+        metric: One that must be among them; empty for none.
+    """
+    scores = {name: as_score(name, value) for name, value in task.baseline(split).items()}
+    wanted = {metric: math.nan} if metric else {}
+    for name, value in (wanted | scores).items():
+        if not math.isfinite(value):
+            found = value if name in scores else "none"
+            raise RecipeError(
+                f"task: expected a finite {name} of the naive predictor on the split {split}, got "
+                f"{found}: return one from baseline(), or leave that metric out"
+            )
+    return scores
 
 
 def _hide_password(word: str) -> str:

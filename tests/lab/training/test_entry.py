@@ -1,12 +1,17 @@
 import json
+import math
 import shutil
 import sys
 import wave
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from processes import start
+from torch import Tensor
 
 from cayley.lab.errors import DataError, RecipeError, RunError
 from cayley.lab.recipes import find_recipe
@@ -14,6 +19,8 @@ from cayley.lab.recipes.schema import Recipe, read_recipe
 from cayley.lab.report import read_runs
 from cayley.lab.runs import load_tensors, read_metrics, read_result, read_run
 from cayley.lab.runs.machine import Machine
+from cayley.lab.tasks.metrics import mean_squared_error
+from cayley.lab.tasks.synthetic import Adding
 from cayley.lab.training import RunSettings, evaluate, resume, run_folder, train
 
 TINY = RunSettings(Machine("cpu", "64-true", 1), tiny=True)
@@ -355,6 +362,51 @@ def test_the_module_of_a_stranger_is_not_imported(
     result = resume(tmp_path / "run", trust=True)
     assert evaluate(tmp_path / "run", "test", trust=True) == result.selected["test"].scores
     assert (tmp_path / "ran").exists()
+
+
+def metric(pool: Callable[[Tensor], Any]) -> property:
+    """The metrics of a task with a pool of one's own."""
+    return property(lambda task: (replace(mean_squared_error, pool=pool),))
+
+
+def test_a_metric_may_be_a_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Adding, "metrics", metric(lambda rows: rows.sum()))
+    result = train(read_recipe(ADDING), tmp_path, settings=TINY)
+    assert result.selected == read_result(tmp_path).selected
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ({}, "expected a finite mse of the naive predictor on the split valid, got none"),
+        ({"mse": math.nan}, "expected a finite mse of the naive predictor .* got nan"),
+        ({"mse": 0.5, "mae": math.inf}, "expected a finite mae of the naive predictor .* got inf"),
+        ({"mse": None}, "expected one number as the value of the metric mse, got None"),
+    ],
+)
+def test_a_baseline_without_a_number_begins_no_run(
+    scores: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Adding, "baseline", lambda task, split: scores)
+    with pytest.raises(RecipeError, match=message):
+        train(read_recipe(ADDING), tmp_path, settings=TINY)
+    assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        (lambda rows: rows, "expected one number as the value of the metric mse, got shape"),
+        (lambda rows: None, "expected a value of mse, .* got none for the split valid"),
+    ],
+)
+def test_a_metric_without_a_number_is_named(
+    pool: Callable[[Tensor], Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Adding, "metrics", metric(pool))
+    monkeypatch.setattr(Adding, "baseline", lambda task, split: {"mse": 0.5})
+    with pytest.raises(RecipeError, match=message):
+        train(read_recipe(ADDING), tmp_path, settings=TINY)
 
 
 def test_what_cannot_work_leaves_nothing_behind(tmp_path: Path) -> None:
