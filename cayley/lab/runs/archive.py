@@ -106,7 +106,8 @@ def check_archive(target: Path) -> None:
     Arguments:
         target: The folder of an archived run, or where one shall be.
     """
-    archived = all((target / name).exists() for name in ("run.json", "metrics.jsonl.gz"))
+    # the lock file is that of a run that can continue
+    archived = (target / "run.json").exists() and not (target / "lock").exists()
     if target.is_dir() and any(target.iterdir()) and not archived:
         raise RunError(
             f"expected a new folder for the archive, or one with an archived run, got {target} "

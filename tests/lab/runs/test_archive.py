@@ -152,17 +152,17 @@ def test_nothing_is_left_of_the_archive_before(runs: Path, tmp_path: Path) -> No
     assert {path.name for path in target.iterdir()} == names
 
 
-@pytest.mark.parametrize("name", ["README.md", "run.json"])
+@pytest.mark.parametrize("names", [("README.md", "metrics.jsonl"), ("run.json", "lock")])
 def test_files_of_others_are_not_replaced_by_an_archive(
-    name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    names: tuple[str, str], runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither the user's own nor those of a run that is not archived, of one run or of several."""
     source, target = runs / "scornn", tmp_path / "mine"
     *_, last = sorted(path.parent for path in source.rglob("result.json"))
     for one, place in ((last, target), (source, target / last.relative_to(source))):
         place.mkdir(parents=True)
-        (place / name).write_text("mine")
-        (place / "metrics.jsonl").write_text("mine")
+        for name in names:
+            (place / name).write_text("mine")
         assert main(["archive", str(one), "-o", str(target)]) == 4
         assert f"got {place} with other files" in capsys.readouterr().err
         files = [path for path in target.rglob("*") if path.is_file()]
