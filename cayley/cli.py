@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from cayley import __version__
@@ -19,7 +18,7 @@ from cayley.lab import commands
 from cayley.lab.commands.completion import FILES, RECIPES, SETTINGS, SPACES, TABLES, complete
 from cayley.lab.errors import LabError, RecipeError, RunError, is_lost_process, is_shortage
 from cayley.lab.packages import explain_missing
-from cayley.lab.processes import PARENT, Processes, end_with, find_processes, orphaned
+from cayley.lab.processes import FOLLOWS, Processes, end_with, find_processes, orphaned
 
 __all__ = ["main"]
 
@@ -56,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     # not for the processes that this one starts
-    if parent := os.environ.pop(PARENT, ""):
-        end_with(partial(orphaned, int(parent)))
+    if os.environ.pop(FOLLOWS, ""):
+        end_with(orphaned)
     processes = find_processes()
     if not processes.several:
         return _run(arguments, processes)

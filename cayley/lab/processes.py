@@ -9,7 +9,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import timedelta
 
-__all__ = ["ATTENDED", "MEETING", "PARENT", "Processes", "end_with", "find_processes", "orphaned"]
+__all__ = ["ATTENDED", "FOLLOWS", "MEETING", "Processes", "end_with", "find_processes", "orphaned"]
 
 STORE_SECONDS = 10
 # between two looks at whether the parent is still there
@@ -18,8 +18,8 @@ LOOK_SECONDS = 0.5
 ATTENDED = "CAYLEY_ATTENDED"
 # identifies one connection of the processes, so that a restart is not mistaken for it
 MEETING = "CAYLEY_MEETING"
-# the number of the process whose end is also that of the ones it starts
-PARENT = "CAYLEY_PARENT"
+# set for processes that end with the one that started them
+FOLLOWS = "CAYLEY_FOLLOWS"
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,8 @@ def end_with(wait: Callable[[], object]) -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def orphaned(parent: int) -> None:
-    """Return when the process that has started this one has ended.
-
-    Arguments:
-        parent: Its number.
-    """
+def orphaned() -> None:
+    """Return when the process that has started this one has ended; this one then has another."""
+    parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)

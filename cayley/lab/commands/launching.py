@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from cayley.lab.commands.side_by_side import child_command
 from cayley.lab.errors import MachineError
-from cayley.lab.processes import ATTENDED
+from cayley.lab.processes import ATTENDED, FOLLOWS
 
 __all__ = ["launch"]
 
@@ -75,7 +75,7 @@ def _attended() -> Iterator[None]:
     level, before = logging.root.manager.disable, {n: signal.getsignal(n) for n in NOTED}
     environment = dict(os.environ)
     logging.disable(logging.CRITICAL)
-    os.environ[ATTENDED] = "1"
+    os.environ |= {ATTENDED: "1", FOLLOWS: "1"}
     sys.stdout.flush()
     try:
         yield

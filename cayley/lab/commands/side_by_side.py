@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from cayley.lab.commands.live import LiveTable
 from cayley.lab.commands.queue import Queue, Running, Work
 from cayley.lab.errors import Interrupted
-from cayley.lab.processes import PARENT
+from cayley.lab.processes import FOLLOWS
 from cayley.lab.runs import Interrupts, find_state
 from cayley.lab.wording import counted, duration
 
@@ -46,7 +46,7 @@ class Process:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             start_new_session=True,
-            env=os.environ | {PARENT: str(os.getpid())},
+            env=os.environ | {FOLLOWS: "1"},
         )
 
     @property

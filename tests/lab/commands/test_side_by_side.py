@@ -194,7 +194,10 @@ def test_seeds_of_a_recipe_with_two_jobs(
 
 
 @pytest.mark.slow
-def test_runs_write_their_checkpoints_and_end_if_their_parent_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "runs"), [(("--seeds", "2", "--jobs"), 2), (("--devices",), 1)])
+def test_runs_write_their_checkpoints_and_end_if_their_parent_is_killed(
+    words: tuple[str, ...], runs: int, tmp_path: Path
+) -> None:
     endless = [
         "quickstart",
         "--tiny",
@@ -202,7 +205,7 @@ def test_runs_write_their_checkpoints_and_end_if_their_parent_is_killed(tmp_path
         "training.steps=1000000",
         "evaluation.every=1000000",
     ]
-    command = ["train", *endless, "--seeds", "2", "--jobs", "2", "--device", "cpu", "-q"]
+    command = ["train", *endless, *words, "2", "--device", "cpu", "-q"]
     parent = subprocess.Popen(child_command([*command, "-o", str(tmp_path)]))
 
     def ready(names: str, count: int) -> bool:
@@ -212,13 +215,14 @@ def test_runs_write_their_checkpoints_and_end_if_their_parent_is_killed(tmp_path
         return len([*tmp_path.rglob(names)]) == count
 
     try:
-        assert ready("run.json", 2)
+        assert ready("run.json", runs)
     finally:
         parent.kill()
         parent.wait()
-    assert ready("checkpoint.pt", 2)
+    assert ready("checkpoint.pt", runs)
     for folder in (path.parent for path in tmp_path.rglob("run.json")):
-        end = time.monotonic() + 20
+        # torch looks for the store of its processes for a while
+        end = time.monotonic() + 60
         while is_running(folder) and time.monotonic() < end:
             time.sleep(0.05)
         assert find_state(folder).state == "stopped"
