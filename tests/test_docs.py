@@ -198,8 +198,8 @@ def test_numbers_of_the_readme_are_those_of_the_results() -> None:
     verdicts = (DOCS / "verdicts.md").read_text()
     for outcome, words in (
         ("claims", "claims"),
-        ("holds", "hold"),
-        ("does not hold", "do not"),
+        ("hold", "hold"),
+        ("do not hold", "do not"),
         ("undecided", "are undecided"),
         ("cannot be run", "cannot be run"),
     ):
