@@ -10,6 +10,7 @@ from torch import Tensor
 from cayley.activations import ACTIVATIONS
 from cayley.kernels.cpu import elman as cpu_elman
 from cayley.kernels.cuda import elman as cuda_elman
+from cayley.kernels.rotations import FFT, find_pattern
 from cayley.norms.windows import TimeWindow
 from cayley.recurrences import (
     NormSite,
@@ -20,6 +21,8 @@ from cayley.recurrences import (
     gru_loop,
     lstm,
     lstm_loop,
+    rotated,
+    rotated_loop,
 )
 
 
@@ -63,6 +66,17 @@ def elman_inputs(nonlinearity: str, T: int, B: int, H: int) -> dict[str, Tensor]
     if activation.threshold:
         tensors["b"] = 0.3 * torch.randn(activation.thresholds(H))
     return tensors
+
+
+def rotated_inputs(layers: int, T: int, B: int, H: int) -> dict[str, Tensor]:
+    n = (H + 1) // 2
+    if layers == FFT:
+        # with one unit there are no rotations, whose gradients the loop would have
+        n = max(1 << (n.bit_length() - 1), 2)
+    m = sum(layer.rotations for layer in find_pattern(n, layers))
+    tensors = {"x": torch.randn(T, B, 2 * n), "h0": torch.randn(B, 2 * n)}
+    tensors |= {"theta": torch.randn(m), "phi": torch.randn(m), "omega": torch.randn(n)}
+    return {**tensors, "b": 0.3 * torch.randn(n)}
 
 
 def gru_inputs(threshold: bool, T: int, B: int, H: int) -> dict[str, Tensor]:
@@ -197,6 +211,16 @@ def cases() -> Iterator[tuple[str, Case]]:
                 outputs(elman_loop, nonlinearity=name),
                 outputs(elman, nonlinearity=name),
                 kernels=tuple(kind for kind, names in ACTIVATIONS_OF.items() if name in names),
+            ),
+        )
+    for name, layers in (("neighbours", 3), ("fft", FFT)):
+        yield (
+            f"rotated-{name}",
+            Case(
+                partial(rotated_inputs, layers),
+                outputs(rotated_loop, layers=layers),
+                outputs(rotated, layers=layers),
+                kernels=("cpu",),
             ),
         )
     for name in ("modrelu", "tanh"):

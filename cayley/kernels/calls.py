@@ -13,6 +13,7 @@ __all__ = [
     "ElmanCall",
     "ElmanGradients",
     "ElmanStates",
+    "FactoredCall",
     "GruCall",
     "GruGradients",
     "GruStates",
@@ -22,6 +23,7 @@ __all__ = [
     "NormalizedElmanCall",
     "NormalizedElmanGradients",
     "NormalizedElmanStates",
+    "RotatedCall",
     "Site",
     "WindowedCall",
 ]
@@ -55,6 +57,54 @@ class ComposedCall(NamedTuple):
     c: Tensor | None = None
     batch_sizes: Tensor | None = None
     reverse: bool = False
+
+
+class RotatedCall(NamedTuple):
+    """The arguments of a call of :func:`cayley.recurrences.rotated`."""
+
+    x: Tensor
+    h0: Tensor
+    theta: Tensor
+    phi: Tensor
+    omega: Tensor
+    b: Tensor
+    U: Tensor | None = None
+    c: Tensor | None = None
+    batch_sizes: Tensor | None = None
+    layers: int = 0
+    reverse: bool = False
+
+
+class FactoredCall(Protocol):
+    """What the calls of recurrences have whose matrix is applied by its factors."""
+
+    @property
+    def x(self) -> Tensor:
+        """The input, (T, B, I) or (N, I), or without U its contribution."""
+
+    @property
+    def h0(self) -> Tensor:
+        """The state before the first step, (B, 2n)."""
+
+    @property
+    def b(self) -> Tensor:
+        """The threshold of modReLU, (n)."""
+
+    @property
+    def U(self) -> Tensor | None:
+        """The input matrix, (2n, I)."""
+
+    @property
+    def c(self) -> Tensor | None:
+        """A bias that is added to U x, (2n)."""
+
+    @property
+    def batch_sizes(self) -> Tensor | None:
+        """Of a packed sequence, (T), on the CPU."""
+
+    @property
+    def reverse(self) -> bool:
+        """Whether time runs from the last step to the first."""
 
 
 class ElmanStates(NamedTuple):

@@ -1,6 +1,6 @@
 """The layer of the Elman recurrence, with a free or a structured recurrent matrix."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, cast
 
@@ -14,18 +14,25 @@ from cayley.initializers import Initializer
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.observation import is_observed
 from cayley.kernels.projection import project, projected_under_autocast
+from cayley.kernels.rotations import FFT
 from cayley.kernels.steps import last_states, transposed
 from cayley.layers.frozen import FrozenStep
 from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
 from cayley.layers.recurrent import Recurrent
 from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.layouts import reversed_sequences
-from cayley.parametrizations import Parametrization, StructuredMatrix, UnitaryComposition
+from cayley.parametrizations import (
+    GivensLayers,
+    Parametrization,
+    StructuredMatrix,
+    UnitaryComposition,
+)
 from cayley.parametrizations.orthogonal import MapFactory, make_map
 from cayley.parametrizations.parametrization import PRECISIONS, full_precision
 from cayley.parametrizations.structured import acting_on_reals
-from cayley.recurrences import NormSite, composed, elman, normalized_elman
+from cayley.recurrences import NormSite, composed, elman, normalized_elman, rotated
 from cayley.recurrences.composed import prefers_factors
+from cayley.recurrences.rotated import prefers_rotations
 from cayley.tracing import is_eager, no_autocast
 
 __all__ = ["RNN"]
@@ -250,15 +257,11 @@ class RNN(Recurrent):
         with full_precision(weight) if self._is_structured else no_autocast(weight.device):
             B = x.shape[1] if batch_sizes is None else int(batch_sizes[0])
             h0 = self.initial_state(suffix, B) if state is None else state[0]
-            if (composition := self._composition(suffix, x)) is not None and threshold is not None:
-                w, v, permutation = composition
-                h = composed(
+            if (by_factors := self._by_factors(suffix, x)) is not None:
+                h = by_factors(
                     x,
-                    h0.to(w.dtype),
-                    w,
-                    v,
-                    threshold,
-                    permutation,
+                    h0.to(weight.dtype),
+                    b=threshold,
                     U=U,
                     c=c,
                     batch_sizes=batch_sizes,
@@ -320,8 +323,8 @@ class RNN(Recurrent):
         """W as it acts on real features, (H, H)."""
         return acting_on_reals(self.recurrent_matrix(suffix))
 
-    def _composition(self, suffix: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """w, v and π of a composition whose factors are applied one by one; None if W is formed.
+    def _by_factors(self, suffix: str, x: Tensor) -> Callable[..., Tensor] | None:
+        """The recurrence that applies the factors of W one by one; None if W is formed.
 
         Where that takes less time. Observers and transforms get the recurrence with W.
         """
@@ -330,20 +333,22 @@ class RNN(Recurrent):
             return None
         matrix = self.structured._modules.get(f"weight_hh_{suffix}")
         map = getattr(matrix, "map", None)
-        if not isinstance(map, UnitaryComposition):
+        if not isinstance(map, UnitaryComposition | GivensLayers):
             return None
         matrix = cast(StructuredMatrix, matrix)
-        w, v = matrix.free
-        # last, since tracers cannot follow the search for a plan
-        if (
-            matrix.is_frozen
-            or is_observed()
-            or backend_in_force() == "cpu"
-            or not is_eager(x, w, v)
-            or not prefers_factors(w)
-        ):
+        if matrix.is_frozen or is_observed() or not is_eager(x, *matrix.free):
             return None
-        return w, v, map.permutation
+        # last, since tracers cannot follow the search for a plan
+        if isinstance(map, GivensLayers):
+            theta, phi, omega = matrix.free
+            if not prefers_rotations(omega, len(map.pattern)):
+                return None
+            layers = FFT if map.layers == "fft" else map.layers
+            return partial(rotated, theta=theta, phi=phi, omega=omega, layers=layers)
+        w, v = matrix.free
+        if backend_in_force() == "cpu" or not prefers_factors(w):
+            return None
+        return partial(composed, w=w, v=v, permutation=map.permutation)
 
     def _run_normalized(
         self,

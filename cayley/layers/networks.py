@@ -292,6 +292,11 @@ class EURNN(RNN):
 
     over n complex units; each layer :math:`F^{(l)}` rotates disjoint pairs of units.
 
+    Note:
+        On a CPU, in float32 and float64, the rotations are applied one by one, in O(L n), if there
+        are 64 units or more and at most one layer for eight of them. Otherwise W is formed once per
+        forward pass, as for every network.
+
     References:
         Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs, Jing, Shen,
         Dubček, Peurifoy, Skirlo, LeCun, Tegmark, Soljačić, 2017, section 3.

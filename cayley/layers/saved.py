@@ -10,10 +10,10 @@ from cayley import parametrizations
 from cayley.activations import ModReLU
 from cayley.cache import Cache, ThreadCache
 from cayley.initializers import INITIALIZERS
+from cayley.kernels.rotations import Layer
 from cayley.norms.atn import AssortedTimeNorm
 from cayley.norms.batch import PopulationStatistics
 from cayley.parametrizations.gates import GateMatrices
-from cayley.parametrizations.givens import Layer
 from cayley.parametrizations.long_short import LongShort
 from cayley.parametrizations.parametrization import Parametrization
 from cayley.parametrizations.rebase_option import RebaseOption

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from cayley.checks import is_integer
+from cayley.kernels.rotations import Layer, fft_pattern, tunable_pattern
 from cayley.parametrizations.cayley_complex import phases_to_diagonal
 from cayley.parametrizations.parametrization import (
     Parametrization,
@@ -18,50 +19,6 @@ from cayley.parametrizations.parametrization import (
 from cayley.parametrizations.polar import refine
 
 __all__ = ["GivensLayers", "Layer", "apply_rotations", "fft_pattern", "rotate", "tunable_pattern"]
-
-
-class Layer(NamedTuple):
-    """Which disjoint pairs of coordinates a layer rotates.
-
-    From ``offset`` on there are ``blocks`` blocks of 2·``stride`` coordinates. In each of them
-    coordinate j is paired with coordinate j + ``stride``, j < ``stride``. A view is enough to
-    select them, so no list of indices has to be on the GPU.
-    """
-
-    offset: int
-    blocks: int
-    stride: int
-
-    @property
-    def rotations(self) -> int:
-        """The number of pairs."""
-        return self.blocks * self.stride
-
-
-def tunable_pattern(n: int, layers: int) -> list[Layer]:
-    """Neighbours: layers 1, 3, … pair (1, 2), (3, 4), …; layers 2, 4, … pair (2, 3), (4, 5), ….
-
-    Example:
-        >>> [layer.rotations for layer in tunable_pattern(4, layers=3)]
-        [2, 1, 2]
-    """
-    return [Layer(k % 2, max(n - k % 2, 0) // 2, 1) for k in range(layers)]
-
-
-def fft_pattern(n: int) -> list[Layer]:
-    """Layers i = 1, …, log₂ n that pair coordinates n / 2^i apart, as the fast Fourier transform.
-
-    Example:
-        >>> fft_pattern(8)[1]
-        Layer(offset=0, blocks=2, stride=2)
-    """
-    if n < 1 or n & (n - 1):
-        below = 1 << (max(n, 1).bit_length() - 1)
-        raise ValueError(
-            f'layers="fft" expected a size n that is a power of two, got {n}: use n = {below} or '
-            f"n = {2 * below}, or a number of layers, which works for any n"
-        )
-    return [Layer(0, 1 << i, n >> (i + 1)) for i in range(n.bit_length() - 1)]
 
 
 def rotate(h: Tensor, theta: Tensor, phi: Tensor, layer: Layer) -> Tensor:

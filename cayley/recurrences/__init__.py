@@ -11,6 +11,7 @@ from cayley.recurrences.elman_norm import (
 from cayley.recurrences.gru import gru, gru_loop
 from cayley.recurrences.lstm import States, lstm, lstm_loop
 from cayley.recurrences.lstm_call import NormSite
+from cayley.recurrences.rotated import rotated, rotated_loop
 from cayley.recurrences.scans import decomposed
 
 __all__ = [
@@ -29,4 +30,6 @@ __all__ = [
     "lstm_loop",
     "normalized_elman",
     "normalized_elman_loop",
+    "rotated",
+    "rotated_loop",
 ]

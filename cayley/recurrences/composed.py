@@ -7,23 +7,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cayley.activations import ACTIVATIONS
 from cayley.kernels.calls import ComposedCall, ElmanGradients, ElmanStates
 from cayley.kernels.cuda import composed as cuda
 from cayley.kernels.operator import Found, Kernels, Operator
-from cayley.kernels.projection import check_projection, project, projection_gradients
-from cayley.kernels.steps import (
-    check_devices,
-    check_sequence,
-    previous_states,
-    rows,
-    step_order,
-    step_sizes,
+from cayley.recurrences.factored import (
+    as_complex,
+    as_features,
+    check_factored,
+    conjugate,
+    factored_gradient,
+    factored_loop,
+    factored_shapes,
 )
 
 __all__ = ["composed", "composed_loop", "prefers_factors"]
-
-_PHI = ACTIVATIONS["modrelu_stacked"]
 
 # From so many units on, by kind of device, to apply the factors takes less time than their matrix.
 # On two cores it is four sevenths then with 50 sequences, and as long with one. An H200 takes half
@@ -130,69 +127,22 @@ def composed(
 
 def _check(call: ComposedCall) -> None:
     """Raise unless the arguments of :func:`composed` fit together."""
-    x, h0, w, v, b, permutation, U, c, batch_sizes, _ = call
+    w, v, b, permutation = call.w, call.v, call.b, call.permutation
     n = w.shape[-1]
     shapes = [(*tensor.shape,) for tensor in (w, v, b, permutation)]
     if shapes != [(3, n), (2, 2, n), (n,), (n,)]:
         raise ValueError(f"expected w (3, n), v (2, 2, n), b (n) and permutation (n), got {shapes}")
-    if h0.shape[-1] != 2 * n or (U is None and x.shape[-1] != 2 * n):
-        raise ValueError(
-            f"expected x (..., 2n) and h0 (B, 2n) with n = {n}, got {tuple(x.shape)} and "
-            f"{tuple(h0.shape)}"
-        )
-    check_projection(x, U, c, 2 * n)
-    check_sequence(x, h0, batch_sizes)
-    check_devices(x, h0, w, v, b, permutation, U, c)
+    check_factored(call, n, w, v, permutation)
 
 
 def _loop(call: ComposedCall) -> ElmanStates:
-    x, h0 = project(call.x, call.U, call.c), call.h0
-    sizes = step_sizes(x, call.batch_sizes)
-    xs = x.reshape(-1, x.shape[-1]).split(sizes)
-    hs, zs = list(xs), list(xs)
-    factors = _Factors.of(call)
-    h = h0[:0]
-    for t in step_order(len(sizes), call.reverse):
-        zs[t] = xs[t] + factors.apply(rows(h, h0, sizes[t])).features
-        h = hs[t] = _PHI.apply(zs[t], call.b)
-    return ElmanStates(torch.cat(hs).view_as(x), torch.cat(zs).view_as(x))
+    return factored_loop(call, _Factors.of(call))
 
 
 def _gradient(
     gradients: ElmanGradients, states: ElmanStates, call: ComposedCall, needed: Collection[str]
 ) -> Found:
-    """Gradients by differentiable operations; the factors are applied once more to every state."""
-    h, z = states
-    sizes = step_sizes(h, call.batch_sizes)
-    before = previous_states(h, call.h0, call.batch_sizes, call.reverse)
-
-    def steps(tensor: Tensor) -> tuple[Tensor, ...]:
-        return tensor.reshape(-1, h.shape[-1]).split(sizes)
-
-    gs, hs, zs, befores = map(steps, (gradients.h, h, z, before))
-    gzs = None if gradients.z is None else steps(gradients.z)
-    factors = _Factors.of(call)
-    deltas, ended = list(hs), []
-    grad_w, grad_v, grad_b = map(torch.zeros_like, (call.w, call.v, call.b))
-    carry = h.new_zeros(0, h.shape[-1])  # the gradient of the states after this step
-    for t in step_order(len(sizes), not call.reverse):
-        # Time runs backwards here. Sequences whose first step (in the order of the recurrence) was
-        # the one before pass their gradient to h0; those whose last step it is receive none.
-        B = min(sizes[t], len(carry))
-        ended.append(carry[B:])
-        g = torch.cat((gs[t][:B] + carry[:B], gs[t][B:]))
-        delta, db = _PHI.pullback(g, hs[t], zs[t], call.b)
-        assert db is not None  # modReLU has a threshold
-        deltas[t] = delta if gzs is None else delta + gzs[t]
-        carry, dw, dv = factors.pullback(befores[t], deltas[t])
-        grad_w, grad_v, grad_b = grad_w + dw, grad_v + dv, grad_b + db.sum(0)
-    return {
-        "h0": torch.cat((carry, *reversed(ended))),
-        "w": grad_w,
-        "v": grad_v,
-        "b": grad_b,
-        **projection_gradients(torch.cat(deltas).view_as(h), call.x, call.U, needed),
-    }
+    return factored_gradient(gradients, states, call, needed, _Factors.of(call))
 
 
 class _Product(NamedTuple):
@@ -205,7 +155,6 @@ class _Product(NamedTuple):
         u: F⁻¹ q.
         e: R₂ u, so that W h is D₃ e.
         of_s, of_u: The parts of s and u along the vectors of the reflections, (B, 1).
-        features: W h, real, (B, 2n).
     """
 
     y: Tensor
@@ -215,7 +164,6 @@ class _Product(NamedTuple):
     e: Tensor
     of_s: Tensor
     of_u: Tensor
-    features: Tensor
 
 
 class _Factors(NamedTuple):
@@ -246,64 +194,49 @@ class _Factors(NamedTuple):
         D = torch.complex(call.w.cos(), call.w.sin())
         return cls(D, torch.complex(*v.unbind(1)), sizes[:, None], squares, call.permutation)
 
-    def apply(self, h: Tensor) -> _Product:
+    def apply(self, h: Tensor) -> Tensor:
         """W h of real features h."""
+        return as_features(self.D[2] * self._product(h).e)
+
+    def _product(self, h: Tensor) -> _Product:
         D, v = self.D, self.v
-        y = D[0] * torch.complex(*h.chunk(2, -1))
+        y = D[0] * as_complex(h)
         s = torch.fft.fft(y, norm="ortho")
         of_s = self._along(0, s)
         q = D[1] * (s - 2 * of_s * v[0]).index_select(-1, self.permutation)
         u = torch.fft.ifft(q, norm="ortho")
         of_u = self._along(1, u)
         e = u - 2 * of_u * v[1]
-        return _Product(y, s, q, u, e, of_s, of_u, _features(D[2] * e))
+        return _Product(y, s, q, u, e, of_s, of_u)
 
-    def pullback(self, h: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of real features h, and those of w and v, from the gradient g of W h."""
-        D, product = self.D, self.apply(h)
-        g = _conjugate(D[2]) * torch.complex(*g.chunk(2, -1))
-        w3 = g * _conjugate(product.e)
+    def pullback(self, h: Tensor, g: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradient of real features h, and those of w and v, from the gradient g of W h."""
+        D, product = self.D, self._product(h)
+        g = conjugate(D[2]) * as_complex(g)
+        w3 = g * conjugate(product.e)
         v2, g = self._reflection(1, product.u, product.of_u, g)
         g = torch.fft.fft(g, norm="ortho")
-        w2 = g * _conjugate(product.q)
-        g = (_conjugate(D[1]) * g).index_select(-1, self.permutation.argsort())
+        w2 = g * conjugate(product.q)
+        g = (conjugate(D[1]) * g).index_select(-1, self.permutation.argsort())
         v1, g = self._reflection(0, product.s, product.of_s, g)
         g = torch.fft.ifft(g, norm="ortho")
-        w1 = g * _conjugate(product.y)
+        w1 = g * conjugate(product.y)
         # of e^{iw} h with the gradient g, that of w is Im(g (e^{iw} h)*)
         grad_w = torch.stack([turned.imag.sum(0) for turned in (w1, w2, w3)])
         grad_v = torch.stack((v1, v2)) / self.sizes
-        return (
-            _features(_conjugate(D[0]) * g),
-            grad_w,
-            torch.stack((grad_v.real, grad_v.imag), 1),
-        )
+        grad_v = torch.stack((grad_v.real, grad_v.imag), 1)
+        return as_features(conjugate(D[0]) * g), {"w": grad_w, "v": grad_v}
 
     def _along(self, k: int, h: Tensor) -> Tensor:
         """The part of vectors along the vector of a reflection, in units of its length, (B, 1)."""
-        return (h * _conjugate(self.v[k])).sum(-1, keepdim=True) / self.squares[k]
+        return (h * conjugate(self.v[k])).sum(-1, keepdim=True) / self.squares[k]
 
     def _reflection(self, k: int, h: Tensor, of_h: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of v and h, from the gradient g of h − 2 v (v* h) / (v* v)."""
         v, of_g = self.v[k], self._along(k, g)
-        both = (_conjugate(of_g) * of_h).real
-        grad_v = 4 * both * v - 2 * (_conjugate(of_h) * g + _conjugate(of_g) * h)
+        both = (conjugate(of_g) * of_h).real
+        grad_v = 4 * both * v - 2 * (conjugate(of_h) * g + conjugate(of_g) * h)
         return grad_v.sum(0), g - 2 * of_g * v
-
-
-def _features(h: Tensor) -> Tensor:
-    """Complex numbers as real features."""
-    return torch.cat((h.real, h.imag), -1)
-
-
-def _conjugate(z: Tensor) -> Tensor:
-    """Conjugates, not as a view, whose sign is lost in an operator under torch.compile."""
-    return torch.complex(z.real, -z.imag)
-
-
-def _shapes(call: ComposedCall) -> ElmanStates:
-    shape = (*call.x.shape[:-1], call.h0.shape[-1])
-    return ElmanStates(call.x.new_empty(shape), call.x.new_empty(shape))
 
 
 _composed = Operator(
@@ -313,7 +246,7 @@ _composed = Operator(
     gradients=ElmanGradients,
     loop=_loop,
     gradient=_gradient,
-    shapes=_shapes,
+    shapes=factored_shapes,
     kernels={"cuda": Kernels(cuda.refusal, cuda.composed, cuda.composed_backward)},
     constants=("permutation", "batch_sizes"),
 )

@@ -163,7 +163,8 @@ def many_units(monkeypatch: pytest.MonkeyPatch, many: int) -> list[str]:
     """Let so many units be many; the names of the recurrences that run are added to a list."""
     ran: list[str] = []
     monkeypatch.setattr(layers, "prefers_factors", lambda w: w.shape[-1] >= many)
-    for name in ("composed", "elman"):
+    monkeypatch.setattr(layers, "prefers_rotations", lambda omega, _: omega.shape[-1] >= many)
+    for name in ("composed", "rotated", "elman"):
         run = getattr(layers, name)
 
         def noted(*args: Any, run: Any = run, name: str = name, **options: Any) -> Tensor:
@@ -176,19 +177,21 @@ def many_units(monkeypatch: pytest.MonkeyPatch, many: int) -> list[str]:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("nonpositive_bias", [False, True])
-def test_many_units_of_a_urnn_apply_its_factors(
-    packed: bool, nonpositive_bias: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("network", [cayley.EURNN, cayley.URNN])
+def test_many_units_are_turned_by_the_factors_of_their_matrix(
+    network: Any, packed: bool, nonpositive_bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer = cayley.URNN(
+    layer = network(
         2, 7, 2, bidirectional=True, nonpositive_bias=nonpositive_bias, dtype=torch.float64
     )
+    by_factors = "composed" if network is cayley.URNN else "rotated"
     x: Any = torch.randn(5, 3, 2, dtype=torch.float64)
     if packed:
         x = pack_padded_sequence(x, torch.tensor([5, 2, 1]))
     hx = torch.randn(4, 3, 14, dtype=torch.float64)
     leaves = [p for name, p in layer.named_parameters() if not name.startswith("h0")]
     results = []
-    for many, name in ((8, "elman"), (7, "composed")):
+    for many, name in ((8, "elman"), (7, by_factors)):
         with monkeypatch.context() as patch:
             ran = many_units(patch, many)
             output, h_n = layer(x, hx)
@@ -199,21 +202,21 @@ def test_many_units_of_a_urnn_apply_its_factors(
     torch.testing.assert_close(*results)
 
 
-def test_others_than_a_urnn_that_is_trained_form_the_matrix(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_observers_and_frozen_layers_form_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = many_units(monkeypatch, 1)
     x = torch.randn(3, 2, 2)
-    layer = cayley.URNN(2, 4)
-    with cayley.kernels.observation.observed(lambda _: None):
-        layer(x)
+    for network in (cayley.EURNN, cayley.URNN):
+        layer = network(2, 4)
+        with cayley.kernels.observation.observed(lambda _: None):
+            layer(x)
+        torch.func.functional_call(layer.freeze(), dict(layer.named_parameters()), (x,))
+    # whose factors have no kernel there
     with cayley.backend("cpu"):
-        layer(x)
-    torch.func.functional_call(layer.freeze(), dict(layer.named_parameters()), (x,))
+        cayley.URNN(2, 4)(x)
     cayley.ScuRNN(2, 4)(x)
     cayley.RNN(2, 4, recurrent="composition", nonlinearity="identity")(x)
     cayley.RNN(2, 4)(x)
-    assert ran == ["elman"] * 6
+    assert ran == ["elman"] * 8
 
 
 def test_tracers_do_not_follow_the_choice_of_factors(monkeypatch: pytest.MonkeyPatch) -> None:

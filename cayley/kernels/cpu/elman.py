@@ -7,11 +7,18 @@ import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS as KNOWN
-from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates
+from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates, RotatedCall
 from cayley.kernels.cpu import native
 from cayley.kernels.cpu.native import Input, Steps, contiguous, pointers, run_steps
 
-__all__ = ["ACTIVATIONS", "elman", "elman_backward", "refusal"]
+__all__ = [
+    "ACTIVATIONS",
+    "elman",
+    "elman_backward",
+    "refusal",
+    "run_backward",
+    "run_forward",
+]
 
 # those in C, in the order of the enumeration in native.c
 ACTIVATIONS = ("modrelu", "relu", "leaky_relu", "tanh", "identity", "modrelu_stacked")
@@ -25,6 +32,7 @@ class _Elman(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("h0", "W", "b", "h", "z", "grad_h", "grad_z")),
         *((name, ctypes.c_void_p) for name in ("grad_h0", "grad_W", "grad_b")),
         *((name, ctypes.c_int64) for name in ("H", "activation")),
+        ("rotations", ctypes.c_void_p),
     )
 
 
@@ -37,27 +45,51 @@ def refusal(call: ElmanCall, gradients: ElmanGradients | None = None) -> str | N
 
 def elman(call: ElmanCall) -> ElmanStates:
     """The states of a call."""
-    x, h0, W, b, U, c = contiguous(call.x, call.h0, call.W, call.b, call.U, call.c)
-    B, H = h0.shape
-    shape = (*x.shape[:-1], H)
-    h = x.new_empty(shape)
-    z = x.new_empty(shape if KNOWN[call.nonlinearity].needs_z else 0)
-    arguments = _Elman(
-        Input(**pointers(x=x, U=U, c=c), I=x.shape[-1]),
-        **pointers(h0=h0, W=W, b=b, h=h, z=z),
-        **{"H": H, "activation": ACTIVATIONS.index(call.nonlinearity)},
-    )
-    steps = Steps.of(x, B, call.batch_sizes, call.reverse)
-    run_steps("cayley_elman", steps, arguments, dtype=x.dtype)
-    return ElmanStates(h, z)
+    return run_forward(call, call.W, call.nonlinearity)
 
 
 def elman_backward(
     gradients: ElmanGradients, states: ElmanStates, call: ElmanCall, needed: Collection[str]
 ) -> dict[str, Tensor | None]:
     """Gradients of a call; of x, W, U and c those that are needed."""
+    return run_backward(gradients, states, call, call.W, call.nonlinearity, needed)
+
+
+def run_forward(
+    call: ElmanCall | RotatedCall,
+    W: Tensor | None,
+    nonlinearity: str,
+    rotations: ctypes.Structure | None = None,
+) -> ElmanStates:
+    """The states of a call with a matrix W, or with layers of rotations instead."""
+    x, h0, W, b, U, c = contiguous(call.x, call.h0, W, call.b, call.U, call.c)
+    B, H = h0.shape
+    shape = (*x.shape[:-1], H)
+    h = x.new_empty(shape)
+    z = x.new_empty(shape if KNOWN[nonlinearity].needs_z else 0)
+    arguments = _Elman(
+        Input(**pointers(x=x, U=U, c=c), I=x.shape[-1]),
+        **pointers(h0=h0, W=W, b=b, h=h, z=z),
+        **{"H": H, "activation": ACTIVATIONS.index(nonlinearity)},
+        rotations=_address(rotations),
+    )
+    steps = Steps.of(x, B, call.batch_sizes, call.reverse)
+    run_steps("cayley_elman", steps, arguments, dtype=x.dtype)
+    return ElmanStates(h, z)
+
+
+def run_backward(
+    gradients: ElmanGradients,
+    states: ElmanStates,
+    call: ElmanCall | RotatedCall,
+    W: Tensor | None,
+    nonlinearity: str,
+    needed: Collection[str],
+    rotations: ctypes.Structure | None = None,
+) -> dict[str, Tensor | None]:
+    """Gradients of a call as in :func:`run_forward`; those of rotations are where these say."""
     grad_h, grad_z, h, z = contiguous(*gradients, *states)
-    x, h0, W, b, U = contiguous(call.x, call.h0, call.W, call.b, call.U)
+    x, h0, W, b, U = contiguous(call.x, call.h0, W, call.b, call.U)
     B, H = h0.shape
     grad_x = torch.empty_like(x) if "x" in needed else None
     grad_h0, grad_b = torch.empty_like(h0), None if b is None else torch.empty_like(b)
@@ -69,7 +101,8 @@ def elman_backward(
         Input(**pointers(x=x, U=U, grad_x=grad_x, grad_U=grad_U, grad_c=grad_c), I=x.shape[-1]),
         **pointers(h0=h0, W=W, b=b, h=h, z=z, grad_h=grad_h, grad_z=grad_z),
         **pointers(grad_h0=grad_h0, grad_W=grad_W, grad_b=grad_b),
-        **{"H": H, "activation": ACTIVATIONS.index(call.nonlinearity)},
+        **{"H": H, "activation": ACTIVATIONS.index(nonlinearity)},
+        rotations=_address(rotations),
     )
     steps = Steps.of(h, B, call.batch_sizes, call.reverse)
     run_steps("cayley_elman_back", steps, arguments, dtype=h.dtype)
@@ -81,3 +114,7 @@ def elman_backward(
         "U": None if grad_U is None else grad_U.mT,
         "c": grad_c,
     }
+
+
+def _address(structure: ctypes.Structure | None) -> int | None:
+    return None if structure is None else ctypes.addressof(structure)

@@ -8,6 +8,15 @@ typedef struct {
     int64_t I;
 } Input;
 
+/* A matrix as a diagonal of phases and layers of plane rotations. Layer l turns pairs of coordinates
+ * strides[l] apart, a power of two, in blocks[l] blocks of two strides from offsets[l] on. */
+typedef struct {
+    const void *theta, *phi, *omega; /* of all pairs, one layer after another, and (H / 2) */
+    const int64_t *offsets, *blocks, *strides;
+    int64_t layers;
+    void *grad_theta, *grad_phi, *grad_omega; /* of the gradient only */
+} Rotations;
+
 typedef struct {
     Input input;
     const void *h0, *W, *b;
@@ -16,6 +25,7 @@ typedef struct {
     const void *grad_h, *grad_z;
     void *grad_h0, *grad_W, *grad_b;
     int64_t H, activation;
+    const Rotations *rotations; /* instead of W, with the complex modReLU; NULL: W */
 } Elman;
 
 /* One step; Wt is W transposed, and the state is the output again, in other memory or in the same. */

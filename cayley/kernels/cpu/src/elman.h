@@ -1,10 +1,13 @@
-/* h_t = phi(x_t + W h_{t-1}; b), or phi(U x_t + c + W h_{t-1}; b), and its gradient. */
+/* h_t = phi(x_t + W h_{t-1}; b), or phi(U x_t + c + W h_{t-1}; b), and its gradient. With rotations, W
+ * is applied to one row after another. */
 
 typedef struct {
     const Steps *steps;
     const Elman *all;
     NAME(sum) forward;
     REAL *y; /* (B, padded H): where the activation is not computed in registers */
+    NAME(turns) turns; /* of rotations */
+    REAL *turning;     /* (threads, padded H) */
 } NAME(elman_job);
 
 typedef struct {
@@ -13,7 +16,9 @@ typedef struct {
     NAME(sum) back, to_x, to_h0;
     NAME(chunks) chunks;
     REAL *y, *row_grad_b; /* (B, padded H), of the complex activation */
-    int summed;           /* whether the gradient of a matrix is wanted */
+    NAME(turns) turns;        /* of rotations */
+    REAL *turning, *row_sums; /* (threads, padded H), (B, 2, layers, H / 2) */
+    int summed;               /* whether the gradient of a matrix is wanted */
 } NAME(elman_back_job);
 
 /* One row of complex numbers [Re, Im], m of each; z is kept. */
@@ -58,7 +63,7 @@ static int NAME(elman_rows)(void *data, const Share *share) {
     const int first = share->first, last = share->last;
     const ptrdiff_t n = all->H, stride = NAME(padded)(n), n_x = job->forward.U ? all->input.I : n;
     const int in_registers = all->activation != TANH && all->activation != MODRELU_STACKED;
-    REAL *y = job->y + first * stride;
+    REAL *y = job->y + first * stride, *turning = job->turning + share->index * stride;
     const ptrdiff_t y_stride = in_registers ? n : stride;
     NAME(operands) o = {.x_stride = n_x, .a_stride = n, .y_stride = y_stride, .width = (int)y_stride};
     for (Walk at = walk(job->steps, 0); at.more; advance(&at)) {
@@ -68,11 +73,23 @@ static int NAME(elman_rows)(void *data, const Share *share) {
         o.x = (const REAL *)all->input.x + (at.offset + first) * n_x;
         o.a = (const REAL *)all->h + (at.before_offset + first) * n;
         o.y = in_registers ? h : y;
-        NAME(apply)(&job->forward, &o, kept);
-        o.x += kept * n_x;
-        o.a = (const REAL *)all->h0 + (first + kept) * n;
-        o.y += kept * o.y_stride;
-        NAME(apply)(&job->forward, &o, count - kept);
+        if (all->rotations) {
+            const REAL *before = o.a;
+            o.a = NULL;
+            NAME(apply)(&job->forward, &o, count);
+            for (int i = 0; i < count; i++) {
+                if (i == kept) before = (const REAL *)all->h0 + first * n;
+                memcpy(turning, before + i * n, n * sizeof(REAL));
+                NAME(turn_row)(&job->turns, turning);
+                NAME(add_row)((int)n, turning, y + i * stride);
+            }
+        } else {
+            NAME(apply)(&job->forward, &o, kept);
+            o.x += kept * n_x;
+            o.a = (const REAL *)all->h0 + (first + kept) * n;
+            o.y += kept * o.y_stride;
+            NAME(apply)(&job->forward, &o, count - kept);
+        }
         if (in_registers) continue;
         for (int i = 0; i < count; i++)
             if (all->activation == TANH)
@@ -83,6 +100,15 @@ static int NAME(elman_rows)(void *data, const Share *share) {
                                         (REAL *)all->z + (at.offset + first + i) * n);
     }
     return 0;
+}
+
+/* What the gradient of W h says about h and, in sums, about the rotations; h is a row of states. */
+static void NAME(elman_row_turned_back)(const NAME(turns) *turns, REAL *turning, const REAL *h,
+                                        const REAL *delta, REAL *sums, REAL *grad_h) {
+    memcpy(turning, h, 2 * turns->m * sizeof(REAL));
+    memcpy(grad_h, delta, 2 * turns->m * sizeof(REAL));
+    NAME(turn_row)(turns, turning);
+    NAME(turn_row_back)(turns, turning, grad_h, sums);
 }
 
 static int NAME(elman_rows_back)(void *data, const Share *share) {
@@ -109,6 +135,9 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
     NAME(operands) o = {.x_stride = n, .a_stride = stride, .state_stride = n};
     o.y_stride = stacked ? padded : stride;
     o.width = stacked || !delta_all ? padded : n;
+    const ptrdiff_t sums_stride = job->turns.count * n;
+    REAL *turning = job->turning + share->index * padded;
+    REAL *row_sums = job->row_sums + first * sums_stride;
     int carried = 0, turn = 0;
     for (Walk at = walk(job->steps, 1); at.more; turn ^= 1) {
         const Chunk chunk = next_chunk(at, chunks->goal);
@@ -126,7 +155,16 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
             o.x = (const REAL *)all->grad_h + here * n;
             o.state = stacked ? NULL : (const REAL *)all->h + here * n;
             o.y = stacked ? y : delta;
-            NAME(apply)(&job->back, &o, carried);
+            if (all->rotations)
+                for (int i = 0; i < carried; i++) {
+                    REAL *g = y + i * padded;
+                    NAME(elman_row_turned_back)(&job->turns, turning,
+                                                (const REAL *)all->h + (here + i) * n,
+                                                o.a + i * stride, row_sums + i * sums_stride, g);
+                    NAME(add_row)((int)n, o.x + i * n, g);
+                }
+            else
+                NAME(apply)(&job->back, &o, carried);
             /* those that end here have nothing to receive */
             NAME(operands) ends = o;
             ends.x += carried * n;
@@ -139,8 +177,8 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
                 REAL *delta_i = delta + i * stride;
                 NAME(elman_row_stacked_back)(n / 2, y + i * padded, (const REAL *)all->z + row,
                                              all->b, delta_i, row_grad_b + i * padded);
-                for (int j = 0; all->grad_z && j < n; j++)
-                    delta_i[j] += ((const REAL *)all->grad_z)[row + j];
+                if (all->grad_z)
+                    NAME(add_row)((int)n, (const REAL *)all->grad_z + row, delta_i);
             }
             if (input->U && input->grad_x) {
                 const NAME(operands) to_x = {.a = delta,
@@ -152,13 +190,20 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
             }
             /* sequences with no step before this one hand their gradient to h0 */
             carried = rows_between(first, last, kept_rows(&at));
+            o.a = delta;
+            for (int i = carried; all->rotations && i < count; i++) {
+                const ptrdiff_t row = (first + i) * n;
+                NAME(elman_row_turned_back)(&job->turns, turning, (const REAL *)all->h0 + row,
+                                            delta + i * stride, row_sums + i * sums_stride,
+                                            (REAL *)all->grad_h0 + row);
+            }
+            if (all->rotations) continue;
             const NAME(operands) to_h0 = {.a = delta + carried * stride,
                                           .a_stride = stride,
                                           .y = (REAL *)all->grad_h0 + (first + carried) * n,
                                           .y_stride = n,
                                           .width = (int)n};
             NAME(apply)(&job->to_h0, &to_h0, count - carried);
-            o.a = delta;
         }
         if (!job->summed) continue;
         meet(share->team);
@@ -175,17 +220,21 @@ static int NAME(elman)(const Steps *steps, const Elman *all, int threads) {
     const REAL *b = NULL, *c = NULL;
     for (int round = 0; round < 2; round++) {
         if (round && open_arena(&arena)) return OUT_OF_MEMORY;
-        W = room(&arena, NAME(packed_size)(H, H) * sizeof(REAL));
+        if (all->W) W = room(&arena, NAME(packed_size)(H, H) * sizeof(REAL));
         if (all->input.U) U = room(&arena, NAME(packed_size)(I, H) * sizeof(REAL));
         c = copy_padded(&arena, all->input.c, H, padded, sizeof(REAL));
         if (all->activation == MODRELU) b = copy_padded(&arena, all->b, H, padded, sizeof(REAL));
         job.y = room(&arena, (size_t)steps->B * padded * sizeof(REAL));
+        if (all->rotations) job.turns = NAME(room_for_turns)(&arena, all->rotations, H / 2);
+        job.turning = room(&arena, (size_t)most_threads(steps, threads) * padded * sizeof(REAL));
     }
     /* y_j = sum_k x_k U_jk + sum_k h_k W_jk */
     if (U) NAME(pack)(U, all->input.U, 1, I, I, H);
-    NAME(pack)(W, all->W, 1, H, H, H);
+    if (W) NAME(pack)(W, all->W, 1, H, H, H);
     job.forward = (NAME(sum)){I, H, H, U, W, c, b, (int)all->activation};
     advise_huge_pages(all->h, steps->rows * H * sizeof(REAL));
+    if (all->activation == MODRELU_STACKED)
+        advise_huge_pages(all->z, steps->rows * H * sizeof(REAL));
     const int error = split(NAME(elman_rows), &job, steps, threads);
     free(arena.memory);
     return error;
@@ -196,18 +245,22 @@ static int NAME(elman_back)(const Steps *steps, const Elman *all, int threads) {
     const Input *input = &all->input;
     NAME(elman_back_job) job = {.steps = steps, .all = all};
     Arena arena = {0};
-    REAL *U = NULL, *W = NULL;
+    REAL *U = NULL, *W = NULL, *sums = NULL;
     for (int round = 0; round < 2; round++) {
         if (round && open_arena(&arena)) return OUT_OF_MEMORY;
-        W = room(&arena, NAME(packed_size)(H, H) * sizeof(REAL));
+        if (all->W) W = room(&arena, NAME(packed_size)(H, H) * sizeof(REAL));
         if (input->U) U = room(&arena, NAME(packed_size)(H, I) * sizeof(REAL));
         job.y = room(&arena, (size_t)steps->B * padded * sizeof(REAL));
         job.row_grad_b = room(&arena, (size_t)steps->B * padded * sizeof(REAL));
         NAME(room_for_chunks)(&job.chunks, &arena, steps, H, (int[FACTORS]){H, input->U ? I : 0},
                               most_threads(steps, threads));
+        if (all->rotations) job.turns = NAME(room_for_turns)(&arena, all->rotations, H / 2);
+        job.turning = room(&arena, (size_t)most_threads(steps, threads) * padded * sizeof(REAL));
+        sums = room(&arena, (size_t)job.turns.count * H * sizeof(REAL));
+        job.row_sums = room(&arena, (size_t)steps->B * job.turns.count * H * sizeof(REAL));
     }
     /* y_j = sum_k delta_k W_kj */
-    NAME(pack)(W, all->W, H, 1, H, H);
+    if (W) NAME(pack)(W, all->W, H, 1, H, H);
     if (U) NAME(pack)(U, input->U, I, 1, H, I);
     const int stacked = all->activation == MODRELU_STACKED;
     job.back = (NAME(sum)){.n_a = H, .n_out = H, .W = W, .activation = IDENTITY};
@@ -224,6 +277,11 @@ static int NAME(elman_back)(const Steps *steps, const Elman *all, int threads) {
     const int error = split(NAME(elman_rows_back), &job, steps, threads);
     if (stacked && all->grad_b)
         NAME(sum_rows)(job.row_grad_b, steps->B, padded, all->grad_b, H / 2);
+    if (all->rotations) {
+        const int size = job.turns.count * H;
+        NAME(sum_rows)(job.row_sums, steps->B, size, sums, size);
+        NAME(gradients_of_turns)(&job.turns, sums, all->rotations);
+    }
     free(arena.memory);
     return error;
 }

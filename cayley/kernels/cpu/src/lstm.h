@@ -47,12 +47,6 @@ static void NAME(activate_row)(int H, const REAL *y, REAL *gates) {
     }
 }
 
-/* sum += a. */
-static void NAME(add_row)(int n, const REAL *a, REAL *sum) {
-    for (int j = 0; j < n; j += LANES)
-        NAME(store)(sum + j, NAME(load)(sum + j) + NAME(take)(a + j, n - j));
-}
-
 /* h = s(o) tanh(y). */
 static INLINE void NAME(output_row)(int H, const REAL *o, const REAL *y, REAL *h) {
     ACROSS(j, H)

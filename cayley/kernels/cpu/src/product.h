@@ -169,6 +169,15 @@ static void NAME(product)(const REAL *P, int n_in, int n_out, const REAL *a, ptr
     NAME(apply)(&f, &o, rows);
 }
 
+static INLINE void NAME(add)(REAL *sum, V v, int left) {
+    NAME(put)(sum, NAME(take)(sum, left) + v, left);
+}
+
+/* sum += a. */
+static void NAME(add_row)(int n, const REAL *a, REAL *sum) {
+    for (int j = 0; j < n; j += LANES) NAME(add)(sum + j, NAME(take)(a + j, n - j), n - j);
+}
+
 /* The sum of rows, one after another: each sequence has a sum of its own over time, so that the order
  * of additions does not depend on the number of threads. */
 static void NAME(sum_rows)(const REAL *a, int rows, ptrdiff_t stride, REAL *sum, int n) {

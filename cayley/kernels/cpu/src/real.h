@@ -91,6 +91,7 @@ static INLINE int NAME(padded)(int n) { return NAME(vectors)(n) * LANES; }
 #include "product.h"
 #include "outer.h"
 #include "cayley.h"
+#include "rotations.h"
 #include "elman.h"
 #include "step.h"
 #include "gru.h"
