@@ -18,7 +18,7 @@ from cayley.kernels.rotations import FFT
 from cayley.kernels.steps import last_states, transposed
 from cayley.layers.frozen import FrozenStep
 from cayley.layers.options import check_nonlinearity, check_norm, named_initializers
-from cayley.layers.recurrent import Recurrent
+from cayley.layers.recurrent import Recurrent, has_hooks
 from cayley.layers.streams import StreamState, stream_size
 from cayley.norms.layouts import reversed_sequences
 from cayley.parametrizations import (
@@ -333,19 +333,23 @@ class RNN(Recurrent):
             return None
         matrix = self.structured._modules.get(f"weight_hh_{suffix}")
         map = getattr(matrix, "map", None)
-        if not isinstance(map, UnitaryComposition | GivensLayers):
+        # a class of one's own may make W otherwise
+        if type(map) not in (UnitaryComposition, GivensLayers):
             return None
         matrix = cast(StructuredMatrix, matrix)
-        if matrix.is_frozen or is_observed() or not is_eager(x, *matrix.free):
+        # torch's pruning computes free tensors in a hook
+        changed = matrix.is_frozen or has_hooks(matrix) or has_hooks(matrix.map)
+        if changed or is_observed() or not is_eager(x, *matrix.free):
             return None
-        # last, since tracers cannot follow the search for a plan
         if isinstance(map, GivensLayers):
             theta, phi, omega = matrix.free
-            if not prefers_rotations(omega, len(map.pattern)):
-                return None
             layers = FFT if map.layers == "fft" else map.layers
+            if not prefers_rotations(omega, layers):
+                return None
             return partial(rotated, theta=theta, phi=phi, omega=omega, layers=layers)
+        assert isinstance(map, UnitaryComposition)
         w, v = matrix.free
+        # last, since tracers cannot follow the search for a plan
         if backend_in_force() == "cpu" or not prefers_factors(w):
             return None
         return partial(composed, w=w, v=v, permutation=map.permutation)

@@ -19,7 +19,7 @@ from cayley.layers.pieces import in_pieces, piece_steps
 from cayley.parametrizations import StructuredMatrix
 from cayley.tracing import autocast_enabled, in_backward, is_batched, traced, transforms_active
 
-__all__ = ["Recurrent", "State", "freeze"]
+__all__ = ["Recurrent", "State", "freeze", "has_hooks"]
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -284,13 +284,7 @@ class Recurrent(nn.Module, ABC):
 
     def _needs_forward(self) -> bool:
         """Whether a step has to call :meth:`forward`, because of a hook or a kernel."""
-        return bool(
-            self._forward_hooks
-            or self._forward_pre_hooks
-            or self._backward_hooks
-            or self._backward_pre_hooks
-            or self._needs_kernel()
-        )
+        return has_hooks(self) or self._needs_kernel()
 
     def _needs_kernel(self) -> bool:
         """Whether a step has to use :meth:`run`: for a gradient, or a kernel was requested."""
@@ -386,7 +380,7 @@ class Recurrent(nn.Module, ABC):
 
     @contextmanager
     def held(self) -> Iterator[Self]:
-        """Context in which W is formed once, with its graph, for all calls of this thread.
+        """Context in which W is formed at most once, with its graph, for all calls of this thread.
 
         It is for loops over :meth:`step` in training, which then share one W and one backward pass
         through it. The loop and its ``backward()`` may be inside; ``optimizer.step()`` belongs
@@ -712,3 +706,20 @@ def freeze(model: nn.Module) -> nn.Module:
         if isinstance(module, Recurrent):
             module.freeze()
     return model
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of a module does more than its ``forward``.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> handle = layer.register_forward_hook(lambda *_: None)
+        >>> has_hooks(layer), has_hooks(nn.Linear(2, 2))
+        (True, False)
+    """
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )

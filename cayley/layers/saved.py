@@ -36,7 +36,9 @@ def safe_globals(*layers: type[nn.Module]) -> list[Any]:
     """
     parts = [Cache, ThreadCache, GateMatrices, Layer, LongShort, PopulationStatistics, RebaseOption]
     parts += [AssortedTimeNorm, Hook, ModReLU, Skew, SkewHermitian]
-    return [*layers, *parts, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
+    # where the class was when older files were written
+    moved = (Layer, "cayley.parametrizations.givens.Layer")
+    return [*layers, *parts, moved, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]
 
 
 def _maps() -> Iterator[type]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cayley.checks import is_integer
-from cayley.kernels.rotations import Layer, fft_pattern, tunable_pattern
+from cayley.kernels.rotations import PRECISE, Layer, fft_pattern, tunable_pattern
 from cayley.parametrizations.cayley_complex import phases_to_diagonal
 from cayley.parametrizations.parametrization import (
     Parametrization,
@@ -155,8 +155,7 @@ class GivensLayers(Parametrization):
             eye = torch.eye(self.n, device=theta.device, dtype=theta.dtype)
             # row k holds W e_k, which is column k of W
             W = apply_rotations(eye, theta, phi, omega, self.pattern).mT.contiguous()
-            # L layers have a rounding error of 7e-8 √(L n) in float32: correct it for many layers
-            return refine(W) if len(self.pattern) > 64 else W
+            return refine(W) if len(self.pattern) > PRECISE else W
 
     def right_inverse(self, W: Tensor) -> Sequence[Tensor]:
         """Angles and phases that give ``W``; needs n + 2 layers."""

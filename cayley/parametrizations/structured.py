@@ -33,9 +33,10 @@ class StructuredMatrix(nn.Module):
     this class does the same by composition, so that it can be pickled. Calling it gives W.
 
     Note:
-        Calling the matrix only reads it. A layer's forward pass calls it with ``update=True``: in
-        training mode and with gradients, such a pass writes the buffers of a map that has a state
-        (``map.stateful``), and nothing else does. Both kinds of call give the same W.
+        Calling the matrix only reads it. A layer's forward pass, if it forms W, calls it with
+        ``update=True``: in training mode and with gradients, such a pass writes the buffers of a
+        map that has a state (``map.stateful``), and nothing else does. Both kinds of call give the
+        same W.
 
         W is computed once and reused until a free tensor or a buffer changes: in evaluation, and on
         the CPU also while gradients are recorded, so that several calls between two steps of an

@@ -11,7 +11,7 @@ from cayley.kernels.cpu import native
 from cayley.kernels.cpu import rotated as cpu
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Kernels, Operator
-from cayley.kernels.rotations import FFT, Layer, find_pattern
+from cayley.kernels.rotations import FFT, PRECISE, Layer, find_pattern
 from cayley.recurrences.factored import (
     as_complex,
     as_features,
@@ -36,14 +36,17 @@ def prefers_rotations(omega: Tensor, layers: int) -> bool:
 
     Arguments:
         omega: The phases of D, (n).
-        layers: The number L of layers of rotations.
+        layers: As in :func:`rotated_loop`.
 
     Example:
         >>> prefers_rotations(torch.zeros(32), 2), prefers_rotations(torch.zeros(512), 514)
         (False, False)
     """
     n = omega.shape[-1]
-    if omega.device.type != "cpu" or n < MANY or n < UNITS_A_LAYER * layers:
+    if omega.device.type != "cpu" or n < MANY:
+        return False
+    count = len(find_pattern(n, layers))
+    if n < UNITS_A_LAYER * count or count > PRECISE:
         return False
     return backend_in_force() != "reference" and native.refusal(omega) is None
 
@@ -141,7 +144,8 @@ def rotated(
 
 def _check(call: RotatedCall) -> None:
     """Raise unless the arguments of :func:`rotated` fit together."""
-    n = call.omega.shape[-1]
+    # the tracer of torch.jit makes a tensor of it
+    n = int(call.omega.shape[-1])
     m = sum(layer.rotations for layer in find_pattern(n, call.layers))
     shapes = [(*tensor.shape,) for tensor in (call.theta, call.phi, call.omega, call.b)]
     if shapes != [(m,), (m,), (n,), (n,)]:

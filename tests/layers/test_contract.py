@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from variants import NETWORKS, Make
 
 import cayley
+from cayley.kernels.rotations import Layer
 from cayley.layers.recurrent import Recurrent, State
 
 every = pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
@@ -480,6 +481,18 @@ def test_saved_layers_hold_classes_and_plain_functions_only(make: Make, tmp_path
         known.append(getattr(importlib.import_module(module), attribute))
     with torch.serialization.safe_globals(known):
         twin = torch.load(tmp_path / "layer.pt", weights_only=True)
+    x = torch.randn(T, B, I)
+    torch.testing.assert_close(twin(x), layer(x))
+
+
+def test_files_from_before_a_class_moved_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = cayley.EURNN(I, N)
+    with monkeypatch.context() as before:
+        before.setattr(Layer, "__module__", "cayley.parametrizations.givens")
+        torch.save(layer, tmp_path / "layer.pt")
+    twin = torch.load(tmp_path / "layer.pt", weights_only=True)
     x = torch.randn(T, B, I)
     torch.testing.assert_close(twin(x), layer(x))
 

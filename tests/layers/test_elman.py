@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import cayley
 from cayley.activations import nonpositive
 from cayley.layers import elman as layers
-from cayley.parametrizations import ScaledCayley
+from cayley.parametrizations import GivensLayers, ScaledCayley
 from cayley.recurrences import elman
 
 T, B, I, H = 7, 4, 3, 5  # noqa: E741
@@ -202,7 +203,14 @@ def test_many_units_are_turned_by_the_factors_of_their_matrix(
     torch.testing.assert_close(*results)
 
 
-def test_observers_and_frozen_layers_form_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+class Slower(GivensLayers):
+    """Rotations by a tenth of their angles."""
+
+    def forward(self, theta: Tensor, phi: Tensor, omega: Tensor) -> Tensor:
+        return super().forward(theta / 10, phi, omega)
+
+
+def test_all_who_look_at_or_change_the_matrix_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = many_units(monkeypatch, 1)
     x = torch.randn(3, 2, 2)
     for network in (cayley.EURNN, cayley.URNN):
@@ -210,13 +218,21 @@ def test_observers_and_frozen_layers_form_the_matrix(monkeypatch: pytest.MonkeyP
         with cayley.kernels.observation.observed(lambda _: None):
             layer(x)
         torch.func.functional_call(layer.freeze(), dict(layer.named_parameters()), (x,))
+    for network, free in ((cayley.EURNN, "theta"), (cayley.URNN, "w")):
+        layer = network(2, 4)
+        prune.l1_unstructured(layer.structured["weight_hh_l0"], free, 0.5)
+        layer(x)
+        layer = network(2, 4)
+        layer.structured["weight_hh_l0"].register_forward_hook(lambda *_: None)
+        layer(x)
+    cayley.RNN(2, 4, recurrent=Slower, nonlinearity="modrelu")(x)
     # whose factors have no kernel there
     with cayley.backend("cpu"):
         cayley.URNN(2, 4)(x)
     cayley.ScuRNN(2, 4)(x)
     cayley.RNN(2, 4, recurrent="composition", nonlinearity="identity")(x)
     cayley.RNN(2, 4)(x)
-    assert ran == ["elman"] * 8
+    assert ran == ["elman"] * 13
 
 
 def test_tracers_do_not_follow_the_choice_of_factors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,29 @@ def test_threads_do_not_change_a_bit(case: str) -> None:
                     assert torch.equal(found[threads][name], value), f"{threads}: {name}"
 
 
+UNSUMMED = {"elman-modrelu, U": "b", "gru-tanh, U": "x", "lstm-none, U": "x"}
+UNSUMMED |= {"elman-modrelu_stacked, U": "b", "rotated-neighbours, U": "theta"}
+
+
+@pytest.mark.parametrize("case", UNSUMMED)
+def test_threads_wait_for_one_another_where_no_matrix_has_a_gradient(case: str) -> None:
+    """Steps of different sizes are in other places of the memory that threads share."""
+    sizes = torch.tensor([16 - t // 75 for t in range(1200)])
+    tensors = packed(CASES[case].inputs(len(sizes), int(sizes[0]), 12), sizes)
+    tensors = cast(tensors, "cpu", torch.float32)
+    found = []
+    for threads in (1, *[2, 4] * 4):
+        torch.set_num_threads(threads)
+        try:
+            wanted = (UNSUMMED[case],)
+            found.append(results(case, tensors, "cpu", wanted=wanted, batch_sizes=sizes))
+        finally:
+            torch.set_num_threads(1)
+    for others in found[1:]:
+        for name, value in found[0].items():
+            assert torch.equal(others[name], value), name
+
+
 @pytest.mark.parametrize(("device", "case"), SERVED)
 def test_gradients_do_not_depend_on_which_are_wanted(device: str, case: str) -> None:
     tensors = cast(CASES[case].inputs(4, 3, 19), device, WIDEST[device])

@@ -8,6 +8,8 @@ from gradients import check_gradients, check_second_gradients
 from torch import Tensor
 
 import cayley
+from cayley.kernels.cpu import native
+from cayley.kernels.rotations import FFT
 from cayley.parametrizations import GivensLayers
 from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import elman_loop, rotated, rotated_loop
@@ -82,6 +84,14 @@ def test_operator_is_registered_soundly(batch_sizes: Tensor | None) -> None:
     torch.library.opcheck(torch.ops.cayley.rotated.default, arguments, test_utils=checks)
 
 
+def test_can_be_traced() -> None:
+    arguments = tuple(tensor.detach() for tensor in inputs(4, 0))
+    # the number of units is a constant of the trace
+    with pytest.warns(torch.jit.TracerWarning):
+        traced: Any = torch.jit.trace(rotated, arguments, check_trace=False)
+    torch.testing.assert_close(traced(*arguments), rotated(*arguments))
+
+
 def test_arguments_that_do_not_fit_are_refused() -> None:
     x, h0, theta, phi, omega, b = inputs(4, 2)
     with pytest.raises(ValueError, match=r"theta \(3\), .* of layers=2, got \[\(2,\), \(3,\)"):
@@ -94,13 +104,18 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         rotated(x, h0[:, :6], theta, phi, omega, b, layers=2)
     with pytest.raises(ValueError, match="expected h0 of 3 rows"):
         rotated(x, h0[:2], theta, phi, omega, b, layers=2)
+    with pytest.raises(ValueError, match=r"expected a number of layers, .* got -1"):
+        rotated(x, h0, theta, phi, omega, b, layers=-1)
 
 
+@pytest.mark.skipif(native.refusal(torch.zeros(1)) is not None, reason="no C code")
 def test_is_preferred_where_there_are_many_units_and_few_layers() -> None:
-    many = torch.zeros(512)
-    assert prefers_rotations(many, 2)
-    assert prefers_rotations(many.double(), 9)
-    for omega, layers in ((many, 514), (many[:63], 2), (many.bfloat16(), 2), (many.to("meta"), 2)):
+    many = torch.zeros(1024)
+    assert prefers_rotations(many, 64)
+    assert prefers_rotations(many.double(), FFT)
+    others = [(many, 65), (many[:511], 64), (many[:63], 2)]
+    others += [(many.bfloat16(), 2), (many.to("meta"), 2)]
+    for omega, layers in others:
         assert not prefers_rotations(omega, layers)
     with cayley.backend("reference"):
         assert not prefers_rotations(many, 2)

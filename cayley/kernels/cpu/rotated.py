@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Collection
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from cayley.kernels.rotations import find_pattern
 
 __all__ = ["refusal", "rotated", "rotated_backward"]
 
-NONLINEARITY = "modrelu_stacked"
+_NONLINEARITY = "modrelu_stacked"
 
 
 class _Rotations(ctypes.Structure):
@@ -39,9 +39,9 @@ def rotated(call: RotatedCall) -> ElmanStates:
     """The states of a call."""
     theta, phi, omega = contiguous(call.theta, call.phi, call.omega)
     rotations = _Rotations(
-        **pointers(theta=theta, phi=phi, omega=omega), **_layers(len(omega), call.layers)
+        **pointers(theta=theta, phi=phi, omega=omega), **_layer_fields(len(omega), call.layers)
     )
-    return run_forward(call, None, NONLINEARITY, rotations)
+    return run_forward(call, None, _NONLINEARITY, rotations)
 
 
 def rotated_backward(
@@ -53,20 +53,23 @@ def rotated_backward(
     rotations = _Rotations(
         **pointers(theta=theta, phi=phi, omega=omega),
         **pointers(grad_theta=grad_theta, grad_phi=grad_phi, grad_omega=grad_omega),
-        **_layers(len(omega), call.layers),
+        **_layer_fields(len(omega), call.layers),
     )
-    found = run_backward(gradients, states, call, None, NONLINEARITY, needed, rotations)
+    found = run_backward(gradients, states, call, None, _NONLINEARITY, needed, rotations)
     return {**found, "theta": grad_theta, "phi": grad_phi, "omega": grad_omega}
 
 
-@lru_cache(maxsize=64)
+@cache
 def _tables(n: int, layers: int) -> tuple[ctypes.Array[ctypes.c_int64], ...]:
-    """Offsets, blocks and strides of all layers, which are kept since C is given addresses."""
+    """Offsets, blocks and strides of all layers. They are kept, since C is given addresses."""
     pattern = find_pattern(n, layers)
     return tuple((ctypes.c_int64 * len(pattern))(*row) for row in zip(*pattern, strict=True))
 
 
-def _layers(n: int, layers: int) -> dict[str, int]:
-    names = ("offsets", "blocks", "strides")
-    tables = zip(names, map(ctypes.addressof, _tables(n, layers)), strict=False)
-    return {**dict(tables), "layers": len(find_pattern(n, layers))}
+def _layer_fields(n: int, layers: int) -> dict[str, int]:
+    """The fields of the layers; without layers, all addresses are NULL."""
+    tables = _tables(n, layers)
+    addresses = dict(
+        zip(("offsets", "blocks", "strides"), map(ctypes.addressof, tables), strict=False)
+    )
+    return {**addresses, "layers": len(tables[0]) if tables else 0}

@@ -16,9 +16,10 @@ typedef struct {
     NAME(sum) back, to_x, to_h0;
     NAME(chunks) chunks;
     REAL *y, *row_grad_b; /* (B, padded H), of the complex activation */
-    NAME(turns) turns;        /* of rotations */
-    REAL *turning, *row_sums; /* (threads, padded H), (B, 2, layers, H / 2) */
-    int summed;               /* whether the gradient of a matrix is wanted */
+    NAME(turns) turns;    /* of rotations, those of the diagonal first */
+    REAL *turning;        /* (threads, padded H) */
+    REAL *row_sums;       /* (B, 2, turns.count, H / 2) */
+    int summed;           /* whether the gradient of a matrix is wanted */
 } NAME(elman_back_job);
 
 /* One row of complex numbers [Re, Im], m of each; z is kept. */
@@ -205,9 +206,9 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
                                           .width = (int)n};
             NAME(apply)(&job->to_h0, &to_h0, count - carried);
         }
-        if (!job->summed) continue;
         meet(share->team);
-        NAME(outer)(&sums, d, stride, chunk.rows, panel, share->index, share->team->count);
+        if (job->summed)
+            NAME(outer)(&sums, d, stride, chunk.rows, panel, share->index, share->team->count);
     }
     return 0;
 }
@@ -278,7 +279,7 @@ static int NAME(elman_back)(const Steps *steps, const Elman *all, int threads) {
     if (stacked && all->grad_b)
         NAME(sum_rows)(job.row_grad_b, steps->B, padded, all->grad_b, H / 2);
     if (all->rotations) {
-        const int size = job.turns.count * H;
+        const ptrdiff_t size = (ptrdiff_t)job.turns.count * H;
         NAME(sum_rows)(job.row_sums, steps->B, size, sums, size);
         NAME(gradients_of_turns)(&job.turns, sums, all->rotations);
     }

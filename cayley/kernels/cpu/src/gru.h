@@ -214,8 +214,8 @@ static int NAME(gru_rows_back)(void *data, const Share *share) {
                                          .width = (int)I};
             NAME(apply)(&job->to_x, &to_x, rows_between(first, last, at.size));
         }
-        if (!job->summed) continue;
         meet(share->team);
+        if (!job->summed) continue;
         const NAME(outer_sums) of_gates = {.n = 2 * n, .factors = {states}};
         const NAME(outer_sums) of_c = {
             .n = n,

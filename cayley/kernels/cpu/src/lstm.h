@@ -293,9 +293,9 @@ static int NAME(lstm_rows_back)(void *data, const Share *share) {
             next_c = swap;
             carried = count;
         }
-        if (!job->summed) continue;
         meet(share->team);
-        NAME(outer)(&sums, d, stride, chunk.rows, panel, thread, share->team->count);
+        if (job->summed)
+            NAME(outer)(&sums, d, stride, chunk.rows, panel, thread, share->team->count);
     }
     /* every sequence has the first step */
     for (int i = 0; i < rows; i++) {

@@ -135,7 +135,9 @@ static void NAME(outer)(const NAME(outer_sums) *all, const REAL *d, ptrdiff_t d_
 
 /* Memory for the chunks of a gradient. A chunk is small enough to stay near, and long enough that the
  * sums, which may not, are not fetched for a few rows. Chunks of d take turns between two places:
- * threads that are done with one go on while others still read it. */
+ * threads that are done with one go on while others still read it. They meet after each chunk, also
+ * where nothing is summed: the next but one is in the same place, where a row of one thread, if steps
+ * differ in size, is that of another. */
 typedef struct {
     int goal, most; /* rows of a chunk: at least, unless it is the last, and at most */
     ptrdiff_t stride;

@@ -180,10 +180,10 @@ static void NAME(add_row)(int n, const REAL *a, REAL *sum) {
 
 /* The sum of rows, one after another: each sequence has a sum of its own over time, so that the order
  * of additions does not depend on the number of threads. */
-static void NAME(sum_rows)(const REAL *a, int rows, ptrdiff_t stride, REAL *sum, int n) {
+static void NAME(sum_rows)(const REAL *a, int rows, ptrdiff_t stride, REAL *sum, ptrdiff_t n) {
     memset(sum, 0, n * sizeof(REAL));
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < n; j++) sum[j] += a[i * stride + j];
+        for (ptrdiff_t j = 0; j < n; j++) sum[j] += a[i * stride + j];
 }
 
 #undef CASE

@@ -121,7 +121,8 @@ static INLINE void NAME(turn_far_back)(const NAME(layer) *layer, int stride, int
         }
 }
 
-/* The stride is a constant in each case. */
+/* The stride is a constant in each case. Those that no register holds are never met, but compiled:
+ * their remainder keeps lanes in range. */
 #define NEAR(function, ...)                                                           \
     case 0: NAME(function)(layer, 0, __VA_ARGS__); break;                             \
     case 1: NAME(function)(layer, 1, __VA_ARGS__); break;                             \
