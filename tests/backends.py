@@ -220,7 +220,6 @@ def cases() -> Iterator[tuple[str, Case]]:
                 partial(rotated_inputs, layers),
                 outputs(rotated_loop, layers=layers),
                 outputs(rotated, layers=layers),
-                kernels=("cpu",),
             ),
         )
     for name in ("modrelu", "tanh"):

@@ -9,6 +9,7 @@ from torch import Tensor
 from cayley.kernels.calls import ElmanGradients, ElmanStates, RotatedCall
 from cayley.kernels.cpu import native
 from cayley.kernels.cpu import rotated as cpu
+from cayley.kernels.cuda import rotated as cuda
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Kernels, Operator
 from cayley.kernels.rotations import FFT, PRECISE, Layer, find_pattern
@@ -26,7 +27,7 @@ __all__ = ["prefers_rotations", "rotated", "rotated_loop"]
 
 # From so many units on, and up to one layer for so many of them, to turn the units takes less time
 # than a product with the matrix: on a CPU with AVX-512 a seventh of it with 512 units in two
-# layers, and as long with 64 in eight.
+# layers, and as long with 64 in eight. On a GPU that has not been measured yet.
 MANY = 64
 UNITS_A_LAYER = 8
 
@@ -128,7 +129,7 @@ def rotated(
     batch_sizes: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """The recurrence of :func:`rotated_loop` as one operator, which on a CPU runs in C.
+    """The recurrence of :func:`rotated_loop` as one operator, which on a GPU is one kernel.
 
     Arguments and the result are those of :func:`rotated_loop`.
 
@@ -282,5 +283,8 @@ _rotated = Operator(
     loop=_loop,
     gradient=_gradient,
     shapes=factored_shapes,
-    kernels={"cpu": Kernels(cpu.refusal, cpu.rotated, cpu.rotated_backward)},
+    kernels={
+        "cpu": Kernels(cpu.refusal, cpu.rotated, cpu.rotated_backward),
+        "cuda": Kernels(cuda.refusal, cuda.rotated, cuda.rotated_backward),
+    },
 )

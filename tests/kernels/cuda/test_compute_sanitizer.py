@@ -14,6 +14,7 @@ pytestmark = [
 
 KERNELS = ("elman", "gru", "lstm", "references", "project", "row_products")
 KERNELS += ("pencil", "quotient", "cayley", "neumann", "resolvent", "composed")
+KERNELS += ("rotated",)
 
 # small sizes of every kind: one block, clusters, teams, tiles, weights in registers and in shared
 # memory, dense and packed, windows that are full and that are not, several networks a launch
@@ -23,8 +24,8 @@ import torch, cayley
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.utils.rnn import pack_sequence
 from cayley.kernels.crowds import crowded
-from cayley.kernels.calls import ComposedCall, ElmanGradients
-from cayley.kernels.cuda import composed, elman, gru, resolvent
+from cayley.kernels.calls import ComposedCall, ElmanGradients, RotatedCall
+from cayley.kernels.cuda import composed, elman, gru, resolvent, rotated
 from cayley.kernels.cuda.lstm import batch, kernels as lstm_kernels
 from cayley.kernels.cuda.lstm.batch_layout import BatchLayout, Share
 from cayley.kernels.cuda.runtime import team_kernels, tiles
@@ -137,6 +138,15 @@ for n in (62, 64, 620):
         call = ComposedCall(x, h0, *units, batch_sizes=sizes)
         states = composed.composed(call)
         composed.composed_backward(ElmanGradients(states.h), states, call, ("x",))
+# one unit a thread and several, of neighbours and of the FFT
+for n, layers, pairs in ((65, 2, 64), (64, 0, 192), (1025, 1, 512)):
+    angles = *(torch.randn(size, device="cuda") for size in (pairs, pairs, n, n)),
+    h0 = torch.randn(4, 2 * n, device="cuda")
+    for steps, sizes in (((5, 4), None), ((14,), torch.tensor([4, 3, 3, 3, 1]))):
+        x = torch.randn(*steps, 2 * n, device="cuda")
+        call = RotatedCall(x, h0, *angles, batch_sizes=sizes, layers=layers)
+        states = rotated.rotated(call)
+        rotated.rotated_backward(ElmanGradients(states.h), states, call, ("x",))
 x = torch.randn(5, 3, 2, device="cuda")
 layer = cayley.ENRNN(2, 4, 100).cuda()
 optimizer = torch.optim.SGD(layer.parameters(), lr=1e-5)

@@ -1,18 +1,13 @@
 // What the two kernels of a recurrence with W = D3 R2 F^-1 D2 P R1 F D1 share. A block computes one
-// row of the batch, and a thread the same units at every step. sizes.cuh defines N, the number of
-// complex units; PACKED, which steps.cuh explains; TWIDDLES, how many of them there are; MEMORY,
-// the bytes of shared memory; and what fourier.cuh needs. Rows of x, h and z have the real parts of
-// all units, then the imaginary parts.
+// row of the batch; units.cuh says how. sizes.cuh also defines TWIDDLES, how many of them there are;
+// MEMORY, the bytes of shared memory; and what fourier.cuh needs.
 #pragma once
 
-#include "activations.cuh"
-#include "sizes.cuh"
+#include "units.cuh"
 
 #include "fourier.cuh"
-#include "steps.cuh"
 #include "sums.cuh"
 
-constexpr int EACH = (N + THREADS - 1) / THREADS;  // units of a thread
 constexpr int WARPS = THREADS / 32;
 
 // All that W and the activation have for a unit.
@@ -53,30 +48,6 @@ struct Memory {
 // so that a thread can fill that while others still read, and its results are in buffer 1.
 constexpr int MIDDLE = TRANSFORMED<0>, SECOND = 1 - MIDDLE;
 static_assert(TRANSFORMED<SECOND> == 1);
-
-// Calls of(e, i) for the e-th unit of this thread, which is unit i.
-template <class Of>
-__device__ inline void each_unit(Of of) {
-#pragma unroll
-  for (int e = 0; e < EACH; ++e) {
-    const int i = threadIdx.x + e * THREADS;
-    if ((e + 1) * THREADS <= N || i < N) of(e, i);
-  }
-}
-
-__device__ inline Number read_unit(const float* row, int i) { return {row[i], row[N + i]}; }
-
-__device__ inline void write_unit(float* row, int i, Number value) {
-  row[i] = value.re;
-  row[N + i] = value.im;
-}
-
-__device__ inline Number phase(float angle, double scale) {
-  constexpr double PI = 3.14159265358979323846;
-  double sin, cos;
-  sincospi(angle / PI, &sin, &cos);
-  return {(float)(scale * cos), (float)(scale * sin)};
-}
 
 // w is (3, N), v (2, 2, N), b (N) and permutation (N). Transforms have no factor 1 / sqrt(N) of
 // their own: D1 and D2 have it.
@@ -129,21 +100,3 @@ __device__ inline void sum_over_block(float* partials, Numbers&... numbers) {
 __device__ inline Number reflected(Number a, Number v, Number along, float factor) {
   return plus_product(a, {-factor * along.re, -factor * along.im}, v);
 }
-
-// The steps of this block's row, numbered as the recurrence goes through them.
-struct Row {
-  long long row;
-  int T;
-  const long long* table;
-  int all, B;  // the steps of all rows, and their number
-  bool reverse;
-
-  __device__ Row(const long long* table, int T, int B, int reverse)
-      : row(blockIdx.x), T(steps_of(table, row, T)), table(table), all(T), B(B),
-        reverse(reverse) {}
-
-  // Where a step's numbers begin in x, h or z.
-  __device__ long long at(int step) const {
-    return (start_of(table, reverse ? T - 1 - step : step, all, B) + row) * 2 * N;
-  }
-};

@@ -7,16 +7,6 @@
 // in the same transforms as the second vector of each.
 #include "composed.cuh"
 
-// sum + Im(g conj(a)), where the latter is the gradient of an angle that turns a, from that of a
-__device__ inline float plus_turn(float sum, Number g, Number a) {
-  return fmaf(g.im, a.re, fmaf(-g.re, a.im, sum));
-}
-
-__device__ inline Number activated(Number z, float b) {
-  const float scale = Complex(z.re, z.im, b).scale;
-  return {scale * z.re, scale * z.im};
-}
-
 // The gradient with respect to v of e = u - f v (v* u), with f = 2 / (v* v), is
 // -f (conj(v* u) g + (g* v) u) + f^2 Re((g* v) (v* u)) v, with the gradient g of e.
 struct Reflection {
