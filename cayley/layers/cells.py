@@ -98,6 +98,11 @@ class Cell(Recurrent):
                 f"expected a cayley.{network.__name__} of one layer and one direction, got "
                 f"{type(layer).__name__}({layer.extra_repr()})"
             )
+        if computed := [name for name in layer._parameters if name.endswith("_orig")]:
+            raise TypeError(
+                f"expected a layer whose weights are its parameters, got {computed}, from which "
+                "they are computed by pruning: end that first, with torch.nn.utils.prune.remove"
+            )
         cell = cls.__new__(cls)
         # parameters, buffers and modules are held in dictionaries, which both now share
         cell.__dict__.update(layer.__dict__)
@@ -156,6 +161,9 @@ class Cell(Recurrent):
         if unbatched:
             state = tuple(h[0] for h in state)
         return state[0] if len(state) == 1 else state
+
+    # pyrefly: ignore[bad-override]
+    plain_forward = forward
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """The output of a step and the state after it; a call returns the state alone."""

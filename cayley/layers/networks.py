@@ -464,7 +464,7 @@ class ExpRNN(RNN):
         only ever used near 0, where it distorts gradients least.
         """
         for matrix in self.matrices():
-            cast(MatrixExponential, matrix.map).rebase_(*matrix.free)
+            cast(MatrixExponential, matrix.map).rebase_(*matrix.stored)
 
 
 class SpectralRNN(RNN):

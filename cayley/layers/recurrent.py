@@ -1,5 +1,6 @@
 """The contract of ``torch.nn.RNN``, once, for every recurrent layer."""
 
+import functools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -201,6 +202,9 @@ class Recurrent(nn.Module, ABC):
         output, state = self._forward(input, full)
         return output, self._without_stream(state, goes_on=full is not hx)
 
+    # by which a subclass with another one is known
+    plain_forward = forward
+
     def _forward(
         self, input: Tensor | PackedSequence, hx: State | None
     ) -> tuple[Tensor | PackedSequence, State]:
@@ -283,8 +287,9 @@ class Recurrent(nn.Module, ABC):
         return y, self._join(last)
 
     def _needs_forward(self) -> bool:
-        """Whether a step has to call :meth:`forward`, because of a hook or a kernel."""
-        return has_hooks(self) or self._needs_kernel()
+        """Whether a step has to call :meth:`forward`: for a hook, a kernel, or a change to it."""
+        changed = "forward" in self.__dict__ or _changes_sequences(type(self))
+        return changed or has_hooks(self) or self._needs_kernel()
 
     def _needs_kernel(self) -> bool:
         """Whether a step has to use :meth:`run`: for a gradient, or a kernel was requested."""
@@ -722,4 +727,20 @@ def has_hooks(module: nn.Module) -> bool:
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
+    )
+
+
+@functools.cache
+def _changes_sequences(kind: type[Recurrent]) -> bool:
+    """Whether a class changes what a layer does with a sequence, and not what a step does."""
+
+    def place(name: str) -> int:
+        return next(k for k, one in enumerate(kind.__mro__) if name in one.__dict__)
+
+    own = kind.forward is not kind.plain_forward
+    base = place("run")
+    # the step of this class only calls run
+    return own or any(
+        base < place(name) and getattr(kind, name) is not getattr(Recurrent, name)
+        for name in ("advance", "lean_step")
     )

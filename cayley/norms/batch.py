@@ -158,7 +158,9 @@ class PopulationStatistics(nn.Module):
         total, k = self.sequences[at].add_(n), self.batches[at].add_(n > 0)
         if isinstance(n, Tensor):
             total = total.clamp_min(1)
-        share = ((self.momentum * k).clamp_min(1) * n / total).clamp_max(1)
+        # integers would become numbers of the global default dtype
+        exact = torch.promote_types(self.mean.dtype, torch.float32)
+        share = ((self.momentum * k.to(exact)).clamp_min(1) * n / total).clamp_max(1)
         share = share.to(self.mean.dtype)[:, None]
         for kept, new in ((self.mean[at], mean), (self.var[at], var)):
             # exactly new where that is all

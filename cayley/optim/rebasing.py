@@ -257,7 +257,7 @@ def _transforms(model: nn.Module) -> Iterator[_Place]:
                 yield _Place(prefix.replace("parametrizations.", ""), map, matrix.original)
         if not isinstance(matrix, StructuredMatrix):
             continue
-        name, free = prefix.replace("structured.", ""), matrix.free
+        name, free = prefix.replace("structured.", ""), matrix.stored
         named = dict(zip(matrix.map.names, free, strict=True))
         maps: Mapping[str, Any] = {"": matrix.map}
         if isinstance(matrix.map, LongShort):

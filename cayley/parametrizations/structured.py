@@ -101,15 +101,24 @@ class StructuredMatrix(nn.Module):
         found = [own[name] if name in own else getattr(self, name) for name in self.map.names]
         return cast(tuple[Tensor, ...], tuple(found))
 
+    @property
+    def stored(self) -> tuple[Tensor, ...]:
+        """The free tensors, to write to; raise if they are computed from other tensors."""
+        if computed := [name for name in self.map.names if name not in self._parameters]:
+            raise RuntimeError(
+                f"expected free tensors that are parameters, to write to them, got {computed} that "
+                "are computed, by pruning or a parametrisation: end that first, by torch.nn.utils."
+                "prune.remove or parametrize.remove_parametrizations"
+            )
+        return self.free
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the free tensors again."""
-        self.kept = None
-        first = self.free[0]
+        stored, self.kept = self.stored, None
+        first = stored[0]
         dtype = first.dtype.to_real()
-        for X, value in zip(
-            self.free, self.map.sample(device=first.device, dtype=dtype), strict=True
-        ):
+        for X, value in zip(stored, self.map.sample(device=first.device, dtype=dtype), strict=True):
             X.copy_(value)
 
     @torch.no_grad()
@@ -128,9 +137,11 @@ class StructuredMatrix(nn.Module):
         coarser = max(W.dtype.to_real(), self.free[0].dtype.to_real(), key=_eps)
         dtype = torch.promote_types(coarser, torch.float32)
         W = W.to(self.free[0].device, dtype.to_complex() if W.is_complex() else dtype)
+        # first, since the map may write its buffers
+        stored = self.stored
         X = self.map.right_inverse(W)
         self.kept = None
-        for free, value in zip(self.free, (X,) if isinstance(X, Tensor) else X, strict=True):
+        for free, value in zip(stored, (X,) if isinstance(X, Tensor) else X, strict=True):
             free.copy_(value)
 
     def freeze(self) -> None:
@@ -140,6 +151,11 @@ class StructuredMatrix(nn.Module):
         goes unnoticed. Training mode ends it.
         """
         self.kept = None
+        if self._forward_pre_hooks:
+            # torch's pruning computes free tensors before a call
+            with torch.no_grad():
+                self()
+            self.kept = None
         if not self.free[0].is_meta:
             self.acting  # noqa: B018 (formed now, not in the first step of a stream)
         self.is_frozen = True

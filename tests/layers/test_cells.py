@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.utils._pytree import tree_leaves, tree_map
 from variants import VARIANTS
 
@@ -184,3 +185,14 @@ def test_states_of_another_size_are_told_as_they_were_given() -> None:
         cell(torch.zeros(2, 3), torch.zeros(3, 4))
     with pytest.raises(RuntimeError, match=r"expected hidden size \(4,\), got \(5,\)"):
         cell(torch.zeros(3), torch.zeros(5))
+
+
+def test_a_cell_of_pruned_weights_is_refused() -> None:
+    layer = cayley.ScoRNN(I, N)
+    cell: Any = CELLS["ScoRNNCell"]
+    prune.random_unstructured(layer, "weight_ih_l0", 0.3)
+    with pytest.raises(TypeError, match=r"\['weight_ih_l0_orig'\].*prune.remove"):
+        cell.of(layer)
+    prune.remove(layer, "weight_ih_l0")
+    x = torch.randn(B, I)
+    torch.testing.assert_close(cell.of(layer)(x), layer(x[None])[0][0])

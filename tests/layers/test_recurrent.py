@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils._pytree import tree_leaves, tree_map
 from variants import NETWORKS, Make
@@ -298,6 +298,75 @@ def test_a_frozen_model_and_its_average(make: Make, frozen: str, use_buffers: bo
     average.update_parameters(layer)
     for model, output in zip((average, layer), before, strict=True):
         torch.testing.assert_close(model(x)[0], output)
+
+
+class Doubled(cayley.ScoRNN):
+    """Another ``forward``."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        y, h_n = super().forward(input, hx)
+        return 2 * y, h_n
+
+
+class Shifted(cayley.NCGRU):
+    """Another ``run``."""
+
+    # pyrefly: ignore[bad-override]
+    def run(self, *arguments: Any) -> Any:
+        y, state = super().run(*arguments)
+        return y + 1, state
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("change", ["forward", "run", "wrapper"])
+def test_a_step_does_what_a_changed_layer_does(change: str, frozen: bool) -> None:
+    layer: Any = {"forward": Doubled, "run": Shifted, "wrapper": cayley.ScoRNN}[change](I, N)
+    if change == "wrapper":
+        layer.forward = lambda x, hx=None: tree_map(torch.exp, type(layer).forward(layer, x, hx))
+    layer.freeze() if frozen else layer.eval()
+    x = torch.randn(1, B, I)
+    with torch.no_grad():
+        y, _ = layer(x)
+        after, _ = layer.step(x[0])
+        torch.testing.assert_close(after, y[0])
+
+
+@every
+def test_what_is_pruned_is_frozen_as_it_is_now(make: Make) -> None:
+    layer: Any = make(I, N)
+    x = torch.randn(T, B, I)
+    pruned: list[tuple[Any, str]] = [
+        (matrix, name)
+        for matrix in layer.matrices()
+        for name in matrix.map.names
+        if not matrix._parameters[name].is_complex()
+    ]
+    for matrix, name in pruned:
+        prune.random_unstructured(matrix, name, 0.3)
+    layer(x)
+    with torch.no_grad():
+        for matrix, name in pruned:
+            matrix._parameters[f"{name}_orig"].mul_(0.5)
+    found = layer.freeze()(x)[0]
+    torch.testing.assert_close(found, layer.train().eval()(x)[0])
+
+
+def test_what_is_computed_is_not_written_to() -> None:
+    layer, moved = cayley.ScoRNN(I, N), cayley.ExpRNN(I, N)
+    prune.random_unstructured(layer.structured["weight_hh_l0"], "A", 1)
+    parametrize.register_parametrization(moved.structured["weight_hh_l0"], "K", nn.Identity())
+    W = torch.linalg.qr(torch.randn(N, N))[0]
+
+    def assign() -> None:
+        layer.weight_hh_l0 = W
+
+    writers = (assign, layer.reset_parameters, lambda: cayley.optim.rebase_(layer), moved.rebase_)
+    for model in (layer, moved):
+        before = copy.deepcopy(model.structured.state_dict())
+        for write in writers:
+            with pytest.raises(RuntimeError, match="computed, by pruning or a parametrisation"):
+                write()
+        torch.testing.assert_close(model.structured.state_dict(), before)
 
 
 @every

@@ -148,3 +148,17 @@ def test_the_first_batch_is_kept_as_it_is() -> None:
     statistics = PopulationStatistics(1).float()
     statistics.update(torch.tensor([[3e-9]]).float(), torch.tensor([[1e-8]]).float(), 8)
     assert statistics.var[0].item() == pytest.approx(1e-8)
+
+
+@pytest.mark.parametrize("default", [torch.float16, torch.float32])
+def test_weights_do_not_depend_on_the_default_dtype(default: torch.dtype) -> None:
+    statistics = PopulationStatistics(1, dtype=torch.float64)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        for value in (1.0, 2.0, 6.0):
+            new = torch.full((1, 1), value, dtype=torch.float64)
+            statistics.update(new, new, 100_000)
+    finally:
+        torch.set_default_dtype(before)
+    torch.testing.assert_close(statistics.mean[0].item(), 3.0, rtol=1e-14, atol=0)
