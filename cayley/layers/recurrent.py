@@ -105,6 +105,7 @@ class Recurrent(nn.Module, ABC):
         # positional arguments of nn.RNN come in another order: "relu" would pass as a bias
         check_flag("bias", bias)
         check_flag("batch_first", batch_first)
+        check_flag("bidirectional", bidirectional)
         # the type of error that nn.RNN raises
         number = isinstance(dropout, (int, float)) and not isinstance(dropout, bool)
         if not number or not 0 <= dropout <= 1:

@@ -113,6 +113,11 @@ def orthogonal_(
     if init not in ("project", "sample"):
         raise ValueError(f'expected init to be "project" or "sample", got {init!r}')
     weight = module._parameters.get(name)
+    if parametrize.is_parametrized(module, name):
+        raise ValueError(
+            f"expected {name!r} without a parametrisation, got one that has some: remove them "
+            "first, with torch.nn.utils.parametrize.remove_parametrizations"
+        )
     if weight is None:
         raise ValueError(
             f"expected {name!r} to be a parameter of {type(module).__name__}, got one of "

@@ -26,6 +26,10 @@ __all__ = [
 ]
 
 
+# attributes of an object, not of its class
+RESERVED = ("map", "kept", "is_frozen", "training")
+
+
 class StructuredMatrix(nn.Module):
     r"""Trainable free tensors :math:`X` and the map that gives :math:`W = f(X)`.
 
@@ -81,7 +85,21 @@ class StructuredMatrix(nn.Module):
         # a map may have been made in another precision than that of the layer
         dtype = torch.get_default_dtype() if dtype is None else dtype
         self.map = copy.deepcopy(map).to(device=device, dtype=dtype)
-        for name, X in zip(map.names, self.map.sample(device=device, dtype=dtype), strict=True):
+        sampled = self.map.sample(device=device, dtype=dtype)
+        names = [map.names] if isinstance(map.names, str) else map.names
+        if names is not map.names or isinstance(sampled, Tensor) or len(sampled) != len(names):
+            got = "a bare tensor" if isinstance(sampled, Tensor) else f"{len(sampled)} tensors"
+            raise TypeError(
+                f"expected {type(map).__name__}.names to be a tuple of strings, and sample to "
+                f"return a tuple of a tensor for each, got names = {map.names!r} and {got}"
+            )
+        for name in names:
+            if hasattr(type(self), name) or name in RESERVED:
+                raise ValueError(
+                    f"expected {type(map).__name__}.names without those of the attributes of a "
+                    f"module, got {name!r}: rename it"
+                )
+        for name, X in zip(names, sampled, strict=True):
             self.register_parameter(name, nn.Parameter(X))
         self._cache: Cache[_Kept] = Cache()
         # others may hold one of their own meanwhile

@@ -126,7 +126,7 @@ def test_refusals_say_what_to_do() -> None:
     with pytest.raises(NotImplementedError, match="sample"):
         cayley.orthogonal_(nn.Linear(4, 4, dtype=torch.complex128), map="composition")
     layer = cayley.orthogonal_(nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="'weight' to be a parameter"):
+    with pytest.raises(ValueError, match="'weight' without a parametrisation"):
         cayley.orthogonal_(layer)
 
 

@@ -291,3 +291,38 @@ def test_sharded_free_tensors_say_what_to_do(tmp_path: Path) -> None:
         assert layer.weight_hh_l0.shape == (6, 6)
     finally:
         dist.destroy_process_group()
+
+
+class Orthonormal(Parametrization):
+    """The Q of a QR decomposition."""
+
+    names = ("X",)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return torch.linalg.qr(X)[0]
+
+    def sample(self, **options: Any) -> Any:
+        return (torch.randn(self.n, self.n, **options),)
+
+
+class Bare(Orthonormal):
+    """A sample that is no tuple."""
+
+    def sample(self, **options: Any) -> Any:
+        return super().sample(**options)[0]
+
+
+def test_names_and_samples_that_do_not_fit_are_refused() -> None:
+    assert StructuredMatrix(Orthonormal(3))().shape == (3, 3)
+    with pytest.raises(TypeError, match=r"Bare.names .*got names = \('X',\) and a bare tensor"):
+        StructuredMatrix(Bare(3))
+    for names in ("X", ("X", "Y")):
+        map = Orthonormal(3)
+        map.names = names  # pyrefly: ignore[bad-assignment]
+        with pytest.raises(TypeError, match="and 1 tensors"):
+            StructuredMatrix(map)
+    for name in ("free", "map", "kept", "forward"):
+        map = Orthonormal(3)
+        map.names = (name,)
+        with pytest.raises(ValueError, match=f"got '{name}': rename it"):
+            StructuredMatrix(map)
