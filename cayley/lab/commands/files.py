@@ -9,7 +9,7 @@ __all__ = ["absolute_paths", "write_file"]
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, and the folders above it.
+    """Write a file, and the folders above it; all of it, or what was there stays.
 
     Arguments:
         path: Where to.
@@ -17,7 +17,17 @@ def write_file(path: Path, content: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        if path.exists() and not path.is_file():
+            # such as /dev/stdout
+            path.write_bytes(content)
+            return
+        place = path.resolve()
+        part = place.with_name(f"{place.name}.part")
+        try:
+            part.write_bytes(content)
+            part.replace(place)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"could not write {path}: {error.strerror}: choose another place") from error
 

@@ -293,7 +293,8 @@ def read_table(path: Path) -> Table:
     prints it, is a table of one row.
     """
     try:
-        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        # some editors begin a file with a mark of the order of bytes
+        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RecipeError(f"could not read {path}: {error}") from error
     try:
@@ -302,13 +303,19 @@ def read_table(path: Path) -> Table:
             check_keys(content, content, ("name",), others=others)
             content = {"row": [content]}
         check_keys(content, ("title", "defaults", "row"), ("row",))
-        for number, row in enumerate(content["row"], 1):
+        rows, defaults = content["row"], content.get("defaults", {})
+        if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
+            raise RecipeError(f"expected tables [[row]], one for each recipe, got row = {rows!r}")
+        if not isinstance(defaults, dict):
+            raise RecipeError(f"expected a table [defaults], got defaults = {defaults!r}")
+        for number, row in enumerate(rows, 1):
             check_keys(row, row, ("name",), f"row {number}: ")
+            if not isinstance(row["name"], str):
+                raise RecipeError(f"row {number}: expected a name, got {row['name']!r}")
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
-    defaults = content.get("defaults", {})
     entries = []
-    for row in content["row"]:
+    for row in rows:
         sources = (defaults, row)
         keys = VARIANT_KEYS.values()
         common = tuple({k: v for k, v in source.items() if k not in keys} for source in sources)

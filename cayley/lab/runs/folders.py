@@ -14,7 +14,7 @@ from typing import Any
 
 from cayley.lab.errors import RunError
 from cayley.lab.runs.description import RunDescription
-from cayley.lab.runs.reading import load_tensors
+from cayley.lab.runs.reading import explain_damage, load_tensors
 from cayley.lab.runs.result import RunResult
 from cayley.lab.runs.seals import Seal, digest, make_trailer, seal_json
 
@@ -186,8 +186,19 @@ class RunFolder:
         os.fsync(file)
         return Mark(os.fstat(file).st_size, self._hash.hexdigest())
 
-    def rewind(self, mark: Mark) -> None:
-        """Drop what was appended to the metrics after a mark; raise if they have changed."""
+    def rewind(self, mark: Mark, step: int = -1) -> None:
+        """Drop what came after a checkpoint; raise if the metrics before it have changed.
+
+        Arguments:
+            mark: The end of the metrics at the checkpoint.
+            step: The step of the checkpoint. Of the best weights, those of later steps belong to
+                numbers that are dropped; a run with other settings may never replace them.
+        """
+        for path in sorted(self.folder.glob("best-*.pt")):
+            with explain_damage(self.folder, path.name):
+                is_later = step < 0 or self.load(path.name)["step"] > step
+            if is_later:
+                self._remove(path.name)
         file = self._open_metrics()
         content = os.pread(file, mark.size, 0)
         if digest(content) != mark.sha256:

@@ -104,10 +104,10 @@ class SharedFolder:
         """See :meth:`RunFolder.mark`; for other processes the metrics are empty."""
         return Mark() if self._inner is None else self._inner.mark()
 
-    def rewind(self, mark: Mark) -> None:
+    def rewind(self, mark: Mark, step: int = -1) -> None:
         """See :meth:`RunFolder.rewind`."""
         if self._inner is not None:
-            self._inner.rewind(mark)
+            self._inner.rewind(mark, step)
 
     def has(self, name: str) -> bool:
         """Whether a file exists."""

@@ -37,7 +37,7 @@ class RunState:
 
 
 # events with which a run ends before its result
-ENDS = ("interrupted", NOT_FINITE)
+ENDS = ("interrupted", "pruned", NOT_FINITE)
 
 
 def find_state(folder: Path) -> RunState:

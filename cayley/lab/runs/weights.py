@@ -84,7 +84,16 @@ def read_weights(
         state = load_tensors(folder, name, description)
         if chosen == "last":
             return SavedWeights(state["learner"]["model"], state["progress"]["step"], chosen)
-        return SavedWeights(state["model"], state["step"], chosen)
+        saved = SavedWeights(state["model"], state["step"], chosen)
+    if (folder / "result.json").exists():
+        best = read_result(folder, description).best.get(chosen)
+        if best is not None and best.step != saved.step:
+            raise RunError(
+                f"expected {folder / name} with the weights of step {best.step}, of which the "
+                f"run's numbers are, got those of step {saved.step}: delete the folder, and train "
+                "once more"
+            )
+    return saved
 
 
 def pack_weights(tensors: "dict[str, Tensor]", description: RunDescription) -> bytes:

@@ -311,7 +311,7 @@ class Loop:
                 self.learner.load_state_dict(state["learner"])
             self.selection.load_state_dict(state["selection"])
             mark = Mark(*state["mark"])
-        self.run.rewind(mark)
+        self.run.rewind(mark, self.progress.step)
 
     def stop_if_asked(self, signal: int) -> None:
         """Raise if a signal asks to stop; the checkpoint is already written."""

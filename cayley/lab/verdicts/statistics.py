@@ -14,6 +14,7 @@ differ could never be told apart from ones with too few seeds.
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import groupby
 from statistics import NormalDist, mean, variance
 
 __all__ = [
@@ -108,9 +109,8 @@ def p_earlier(first: Sequence[float], second: Sequence[float]) -> float:
         >>> round(p_earlier([10, 20, 30], [40, 50, math.inf]), 3)
         0.05
     """
-    if len({*first, *second}) == 1:
-        return 1.0
-    return sum(_orders(len(first), len(second), 0.5)[math.floor(_wins(first, second)) :])
+    orders = _orders(len(first), len(second), 0.5, _ties(first, second))
+    return sum(orders[_wins(first, second) :])
 
 
 def p_rarely_earlier(first: Sequence[float], second: Sequence[float]) -> float:
@@ -124,9 +124,8 @@ def p_rarely_earlier(first: Sequence[float], second: Sequence[float]) -> float:
         >>> p_rarely_earlier([40, 50, math.inf], [10, 20, 30]) < 0.01
         True
     """
-    if len({*first, *second}) == 1:
-        return 1.0
-    return sum(_orders(len(first), len(second), OFTEN)[: math.ceil(_wins(first, second)) + 1])
+    orders = _orders(len(first), len(second), OFTEN, _ties(first, second))
+    return sum(orders[: _wins(first, second) + 1])
 
 
 def p_most(seen: int, n: int) -> float:
@@ -178,31 +177,62 @@ def _student(t: float, degrees: float) -> float:
     return float(stdtr(degrees, t))
 
 
-def _wins(first: Sequence[float], second: Sequence[float]) -> float:
-    """The number of pairs of which the first is earlier; equal times count half."""
-    return sum((x < y) + (x == y) / 2 for x in first for y in second)
+def _wins(first: Sequence[float], second: Sequence[float]) -> int:
+    """Twice the number of pairs of which the first is earlier; equal times count half."""
+    return sum(2 * (x < y) + (x == y) for x in first for y in second)
+
+
+def _ties(first: Sequence[float], second: Sequence[float]) -> tuple[int, ...]:
+    """How many times are equal, from the earliest on.
+
+    Example:
+        >>> _ties([10, 20], [20, math.inf, math.inf])
+        (1, 2, 2)
+    """
+    return tuple(len([*group]) for _, group in groupby(sorted([*first, *second])))
 
 
 @cache
-def _orders(m: int, n: int, share: float) -> list[float]:
-    """The probabilities that the first wins 0, 1, …, m·n pairs of m and n things.
+def _orders(m: int, n: int, share: float, ties: tuple[int, ...]) -> list[float]:
+    """The probabilities that the first wins 0, 1/2, 1, …, m·n pairs of m and n times.
 
     One of the first is before one of the second with the probability ``share``, by hazards in a
     constant ratio: with 1/2 all orders are equally likely (Mann and Whitney 1947, Lehmann 1953).
+    Times are seen on a grid, so that some are equal: so many in each of its places, in their order.
 
     Example:
-        >>> [round(6 * p, 6) for p in _orders(2, 2, 0.5)]
+        >>> [round(6 * p, 6) for p in _orders(2, 2, 0.5, (1, 1, 1, 1))[::2]]
         [1.0, 1.0, 2.0, 1.0, 1.0]
-        >>> _orders(1, 1, 0.75)
-        [0.25, 0.75]
+        >>> _orders(1, 1, 0.75, (1, 1)), _orders(1, 1, 0.75, (2,))
+        ([0.25, 0.0, 0.75], [0.0, 1.0, 0.0])
     """
-    if m == 0 or n == 0:
-        return [1.0]
-    # the earliest of all is one of the first, before all n of the second, or one of the second
-    hazard = m * share / (m * share + n * (1 - share))
-    result = [0.0] * (m * n + 1)
-    for pairs, p in enumerate(_orders(m - 1, n, share)):
-        result[pairs + n] += hazard * p
-    for pairs, p in enumerate(_orders(m, n - 1, share)):
-        result[pairs] += (1 - hazard) * p
-    return result
+    # by the number of the first among the times so far, and by twice the pairs won
+    now = {0: [1.0]}
+    before = 0
+    for count in ties:
+        following: dict[int, list[float]] = {}
+        for i, wins in now.items():
+            for a, p in _among(m - i, n - (before - i), count, share).items():
+                won = (2 * i + a) * (count - a)
+                sums = following.setdefault(i + a, [0.0] * (2 * m * n + 1))
+                for pairs, q in enumerate(wins):
+                    if q:
+                        sums[pairs + won] += p * q
+        now, before = following, before + count
+    return now[m]
+
+
+@cache
+def _among(m: int, n: int, count: int, share: float) -> dict[int, float]:
+    """The probabilities of so many of the first among the next times, if m and n are left."""
+    now = {0: 1.0}
+    for k in range(count):
+        following: dict[int, float] = {}
+        for a, p in now.items():
+            first, second = (m - a) * share, (n - (k - a)) * (1 - share)
+            for more, hazard in ((1, first), (0, second)):
+                if hazard > 0:
+                    found = following.get(a + more, 0.0)
+                    following[a + more] = found + p * hazard / (first + second)
+        now = following
+    return now

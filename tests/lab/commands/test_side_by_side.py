@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from processes import FORKED
 
+import cayley
 import cayley.cli
 from cayley.lab.commands.queue import Queue, Work
 from cayley.lab.commands.side_by_side import child_command, run_side_by_side
@@ -226,3 +227,14 @@ def test_runs_write_their_checkpoints_and_end_if_their_parent_is_killed(
         while is_running(folder) and time.monotonic() < end:
             time.sleep(0.05)
         assert find_state(folder).state == "stopped"
+
+
+def test_no_file_of_the_current_folder_hides_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "statistics.py").write_text("raise ImportError('of the user')")
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(child_command(["list", "quickstart"]), check=True, stdout=subprocess.DEVNULL)
+    # unless the package is there
+    monkeypatch.chdir(Path(cayley.__file__).parents[1])
+    assert "-P" not in child_command(["list"])

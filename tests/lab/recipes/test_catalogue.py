@@ -245,6 +245,12 @@ def test_a_file_of_the_users_own(path: Path) -> None:
     [
         ("title = 3 3", "could not read"),
         ("title = 'a'", "missing key row"),
+        ("row = []", r"expected tables \[\[row\]\], .* got row = \[\]"),
+        ("[row]\nname = 'a'", r"expected tables \[\[row\]\]"),
+        ("row = 5", r"expected tables \[\[row\]\]"),
+        ("defaults = 5\n[[row]]\nname = 'a'", r"expected a table \[defaults\], got defaults = 5"),
+        ("[[row]]\nname = ['a']", r"row 1: expected a name, got \['a'\]"),
+        ("name = {a = 1}\n[task]", "row 1: expected a name, got"),
         ("default = {}\nrow = []", "unknown key default: did you mean defaults?"),
         ("[[row]]\nmodel = {}", "row 1: name"),
         ("[task]\nname = 'adding'", "mine.toml: missing key name$"),
@@ -258,6 +264,11 @@ def test_files_that_are_wrong(path: Path, text: str, message: str) -> None:
         read_table(path)
     with pytest.raises(RecipeError, match="could not read"):
         read_table(path.with_name("absent.toml"))
+
+
+def test_a_mark_of_the_order_of_bytes_is_passed_over(path: Path) -> None:
+    path.write_text("[[row]]\nname = 'a'", encoding="utf-8-sig")
+    assert [entry.name for entry in read_table(path).entries] == ["a"]
 
 
 def test_names_are_found_or_the_nearest_named() -> None:

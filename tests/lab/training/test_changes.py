@@ -189,6 +189,35 @@ def test_an_edited_recipe_is_taken_on_when_asked_for(tmp_path: Path) -> None:
     assert load_tensors(tmp_path / "run", "checkpoint.pt", description)
 
 
+def test_weights_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+    """A run that is killed may have saved better ones since, which an edited run never reaches."""
+    folder = tmp_path / "run"
+    stop_after(6, folder, recipe())
+    with RunFolder(folder) as run:
+        run.description, _ = read_run(folder)
+        later = run.load("best-valid.pt") | {"step": 9}
+        run.save("best-valid.pt", later)
+    edit(folder, "steps = 10", "steps = 7")
+    # with which it gets worse
+    edit(folder, "lr = 0.01", "lr = 5.0")
+    result = resume(folder, continue_with=True)
+    if (folder / "best-valid.pt").exists():
+        description, _ = read_run(folder)
+        saved = load_tensors(folder, "best-valid.pt", description)
+        assert saved["step"] == result.best["valid"].step <= 7
+
+
+def test_weights_of_another_step_are_not_those_of_the_numbers(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = train(recipe(), folder, settings=TINY)
+    with RunFolder(folder) as run:
+        run.description, _ = read_run(folder)
+        run.save("best-valid.pt", run.load("best-valid.pt") | {"step": 99})
+    step = result.best["valid"].step
+    with pytest.raises(RunError, match=f"weights of step {step}, .*got those of step 99"):
+        evaluate(folder, "valid", weights="valid")
+
+
 def test_another_schedule_goes_on_from_here(tmp_path: Path) -> None:
     stop_after(6, tmp_path, recipe())
     edit(tmp_path, "gamma = 0.5", "gamma = 0.1")

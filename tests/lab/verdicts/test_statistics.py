@@ -1,6 +1,7 @@
 import itertools
 import math
 import random
+from collections.abc import Collection
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_order_of_times_by_counting_all_orders() -> None:
 
 
 def test_what_never_comes_on_either_side_tells_nothing() -> None:
-    assert p_earlier([math.inf, math.inf], [math.inf]) == 1.0
+    assert p_earlier([math.inf, math.inf], [math.inf]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("m", "n"), [(2, 2), (3, 3), (3, 5), (10, 4)])
@@ -61,10 +62,37 @@ def test_they_are_the_tests_of_scipy(m: int, n: int) -> None:
         assert p_below(x, 0.3) == pytest.approx(one, rel=1e-12)
         two = stats.ttest_ind(x, y, equal_var=False, alternative="less").pvalue
         assert p_less(x, y) == pytest.approx(two, rel=1e-12)
-        # times are whole epochs, so that some are the same
-        early, late = ([round(2 * value) for value in some] for some in (x, y))
-        order = stats.mannwhitneyu(early, late, alternative="less", method="exact").pvalue
-        assert p_earlier(early, late) == pytest.approx(min(order, 1.0), rel=1e-12)
+        # without equal times, of which the test there takes no notice
+        order = stats.mannwhitneyu(x, y, alternative="less", method="exact").pvalue
+        assert p_earlier(x, y) == pytest.approx(min(order, 1.0), rel=1e-12)
+
+
+@pytest.mark.parametrize(("m", "n"), [(3, 3), (3, 5), (5, 5), (6, 3)])
+def test_equal_times_by_counting_all_orders(m: int, n: int) -> None:
+    """Times are seen on a grid, and many never come."""
+    draws, places = random.Random(m * n), range(m + n)
+    for _ in range(10):
+        pooled = [draws.choice([1, 2, 3, math.inf]) for _ in places]
+
+        def wins(chosen: Collection[int], pooled: list[float] = pooled) -> float:
+            rest = [pooled[k] for k in places if k not in chosen]
+            return sum((pooled[k] < b) + (pooled[k] == b) / 2 for k in chosen for b in rest)
+
+        counts = [wins(chosen) for chosen in itertools.combinations(places, m)]
+        as_good = sum(count >= wins(range(m)) for count in counts)
+        assert p_earlier(pooled[:m], pooled[m:]) == pytest.approx(as_good / len(counts))
+
+
+@pytest.mark.parametrize(("m", "n"), [(3, 3), (4, 5), (8, 3)])
+def test_what_is_often_earlier_is_seldom_contradicted_on_a_grid(m: int, n: int) -> None:
+    draws = random.Random(m * n)
+
+    def times(rate: float, count: int) -> list[float]:
+        return [float(math.ceil(3 * draws.expovariate(rate))) for _ in range(count)]
+
+    # P(x < y) = 3/4 for times with these rates; 20 and five standard deviations of 400 draws
+    rejected = sum(p_rarely_earlier(times(3.0, m), times(1.0, n)) <= 0.05 for _ in range(400))
+    assert rejected <= 42
 
 
 @pytest.mark.parametrize(("seen", "n"), [(0, 3), (2, 3), (3, 3), (7, 8), (13, 20)])
@@ -92,7 +120,7 @@ def test_orders_of_times_with_hazards_of_three_to_one() -> None:
 
 
 def test_what_never_comes_on_either_side_contradicts_nothing() -> None:
-    assert p_rarely_earlier([math.inf, math.inf], [math.inf]) == 1.0
+    assert p_rarely_earlier([math.inf, math.inf], [math.inf]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("m", "n", "sigma"), [(3, 3, 1.0), (8, 8, 2.0), (20, 5, 1.0)])

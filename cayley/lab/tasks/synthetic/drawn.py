@@ -12,7 +12,7 @@ from cayley.lab.errors import RecipeError
 from cayley.lab.tasks.batch import Batch, Split
 from cayley.lab.tasks.draws import Draws
 from cayley.lab.tasks.frequencies import count_classes, frequency_logits
-from cayley.lab.tasks.metrics import Metric, accuracy, crossentropy, mean_squared_error
+from cayley.lab.tasks.metrics import IGNORED, Metric, accuracy, crossentropy, mean_squared_error
 from cayley.lab.tasks.scoring import score_split
 from cayley.lab.tasks.synthetic.generated import Count, GeneratedTask, Length
 
@@ -101,6 +101,21 @@ class DrawnTask(GeneratedTask):
             raise RecipeError(
                 f"{name}.draw: expected {what} {expected} as target, since answers = "
                 f"{self.answers!r} and output_size = {self.output_size}, got {tuple(target.shape)}"
+            )
+        if not x.is_floating_point():
+            raise RecipeError(f"{name}.draw: expected floating-point input, got {x.dtype}")
+        if what == "numbers":
+            return
+        if target.dtype != torch.int64:
+            raise RecipeError(
+                f"{name}.draw: expected numbers, or classes in torch.int64, as target, got "
+                f"{target.dtype}: convert it, such as by target.long()"
+            )
+        known = (target >= 0) & (target < self.output_size) | (target == IGNORED)
+        if not known.all():
+            raise RecipeError(
+                f"{name}.draw: expected classes 0, …, {self.output_size - 1}, since output_size = "
+                f"{self.output_size}, or {IGNORED} for none, got {int(target[~known][0])}"
             )
 
     @property

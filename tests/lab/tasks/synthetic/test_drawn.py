@@ -70,6 +70,15 @@ def test_what_is_drawn_is_what_was_promised() -> None:
         r"expected input \(T, B, input_size\)": {
             "draw": lambda self, draws: (draws.uniform(1), draws.uniform(1))
         },
+        "expected classes 0, …, 0, since output_size = 1, .*got 3": {
+            "draw": lambda self, draws: (draws.uniform(self.T, 1), torch.full((4,), 3))
+        },
+        "or classes in torch.int64, as target, got torch.bool": {
+            "draw": lambda self, draws: (draws.uniform(self.T, 1), torch.ones(4) > 0)
+        },
+        "expected floating-point input, got torch.int64": {
+            "draw": lambda self, draws: (draws.integers(2, self.T, 1), torch.zeros(4).long())
+        },
         "expected input and target, two tensors, got a Tensor": {
             "draw": lambda self, draws: draws.uniform(self.T, 1)
         },
