@@ -151,8 +151,10 @@ class Forked:
     """``subprocess.Popen`` of ``python -m cayley``, as far as runs that end well need it."""
 
     def __init__(self, command: Sequence[str], **_: Any) -> None:
-        assert [*command[:3]] == [sys.executable, "-m", "cayley"]
-        self.process = CONTEXT.Process(target=run_command, args=(os.getcwd(), command[3:]))
+        program = command.index("cayley")
+        assert [*command[:program]] in ([sys.executable, "-m"], [sys.executable, "-P", "-m"])
+        arguments = command[program + 1 :]
+        self.process = CONTEXT.Process(target=run_command, args=(os.getcwd(), arguments))
         self.process.start()
 
     def poll(self) -> int | None:

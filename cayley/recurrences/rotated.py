@@ -104,7 +104,7 @@ def rotated_loop(
         >>> quarter, zero = torch.tensor([torch.pi / 2]), torch.zeros(2)
         >>> h0 = torch.tensor([[1.0, 0, 0, 0]])
         >>> h = rotated_loop(torch.zeros(4, 1, 4), h0, quarter, zero[:1], zero, zero)
-        >>> h[:, 0, :2].round()
+        >>> h[:, 0, :2].round() + 0.0  # no −0
         tensor([[ 0.,  1.],
                 [-1.,  0.],
                 [ 0., -1.],

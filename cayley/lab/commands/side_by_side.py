@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-import cayley
 from cayley.lab.commands.live import LiveTable
 from cayley.lab.commands.queue import Queue, Running, Work
 from cayley.lab.errors import Interrupted
@@ -228,5 +227,5 @@ def _death(code: int) -> str:
 def child_command(arguments: Sequence[str]) -> tuple[str, ...]:
     """The command line of this program in another process."""
     # no file in the current folder hides an installed module, unless this program is there
-    safe = [] if Path.cwd() == Path(cayley.__file__).parents[1] else ["-P"]
+    safe = [] if Path.cwd() == Path(__file__).parents[3] else ["-P"]
     return (sys.executable, *safe, "-m", "cayley", *arguments)

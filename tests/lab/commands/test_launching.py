@@ -97,10 +97,11 @@ def test_all_processes_fail_with_one_message(
     folders = [tmp_path / "0", tmp_path / "1"]
 
     def popen(self: SubprocessHandler, words: tuple[str, ...], environment: dict) -> Started:
-        assert words[:3] == (sys.executable, "-m", "cayley")
+        program = words.index("cayley")
+        assert words[:program] in ((sys.executable, "-m"), (sys.executable, "-P", "-m"))
         folder = folders[self.local_rank_id]
         folder.mkdir()
-        return Started(folder, __file__, "command", environment, *words[3:])
+        return Started(folder, __file__, "command", environment, *words[program + 1 :])
 
     monkeypatch.setattr(SubprocessHandler, "_popen", popen)
     words = ["train", "quickstart", "--tiny", "-q", "-o", str(tmp_path / "runs")]
