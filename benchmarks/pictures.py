@@ -56,10 +56,10 @@ def draw_networks(rows: list[dict], machine: dict[str, object], path: Path) -> N
                 milliseconds = [row["milliseconds"] for row, _ in chosen]
                 places = [place for _, place in chosen]
                 panel.plot(milliseconds, places, mark, color=colour, label=kind, linestyle="")
-        right = max(row["milliseconds"] for row in here.values())
+        left, right = (end(row["milliseconds"] for row in here.values()) for end in (min, max))
         panel.set(
             xscale="log",
-            xlim=(floor / 1.5, right * 4),
+            xlim=(left / 1.5, right * 4),
             xlabel="forward + backward, ms",
             title="B = {}, n = {}, T = {}".format(*shape),
         )
