@@ -294,8 +294,8 @@ class EURNN(RNN):
 
     Note:
         On a CPU, in float32 and float64, the rotations are applied one by one, in O(L n), if there
-        are 64 units or more and at most one layer for eight of them. Otherwise W is formed once per
-        forward pass, as for every network.
+        are 64 units or more, at most one layer for eight of them, and at most 64 layers. Otherwise
+        W is formed once per forward pass, as for every network.
 
     References:
         Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs, Jing, Shen,

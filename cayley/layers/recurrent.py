@@ -203,7 +203,7 @@ class Recurrent(nn.Module, ABC):
         output, state = self._forward(input, full)
         return output, self._without_stream(state, goes_on=full is not hx)
 
-    # by which a subclass with another one is known
+    # to see whether a subclass of the user's has another one
     plain_forward = forward
 
     def _forward(
@@ -738,10 +738,10 @@ def _changes_sequences(kind: type[Recurrent]) -> bool:
     def place(name: str) -> int:
         return next(k for k, one in enumerate(kind.__mro__) if name in one.__dict__)
 
-    own = kind.forward is not kind.plain_forward
-    base = place("run")
-    # the step of this class only calls run
-    return own or any(
-        base < place(name) and getattr(kind, name) is not getattr(Recurrent, name)
+    if kind.forward is not kind.plain_forward:
+        return True
+    # a step written for another run; those of Recurrent itself call run
+    return any(
+        place("run") < place(name) and getattr(kind, name) is not getattr(Recurrent, name)
         for name in ("advance", "lean_step")
     )
