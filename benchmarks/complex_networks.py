@@ -5,8 +5,8 @@
 
 One run is a forward pass of one input and the gradients of all parameters, forming W included. A
 kernel holds the real and imaginary parts of W once; *real* is the same layer with [[R, −C], [C, R]]
-as any real matrix. Large uRNNs apply the factors of W; *matrix* is the same layer with W, by its
-kernel or, where that has no room for W, as a loop of torch operations. No speed is printed
+as any real matrix. Large uRNNs and EURNNs apply the factors of W; *matrix* is the same layer with
+W, by its kernel or, where that has no room for W, as a loop of torch operations. No speed is printed
 before outputs and gradients have been compared with the loop in double precision, with W. For how
 much of the time a GPU computes is written beside it.
 """
@@ -41,7 +41,13 @@ NETWORKS: dict[str, tuple[Callable[..., cayley.RNN], int]] = {
         (cayley.URNN, 2170),
     )
 }
-BY_FACTORS = ("URNN 256", "URNN 512", "URNN 2170")
+LAYERS = [(n, layers) for n in (32, 64, 128, 256, 512, 1024) for layers in (2, "fft")]
+NETWORKS |= {
+    f"EURNN {n} {layers}": (partial(cayley.EURNN, layers=layers), n)
+    for n, layers in (*LAYERS, (512, 32))
+}
+BY_FACTORS = [name for name in NETWORKS if "URNN" in name and not name.startswith("Full")]
+BY_FACTORS.remove("URNN 116")
 
 Step = Callable[[cayley.RNN, Tensor, Tensor], tuple[Tensor, ...]]
 
@@ -57,14 +63,15 @@ def as_real(layer: cayley.RNN, x: Tensor, g: Tensor) -> None:
         gradients(layer, x, g)
 
 
-def by_factors(layer: cayley.RNN, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    with patch.object(layers, "prefers_factors", lambda _: True):
+def chosen(factors: bool, layer: cayley.RNN, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    """Gradients by the factors of W, or by W."""
+    choice = dict.fromkeys(("prefers_factors", "prefers_rotations"), lambda *_: factors)
+    with patch.multiple(layers, **choice):
         return gradients(layer, x, g)
 
 
-def by_matrix(layer: cayley.RNN, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    with patch.object(layers, "prefers_factors", lambda _: False):
-        return gradients(layer, x, g)
+by_factors: Step = partial(chosen, True)
+by_matrix: Step = partial(chosen, False)
 
 
 def check(name: str, layer: cayley.RNN, run: Step, x: Tensor, g: Tensor) -> float:

@@ -27,7 +27,7 @@ __all__ = ["prefers_rotations", "rotated", "rotated_loop"]
 
 # From so many units on, and up to one layer for so many of them, to turn the units takes less time
 # than a product with the matrix: on a CPU with AVX-512 a seventh of it with 512 units in two
-# layers, and as long with 64 in eight. On a GPU that has not been measured yet.
+# layers, and as long with 64 in eight.
 MANY = 64
 UNITS_A_LAYER = 8
 
@@ -43,13 +43,15 @@ def prefers_rotations(omega: Tensor, layers: int) -> bool:
         >>> prefers_rotations(torch.zeros(32), 2), prefers_rotations(torch.zeros(512), 514)
         (False, False)
     """
-    n = omega.shape[-1]
-    if omega.device.type != "cpu" or n < MANY:
+    n, kind = omega.shape[-1], omega.device.type
+    if kind not in ("cpu", "cuda") or n < MANY or backend_in_force() not in ("auto", kind):
         return False
     count = len(find_pattern(n, layers))
     if n < UNITS_A_LAYER * count or count > PRECISE:
         return False
-    return backend_in_force() != "reference" and native.refusal(omega) is None
+    if kind == "cuda":
+        return omega.dtype == torch.float32 and not cuda.size_refusal(n, layers, omega.device)
+    return native.refusal(omega) is None
 
 
 def rotated_loop(
