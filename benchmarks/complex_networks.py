@@ -6,9 +6,9 @@
 One run is a forward pass of one input and the gradients of all parameters, forming W included. A
 kernel holds the real and imaginary parts of W once; *real* is the same layer with [[R, −C], [C, R]]
 as any real matrix. Large uRNNs and EURNNs apply the factors of W; *matrix* is the same layer with
-W, by its kernel or, where that has no room for W, as a loop of torch operations. No speed is printed
-before outputs and gradients have been compared with the loop in double precision, with W. For how
-much of the time a GPU computes is written beside it.
+W, by its kernel or, where that has no room for W, as a loop of torch operations. No speed is
+printed before outputs and gradients have been compared with the loop in double precision, with W.
+For how much of the time a GPU computes is written beside it.
 """
 
 import argparse
@@ -41,10 +41,10 @@ NETWORKS: dict[str, tuple[Callable[..., cayley.RNN], int]] = {
         (cayley.URNN, 2170),
     )
 }
-LAYERS = [(n, layers) for n in (32, 64, 128, 256, 512, 1024) for layers in (2, "fft")]
 NETWORKS |= {
     f"EURNN {n} {layers}": (partial(cayley.EURNN, layers=layers), n)
-    for n, layers in (*LAYERS, (512, 32))
+    for n in (32, 64, 128, 256, 512, 1024)
+    for layers in (2, "fft")
 }
 BY_FACTORS = [name for name in NETWORKS if "URNN" in name and not name.startswith("Full")]
 BY_FACTORS.remove("URNN 116")
@@ -65,8 +65,10 @@ def as_real(layer: cayley.RNN, x: Tensor, g: Tensor) -> None:
 
 def chosen(factors: bool, layer: cayley.RNN, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
     """Gradients by the factors of W, or by W."""
-    choice = dict.fromkeys(("prefers_factors", "prefers_rotations"), lambda *_: factors)
-    with patch.multiple(layers, **choice):
+    with (
+        patch.object(layers, "prefers_factors", lambda _: factors),
+        patch.object(layers, "prefers_rotations", lambda *_: factors),
+    ):
         return gradients(layer, x, g)
 
 

@@ -293,9 +293,10 @@ class EURNN(RNN):
     over n complex units; each layer :math:`F^{(l)}` rotates disjoint pairs of units.
 
     Note:
-        On a CPU, in float32 and float64, the rotations are applied one by one, in O(L n), if there
-        are 64 units or more, at most one layer for eight of them, and at most 64 layers. Otherwise
-        W is formed once per forward pass, as for every network.
+        The rotations are applied one by one, in O(L n), if there are 64 units or more, at most one
+        layer for eight of them, and at most 64 layers: on a CPU in float32 and float64, on a GPU in
+        float32, as far as its shared memory has room for the layers. Otherwise W is formed once per
+        forward pass, as for every network.
 
     References:
         Tunable Efficient Unitary Neural Networks (EUNN) and their application to RNNs, Jing, Shen,

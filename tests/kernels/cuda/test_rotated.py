@@ -5,8 +5,10 @@ import torch
 from rotated_check import NAMES, check, example, rounded
 from torch import Tensor
 
+import cayley
 from cayley.kernels.calls import ElmanGradients, RotatedCall
 from cayley.kernels.cuda.rotated import refusal, rotated, rotated_backward
+from cayley.recurrences.rotated import prefers_rotations
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -64,3 +66,14 @@ def test_refusals() -> None:
     assert "float32, not torch.float64" in (refusal(call._replace(phi=call.phi.double())) or "")
     assert "as many layers as 33" in (refusal(rounded(example(12, 33), "cuda")) or "")
     assert "do not fit" in (refusal(rounded(example(16384, 1, 1, 1), "cuda")) or "")
+
+
+def test_is_preferred_where_the_kernels_have_room() -> None:
+    many = torch.zeros(512, device="cuda", dtype=torch.float32)
+    assert prefers_rotations(many, 2)
+    assert prefers_rotations(many[:64], 8)
+    for omega, layers in ((many, 64), (many[:64], 9), (many[:32], 2), (many.double(), 2)):
+        assert not prefers_rotations(omega, layers)
+    for name in ("reference", "cpu"):
+        with cayley.backend(name):
+            assert not prefers_rotations(many, 2)
