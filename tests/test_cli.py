@@ -172,6 +172,14 @@ def test_json_is_one_object_a_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not err
     (folder,) = find_runs(tmp_path)
     assert lines[1:-1] == list(read_metrics(folder))
+    # of a finished run, the same without what happened in it
+    again = ("train", "quickstart", "-o", tmp_path, "--json", *QUICK, "training.log=1", "--seeds")
+    for command in (("resume", folder, "--json"), (*again, 1), (*again, 1, "--together")):
+        assert run(*command) == 0
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert found[0].items() >= {"kind": "run", "step": 3, "id": lines[0]["id"]}.items()
+        assert found[1].items() >= lines[-1].items()
+        assert len(found) == 2
 
 
 def test_seeds_are_runs_that_are_not_repeated(

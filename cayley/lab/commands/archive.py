@@ -1,6 +1,8 @@
 """The command ``cayley archive``."""
 
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 from cayley.lab.commands.files import write_file
 from cayley.lab.errors import RunError
@@ -13,8 +15,9 @@ def archive(options: Namespace) -> int:
     """Copy finished runs without checkpoints, and with fewer points of their curves.
 
     It copies what the report reads: recipe, description, numbers and curves; a run that ended
-    because something was not finite has no numbers. Unfinished runs are named and left out. With
-    --weights the weights behind the numbers are copied too, as safetensors, with a model card.
+    because something was not finite has no numbers. Unfinished and damaged runs are named and left
+    out. With --weights the weights behind the numbers are copied too, as safetensors, with a model
+    card.
     """
     from cayley.lab.runs import (
         SWEEP_FILE,
@@ -22,7 +25,6 @@ def archive(options: Namespace) -> int:
         check_archive,
         find_runs,
         find_sweeps,
-        is_diverged,
     )
 
     source, target = options.folder, options.output
@@ -34,26 +36,42 @@ def archive(options: Namespace) -> int:
     folders = find_runs(source)
     if not folders:
         raise RunError(f"expected runs below {source}, got none: make some with cayley train")
-    finished = [
-        folder for folder in folders if (folder / "result.json").exists() or is_diverged(folder)
-    ]
+    finished = [folder for folder in folders if _is_over(folder)]
     places = [target / folder.relative_to(source) for folder in finished]
     # all of them before the first is written
     for place in places:
         check_archive(place)
+    damaged = 0
     for folder, place in zip(finished, places, strict=True):
-        archive_run(
-            folder,
-            place,
-            options.points,
-            options.losses,
-            weights=options.weights,
-        )
+        try:
+            archive_run(
+                folder,
+                place,
+                options.points,
+                options.losses,
+                weights=options.weights,
+            )
+        except RunError as error:
+            # what cannot be read or written is so for the next run too
+            if isinstance(error.__cause__, OSError):
+                raise
+            print(f"left out: {error}", file=sys.stderr)
+            damaged += 1
     for folder in find_sweeps([source]):
         place = folder.relative_to(source) / SWEEP_FILE
         write_file(target / place, (source / place).read_bytes())
-    print(f"{target}: {counted(len(finished), 'run')}")
+    print(f"{target}: {counted(len(finished) - damaged, 'run')}")
     for folder in folders:
         if folder not in finished:
             print(f"not finished, left out: {folder.relative_to(source)}")
-    return 0
+    return RunError.code if damaged else 0
+
+
+def _is_over(folder: Path) -> bool:
+    from cayley.lab.runs import is_diverged
+
+    try:
+        return (folder / "result.json").exists() or is_diverged(folder)
+    except RunError:
+        # who archives it learns what is wrong with it
+        return True

@@ -43,6 +43,7 @@ from cayley.lab.runs.machine import (
 )
 from cayley.lab.runs.precision import Precision
 from cayley.lab.runs.reading import (
+    CRASHED,
     NOT_FINITE,
     THINNED,
     check_format,
@@ -82,6 +83,7 @@ from cayley.lab.runs.sweeps import (
 from cayley.lab.runs.weights import WEIGHTS_FILE, Weights, pack_weights, read_weights, write_card
 
 __all__ = [
+    "CRASHED",
     "FORMAT",
     "NOT_FINITE",
     "STUDY_FILE",

@@ -19,6 +19,7 @@ from cayley.lab.runs.result import RunResult
 from cayley.lab.runs.seals import Seal, digest, open_bytes, open_json
 
 __all__ = [
+    "CRASHED",
     "NOT_FINITE",
     "THINNED",
     "check_format",
@@ -35,8 +36,9 @@ __all__ = [
     "read_run",
 ]
 
-# the last event of a run that diverged
+# the last event of a run that diverged, and of one that an error of Python or torch ended
 NOT_FINITE = "not finite"
+CRASHED = "error"
 # an event of the archive, not of the run: it says nothing about how the run ended
 THINNED = "thinned"
 RETRAIN = "delete the folder, and train once more"

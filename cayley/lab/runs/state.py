@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from cayley.lab.errors import RunError
-from cayley.lab.runs.reading import NOT_FINITE, THINNED, read_metrics, read_result, read_run
+from cayley.lab.runs.reading import (
+    CRASHED,
+    NOT_FINITE,
+    THINNED,
+    read_metrics,
+    read_result,
+    read_run,
+)
 
 __all__ = ["RunState", "State", "find_state", "is_alive", "is_running"]
 
@@ -37,7 +44,7 @@ class RunState:
 
 
 # events with which a run ends before its result
-ENDS = ("interrupted", "pruned", NOT_FINITE)
+ENDS = ("interrupted", "pruned", CRASHED, NOT_FINITE)
 
 
 def find_state(folder: Path) -> RunState:

@@ -196,3 +196,7 @@ class _Watcher(Reporter):
     def end(self, result: RunResult | None) -> None:
         """Pass it on."""
         self.inner.end(result)
+
+    def found(self, description: RunDescription, result: RunResult) -> None:
+        """Pass it on."""
+        self.inner.found(description, result)

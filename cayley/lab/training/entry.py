@@ -151,6 +151,8 @@ def resume(
                     "to recipe.toml; to train for longer, use --extend"
                 )
             if not extend:
+                if reporter is not None:
+                    reporter.found(description, result)
                 return result
             recipe = lengthen(recipe, extend, result)
         else:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cayley.lab.errors import Interrupted, NotFinite, RecipeError
+from cayley.lab.errors import Interrupted, LabError, NotFinite, RecipeError
 from cayley.lab.processes import find_processes
 from cayley.lab.recipes import Recipe
 from cayley.lab.runs import (
+    CRASHED,
     NOT_FINITE,
     Interrupts,
     Mark,
@@ -120,10 +121,13 @@ class Loop:
         try:
             while self.go_on():
                 self.step()
+            return self.finish()
         except NotFinite as error:
             self.fail(error)
             raise
-        return self.finish()
+        except Exception as error:
+            self.crash(error)
+            raise
 
     def go_on(self) -> bool:
         """Do what is due before a step; return whether there is a step to take.
@@ -175,6 +179,12 @@ class Loop:
     def fail(self, error: NotFinite) -> None:
         """Record that the run cannot continue."""
         self.event(NOT_FINITE, str(error))
+
+    def crash(self, error: Exception) -> None:
+        """Record an error that is not the laboratory's, which says what it has to."""
+        if not isinstance(error, LabError):
+            what = str(error).partition("\n")[0]
+            self.event(CRASHED, f"{type(error).__name__}: {what}")
 
     def finish(self) -> RunResult:
         """Write the checkpoint and the result of a run that has reached its end."""

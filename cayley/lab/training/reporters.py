@@ -52,6 +52,9 @@ class Reporter(ABC):
     def end(self, result: RunResult | None) -> None:
         """The run is finished; None if it stopped before its end."""
 
+    def found(self, description: RunDescription, result: RunResult) -> None:  # noqa: B027
+        """The run was finished before, and nothing else happens; by default nothing."""
+
 
 class Quiet(Reporter):
     """Says nothing."""
@@ -100,6 +103,11 @@ class JSON(Reporter):
         """Print the result."""
         if result is not None:
             self._print({"kind": "result", **result.to_json()})
+
+    def found(self, description: RunDescription, result: RunResult) -> None:
+        """Print the description and the result."""
+        self._print({"kind": "run", "step": result.step, **description.to_json()})
+        self.end(result)
 
     def _print(self, content: dict[str, Any]) -> None:
         print(json.dumps({**self.tag, **content}), flush=True)

@@ -74,6 +74,10 @@ class TensorBoard(Reporter):
             self.writer.close()
         self.inner.end(result)
 
+    def found(self, description: RunDescription, result: RunResult) -> None:
+        """Only pass it on."""
+        self.inner.found(description, result)
+
     def _look_inside(self, writer: "SummaryWriter", step: int) -> None:
         for name, parameter in self.model.named_parameters():
             # no histogram can be made of non-finite values, which the loop reports anyway

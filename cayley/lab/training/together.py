@@ -74,7 +74,8 @@ def train_together(
     for k, member in enumerate(members):
         if (member.folder / "result.json").exists():
             description, _ = read_run(member.folder)
-            results[k] = read_result(member.folder, description)
+            results[k] = result = read_result(member.folder, description)
+            member.reporter.found(description, result)
             continue
         recipe, machine = member.recipe, member.settings.machine
         key = repr(recipe.task)
@@ -90,6 +91,10 @@ def train_together(
                 run = folders.enter_context(RunFolder(members[k].folder))
                 going[k] = _start(members[k], learner, run, interrupts, len(learners))
             _Company(members, going, results).train()
+        except Exception as error:
+            for loop in going.values():
+                loop.crash(error)
+            raise
         finally:
             for k in going:
                 members[k].reporter.end(None)

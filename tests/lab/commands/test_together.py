@@ -32,10 +32,13 @@ def test_seeds_and_rates_have_a_folder_each(
     # what is finished is skipped, and one seed more begins
     assert cli.main([*command, "--seeds", "3", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    begun = {line["run"] for line in lines if line["kind"] == "run"}
+    begun = {line["run"] for line in lines if line["kind"] == "run" and line["step"] == 0}
     folder = tmp_path / "quickstart"
     assert begun == {str(folder / f"hidden-4-{lr}-steps-3-tiny-seed3") for lr in rates}
-    assert {line["run"] for line in lines if line["kind"] == "result"} == begun
+    assert {line["run"] for line in lines if line["kind"] == "eval"} == begun
+    assert {line["run"] for line in lines if line["kind"] == "result"} == {
+        str(path) for path in folder.iterdir()
+    }
 
 
 def test_a_failure_is_said_and_its_code_returned(

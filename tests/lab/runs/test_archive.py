@@ -131,6 +131,32 @@ def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "expected runs below" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", "run.json"])
+def test_a_damaged_run_does_not_keep_the_others_out(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    source, target = runs / "scornn", tmp_path / "archive"
+    damaged, *others = sorted(path.parent for path in source.rglob("result.json"))
+    if name == "metrics.jsonl":
+        # then whether it diverged cannot be told either
+        (damaged / "result.json").unlink()
+    (damaged / name).write_text('{"kind": "ev\n')
+    assert main(["archive", str(source), "-o", str(target)]) == 4
+    out, err = capsys.readouterr()
+    assert f"archive: {len(others)} run" in out
+    assert re.search(rf"left out: .*{damaged.name}.*{name}", err)
+    kept = {path.parent.relative_to(target) for path in target.rglob("result.json")}
+    assert kept == {folder.relative_to(source) for folder in others}
+
+
+def test_a_full_disk_ends_the_archive(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "archive").touch()
+    assert main(["archive", str(runs / "scornn"), "-o", str(tmp_path / "archive")]) == 4
+    assert capsys.readouterr().err.count("could not write") == 1
+
+
 @pytest.mark.parametrize("below", ["", "inside"])
 def test_runs_are_not_overwritten_by_their_archive(
     below: str, runs: Path, capsys: pytest.CaptureFixture[str]

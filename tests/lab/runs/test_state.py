@@ -35,6 +35,7 @@ def test_a_run_is_running_while_its_lock_is_held(tmp_path: Path) -> None:
 def test_the_last_event_tells_why_a_run_ended(tmp_path: Path) -> None:
     folder = make_run(tmp_path, finished=False)
     ends = (("interrupted", "stopped"), ("pruned", "stopped"), ("not finite", "failed"))
+    ends += (("error", "stopped"),)
     for event, state in ends:
         with RunFolder(folder) as run:
             record = {"kind": "event", "step": 7, "epoch": 0.5, "event": event, "message": "why"}

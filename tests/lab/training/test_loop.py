@@ -10,7 +10,7 @@ from disk import full_disk
 
 from cayley.lab.errors import Interrupted, NotFinite, RecipeError, RunError
 from cayley.lab.recipes.schema import Recipe, read_recipe
-from cayley.lab.runs import load_tensors, read_metrics
+from cayley.lab.runs import find_state, load_tensors, read_metrics
 from cayley.lab.runs.interrupts import Interrupts
 from cayley.lab.runs.machine import Machine
 from cayley.lab.training import RunSettings, evaluate, loop, resume, train
@@ -202,3 +202,16 @@ def test_bfloat16_keeps_float32_weights(tmp_path: Path) -> None:
     assert result.status == "done"
     weights = load_tensors(tmp_path, "checkpoint.pt")["learner"]["model"]
     assert {x.dtype for x in weights.values() if x.is_floating_point()} == {torch.float32}
+
+
+def fail() -> None:
+    raise RuntimeError("no more memory\nhere is where")
+
+
+def test_an_error_is_the_last_event_of_its_run(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no more memory"):
+        train(recipe(), tmp_path, settings=TINY, reporter=Watcher(5, fail))
+    found = find_state(tmp_path)
+    assert (found.state, found.step) == ("stopped", 5)
+    assert found.message == "RuntimeError: no more memory"
+    assert resume(tmp_path).status == "done"

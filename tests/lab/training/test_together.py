@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 
 from cayley.lab.errors import Interrupted, NotFinite, RecipeError
 from cayley.lab.recipes.schema import Recipe, read_recipe
-from cayley.lab.runs import Interrupts, RunResult, read_metrics, read_run
+from cayley.lab.runs import Interrupts, RunResult, find_state, read_metrics, read_run
 from cayley.lab.runs.machine import Machine
 from cayley.lab.training import (
     Member,
@@ -279,3 +280,16 @@ def test_half_precision_is_refused(tmp_path: Path) -> None:
     mixed = RunSettings(Machine("cpu", "bf16-mixed", 1), tiny=True)
     with pytest.raises(RecipeError, match="32-true or 64-true"):
         train_together(members(tmp_path, mixed))
+
+
+def test_an_error_ends_all_runs_and_each_says_so(tmp_path: Path) -> None:
+    class Failing(Quiet):
+        def step(self, step: int, epoch: float) -> None:
+            if step == 3:
+                raise RuntimeError("a mistake")
+
+    several = members(tmp_path)
+    several[1] = replace(several[1], reporter=Failing())
+    with pytest.raises(RuntimeError, match="a mistake"):
+        train_together(several)
+    assert {find_state(one.folder).message for one in several} == {"RuntimeError: a mistake"}
