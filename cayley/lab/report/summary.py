@@ -40,7 +40,10 @@ def summarize(runs: Sequence[MeasuredRun], problems: Sequence[Problem] = ()) -> 
         problems: What is wrong with some of them.
     """
     facts = [_facts(run) for run in runs]
-    letters = {one: _letter(index) for index, one in enumerate(dict.fromkeys(facts))}
+    # by their first runs, so that a new one takes no letter from another
+    begun = sorted(zip(runs, facts, strict=True), key=lambda pair: pair[0].description.started)
+    ordered = dict.fromkeys(one for _, one in begun)
+    letters = {one: _letter(index) for index, one in enumerate(ordered)}
     places = {id(run): letters[one] for run, one in zip(runs, facts, strict=True)}
     code = _tell_code_apart(runs)
     groups: dict[tuple[str, ...], list[MeasuredRun]] = {}

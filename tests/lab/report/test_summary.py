@@ -127,6 +127,15 @@ def test_environments_are_told_apart(runs: Path) -> None:
     assert rows(report)["quickstart (training.steps = 200, not 2500)"].environments == ("B",)
 
 
+def test_environments_are_in_the_order_of_their_first_runs(runs: Path) -> None:
+    path = next((runs / "quickstart").rglob("run.json"))
+    description = json.loads(path.read_text())
+    path.write_text(json.dumps(description | {"started": "2000-01-01T00:00:00+00:00"}))
+    report = summary(runs)
+    assert [(one.letter, one.run_count) for one in report.environments] == [("A", 2), ("B", 7)]
+    assert rows(report)["quickstart (training.steps = 200, not 2500)"].environments == ("A",)
+
+
 def test_the_tally_counts_what_kept_its_settings(runs: Path) -> None:
     report = summary(runs)
     assert report.tally == {
