@@ -15,6 +15,8 @@ from cayley.norms.windows import TimeWindow
 from cayley.recurrences import (
     NormSite,
     States,
+    composed,
+    composed_loop,
     elman,
     elman_loop,
     gru,
@@ -77,6 +79,25 @@ def rotated_inputs(layers: int, T: int, B: int, H: int) -> dict[str, Tensor]:
     tensors = {"x": torch.randn(T, B, 2 * n), "h0": torch.randn(B, 2 * n)}
     tensors |= {"theta": torch.randn(m), "phi": torch.randn(m), "omega": torch.randn(n)}
     return {**tensors, "b": 0.3 * torch.randn(n)}
+
+
+def composed_inputs(T: int, B: int, H: int) -> dict[str, Tensor]:
+    n = (H + 1) // 2
+    tensors = {"x": torch.randn(T, B, 2 * n), "h0": torch.randn(B, 2 * n)}
+    tensors |= {"w": torch.randn(3, n), "v": torch.randn(2, 2, n)}
+    # below 0: above it gradients of small states are so large that float32 is far off
+    return {**tensors, "b": -0.3 * torch.rand(n)}
+
+
+def permuted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A recurrence with a composition, by one permutation of each size."""
+
+    def with_permutation(*tensors: Tensor, **options: Any) -> Tensor:
+        n = tensors[2].shape[1]
+        permutation = torch.randperm(n, generator=torch.Generator().manual_seed(n))
+        return function(*tensors, permutation.to(tensors[2].device), **options)
+
+    return with_permutation
 
 
 def gru_inputs(threshold: bool, T: int, B: int, H: int) -> dict[str, Tensor]:
@@ -222,6 +243,16 @@ def cases() -> Iterator[tuple[str, Case]]:
                 outputs(rotated, layers=layers),
             ),
         )
+    yield (
+        "composed",
+        Case(
+            composed_inputs,
+            outputs(permuted(composed_loop)),
+            outputs(permuted(composed)),
+            # on a GPU large prime factors are refused
+            kernels=("cpu",),
+        ),
+    )
     for name in ("modrelu", "tanh"):
         yield (
             f"gru-{name}",

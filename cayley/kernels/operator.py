@@ -36,12 +36,15 @@ class Kernels(NamedTuple):
         takes_networks: Returns, for the call of a network and the number of networks, whether
             all functions also take the tensors of all networks, along one more dimension in front
             of the others; None if they never do.
+        otherwise: What a warning says that torch does if a call is refused; None for no warning,
+            where torch is as good.
     """
 
     refusal: Callable[..., str | None]
     forward: Callable[..., Any]
     backward: Callable[[Any, Any, Any, Collection[str]], Found]
     takes_networks: Callable[[Any, int], bool] | None = None
+    otherwise: str | None = "a recurrence runs as a loop of torch operations"
 
 
 class Operator(Generic[Call, States]):
@@ -168,7 +171,10 @@ class Operator(Generic[Call, States]):
         refusal = kernels.refusal(call, *gradients)
         if refusal is None and backend == "auto":
             return kernels
-        return kernels if use_kernel(device.type, refusal, device, backend=backend) else None
+        runs = use_kernel(
+            device.type, refusal, device, backend=backend, otherwise=kernels.otherwise
+        )
+        return kernels if runs else None
 
     def backward(
         self, gradients: Any, states: States, call: Call, needed: Collection[str], backend: str

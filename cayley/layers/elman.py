@@ -11,7 +11,6 @@ from cayley.activations import ACTIVATIONS, nonpositive
 from cayley.cache import Cache
 from cayley.checks import check_integer, check_number
 from cayley.initializers import Initializer
-from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.observation import is_observed
 from cayley.kernels.projection import project, projected_under_autocast
 from cayley.kernels.rotations import FFT
@@ -350,7 +349,7 @@ class RNN(Recurrent):
         assert isinstance(map, UnitaryComposition)
         w, v = matrix.free
         # last, since tracers cannot follow the search for a plan
-        if backend_in_force() == "cpu" or not prefers_factors(w):
+        if not prefers_factors(w):
             return None
         return partial(composed, w=w, v=v, permutation=map.permutation)
 

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from cayley.kernels.calls import ComposedCall, ElmanGradients, ElmanStates
+from cayley.kernels.cpu import composed as cpu
+from cayley.kernels.cpu import native
 from cayley.kernels.cuda import composed as cuda
+from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Kernels, Operator
 from cayley.recurrences.factored import (
     as_complex,
@@ -22,9 +25,13 @@ from cayley.recurrences.factored import (
 
 __all__ = ["composed", "composed_loop", "prefers_factors"]
 
-# From so many units on, by kind of device, to apply the factors takes less time than their matrix.
-# On two cores it is four sevenths then with 50 sequences, and as long with one. An H200 takes half
-# the time for 512 units and 50 sequences, and almost three times as long for 116.
+# From so many units on, to apply the factors takes less time than their matrix: in C four fifths of
+# it with 50 sequences, and as long with one; with 512 units a quarter. Transforms take longer the
+# larger the prime factors are.
+MANY_IN_C = 128
+UNITS_A_RADIX = 8  # at least, of the sum of all radices
+# By torch operations on a CPU it is four sevenths with 50 sequences, and as long with one. An H200
+# takes half the time for 512 units and 50 sequences, and almost three times as long for 116.
 MANY = {"cpu": 800, "cuda": 256}
 
 
@@ -38,8 +45,11 @@ def prefers_factors(w: Tensor) -> bool:
         >>> prefers_factors(torch.zeros(3, 170)), prefers_factors(torch.zeros(3, 2170))
         (False, True)
     """
-    n, kind = w.shape[-1], w.device.type
-    if n < MANY.get(kind, math.inf):
+    n, kind, backend = w.shape[-1], w.device.type, backend_in_force()
+    in_c = kind == "cpu" and backend != "reference" and native.refusal(w) is None
+    if in_c and not cpu.size_refusal(n):
+        return n >= max(MANY_IN_C, UNITS_A_RADIX * sum(cpu.radices(n)))
+    if n < MANY.get(kind, math.inf) or backend == "cpu":
         return False
     # what the kernels do not compute takes a GPU longer than the matrix
     return kind != "cuda" or (w.dtype == torch.float32 and not cuda.size_refusal(n, w.device))
@@ -111,7 +121,7 @@ def composed(
     batch_sizes: Tensor | None = None,
     reverse: bool = False,
 ) -> Tensor:
-    """The recurrence of :func:`composed_loop` as one operator, which on a GPU is one kernel.
+    """The recurrence of :func:`composed_loop` as one operator: C code, and on a GPU one kernel.
 
     Arguments and the result are those of :func:`composed_loop`.
 
@@ -247,6 +257,9 @@ _composed = Operator(
     loop=_loop,
     gradient=_gradient,
     shapes=factored_shapes,
-    kernels={"cuda": Kernels(cuda.refusal, cuda.composed, cuda.composed_backward)},
+    kernels={
+        "cpu": Kernels(cpu.refusal, cpu.composed, cpu.composed_backward, otherwise=None),
+        "cuda": Kernels(cuda.refusal, cuda.composed, cuda.composed_backward),
+    },
     constants=("permutation", "batch_sizes"),
 )

@@ -273,12 +273,14 @@ def _complex(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         peer = next(key for key in peers if f"{key}, ms" in row)
-        times = (
-            f"{_ms(row[f'{key}, ms'])} ({_ms(row[f'{key} on the GPU, ms'])})"
-            for key in ("ours", peer)
-        )
+        times = []
+        for key in ("ours", peer):
+            alone = row.get(f"{key} on the GPU, ms")
+            times.append(_ms(row[f"{key}, ms"]) + ("" if alone is None else f" ({_ms(alone)})"))
         lines.append((row["network"], *times, peers[peer], f"{row[f'over {peer}']:.2f}"))
-    return _table(("ms (the GPU alone)", "ours", "beside", "which has", "times as fast"), lines)
+    gpu = any("ours on the GPU, ms" in row for row in rows)
+    head = "ms (the GPU alone)" if gpu else f"{rows[0]['B']} × {rows[0]['T']} steps, ms"
+    return _table((head, "ours", "beside", "which has", "times as fast"), lines)
 
 
 def _inference(rows: list[dict[str, Any]]) -> str:

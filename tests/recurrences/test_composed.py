@@ -7,13 +7,20 @@ import torch
 from gradients import check_gradients, check_second_gradients
 from torch import Tensor
 
+import cayley
+from cayley.kernels.cpu import native
+from cayley.kernels.cpu.composed import LARGEST_PRIME
 from cayley.parametrizations import UnitaryComposition
 from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import composed, composed_loop, elman_loop
+from cayley.recurrences.composed import prefers_factors
 
 LENGTHS = torch.tensor([3, 3, 2, 1])  # of a packed sequence: the number of sequences at each step
+# all radices of the C code, and a prime that it leaves to torch
+SIZES = [1, 2, 7, 12, 60, 67]
 
 directions = pytest.mark.parametrize("reverse", [False, True])
+needs_c = pytest.mark.skipif(native.refusal(torch.zeros(1)) is not None, reason="no C code")
 layouts = pytest.mark.parametrize("batch_sizes", [None, LENGTHS])
 
 
@@ -29,15 +36,17 @@ def inputs(n: int, batch_sizes: Tensor | None = None) -> tuple[list[Any], Tensor
 
 @directions
 @layouts
-@pytest.mark.parametrize("n", [1, 2, 7, 12])
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_is_the_recurrence_with_the_matrix(
-    n: int, batch_sizes: Tensor | None, reverse: bool
+    backend: str, n: int, batch_sizes: Tensor | None, reverse: bool
 ) -> None:
     tensors, permutation = inputs(n, batch_sizes)
     x, h0, w, v, b = tensors
     map = UnitaryComposition(n)
     map.odd_permutation.copy_(2 * permutation + 1)
-    h = composed(*tensors, permutation=permutation, batch_sizes=batch_sizes, reverse=reverse)
+    with cayley.backend(backend):
+        h = composed(*tensors, permutation=permutation, batch_sizes=batch_sizes, reverse=reverse)
     expected = elman_loop(
         x,
         h0,
@@ -132,3 +141,41 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         composed(x[..., :5], h0, w, v, b, permutation)
     with pytest.raises(ValueError, match="expected h0 of 3 rows"):
         composed(x, h0[:2], w, v, b, permutation)
+
+
+def test_what_torch_transforms_faster_is_left_to_it_without_a_word() -> None:
+    tensors, permutation = inputs(LARGEST_PRIME + 6)
+    with cayley.backend("cpu"):
+        h = composed(*tensors, permutation=permutation)
+    torch.testing.assert_close(h, composed_loop(*tensors, permutation=permutation))
+
+
+@needs_c
+@pytest.mark.parametrize("wrong", [[0, 1, 1], [0, 1, 3], [-1, 0, 1]])
+def test_what_is_no_permutation_is_refused(wrong: list[int]) -> None:
+    tensors, _ = inputs(3)
+    with pytest.raises(ValueError, match="expected a permutation of 0, …, n − 1, got"):
+        composed(*tensors, permutation=torch.tensor(wrong))
+
+
+@needs_c
+def test_factors_are_preferred_where_there_are_many_units_and_short_transforms() -> None:
+    def prefers(n: int, **options: Any) -> bool:
+        return prefers_factors(torch.zeros(3, n, **options))
+
+    assert prefers(128)
+    assert prefers(512)
+    assert prefers(16 * 31)
+    assert not prefers(127)
+    assert not prefers(8 * 31)
+    # by torch operations, which take long to transform few numbers
+    assert not prefers(7 * 67)
+    assert prefers(12 * 67)
+    assert not prefers(512, dtype=torch.bfloat16)
+    assert not prefers(2048, device="meta")
+    with cayley.backend("cpu"):
+        assert prefers(512)
+        assert not prefers(12 * 67)
+    with cayley.backend("reference"):
+        assert not prefers(512)
+        assert prefers(1024)

@@ -1,13 +1,13 @@
 """The Elman recurrence and its gradient in C; see :mod:`cayley.recurrences.elman`."""
 
 import ctypes
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
 
 from cayley.activations import ACTIVATIONS as KNOWN
-from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates, RotatedCall
+from cayley.kernels.calls import ElmanCall, ElmanGradients, ElmanStates, FactoredCall
 from cayley.kernels.cpu import native
 from cayley.kernels.cpu.native import Input, Steps, contiguous, pointers, run_steps
 
@@ -33,6 +33,7 @@ class _Elman(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("grad_h0", "grad_W", "grad_b")),
         *((name, ctypes.c_int64) for name in ("H", "activation")),
         ("rotations", ctypes.c_void_p),
+        ("composition", ctypes.c_void_p),
     )
 
 
@@ -56,12 +57,12 @@ def elman_backward(
 
 
 def run_forward(
-    call: ElmanCall | RotatedCall,
+    call: ElmanCall | FactoredCall,
     W: Tensor | None,
     nonlinearity: str,
-    rotations: ctypes.Structure | None = None,
+    **factors: ctypes.Structure,
 ) -> ElmanStates:
-    """The states of a call with a matrix W, or with layers of rotations instead."""
+    """The states of a call with a matrix W, or with its factors, by their field, instead."""
     x, h0, W, b, U, c = contiguous(call.x, call.h0, W, call.b, call.U, call.c)
     B, H = h0.shape
     shape = (*x.shape[:-1], H)
@@ -71,7 +72,7 @@ def run_forward(
         Input(**pointers(x=x, U=U, c=c), I=x.shape[-1]),
         **pointers(h0=h0, W=W, b=b, h=h, z=z),
         **{"H": H, "activation": ACTIVATIONS.index(nonlinearity)},
-        rotations=_address(rotations),
+        **_addresses(factors),
     )
     steps = Steps.of(x, B, call.batch_sizes, call.reverse)
     run_steps("cayley_elman", steps, arguments, dtype=x.dtype)
@@ -81,13 +82,13 @@ def run_forward(
 def run_backward(
     gradients: ElmanGradients,
     states: ElmanStates,
-    call: ElmanCall | RotatedCall,
+    call: ElmanCall | FactoredCall,
     W: Tensor | None,
     nonlinearity: str,
     needed: Collection[str],
-    rotations: ctypes.Structure | None = None,
+    **factors: ctypes.Structure,
 ) -> dict[str, Tensor | None]:
-    """Gradients of a call as in :func:`run_forward`; those of rotations are where these say."""
+    """Gradients of a call as in :func:`run_forward`; those of factors are where these say."""
     grad_h, grad_z, h, z = contiguous(*gradients, *states)
     x, h0, W, b, U = contiguous(call.x, call.h0, W, call.b, call.U)
     B, H = h0.shape
@@ -102,7 +103,7 @@ def run_backward(
         **pointers(h0=h0, W=W, b=b, h=h, z=z, grad_h=grad_h, grad_z=grad_z),
         **pointers(grad_h0=grad_h0, grad_W=grad_W, grad_b=grad_b),
         **{"H": H, "activation": ACTIVATIONS.index(nonlinearity)},
-        rotations=_address(rotations),
+        **_addresses(factors),
     )
     steps = Steps.of(h, B, call.batch_sizes, call.reverse)
     run_steps("cayley_elman_back", steps, arguments, dtype=h.dtype)
@@ -116,5 +117,5 @@ def run_backward(
     }
 
 
-def _address(structure: ctypes.Structure | None) -> int | None:
-    return None if structure is None else ctypes.addressof(structure)
+def _addresses(factors: Mapping[str, ctypes.Structure]) -> dict[str, int]:
+    return {name: ctypes.addressof(structure) for name, structure in factors.items()}

@@ -41,7 +41,7 @@ def rotated(call: RotatedCall) -> ElmanStates:
     rotations = _Rotations(
         **pointers(theta=theta, phi=phi, omega=omega), **_layer_fields(len(omega), call.layers)
     )
-    return run_forward(call, None, _NONLINEARITY, rotations)
+    return run_forward(call, None, _NONLINEARITY, rotations=rotations)
 
 
 def rotated_backward(
@@ -55,7 +55,7 @@ def rotated_backward(
         **pointers(grad_theta=grad_theta, grad_phi=grad_phi, grad_omega=grad_omega),
         **_layer_fields(len(omega), call.layers),
     )
-    found = run_backward(gradients, states, call, None, _NONLINEARITY, needed, rotations)
+    found = run_backward(gradients, states, call, None, _NONLINEARITY, needed, rotations=rotations)
     return {**found, "theta": grad_theta, "phi": grad_phi, "omega": grad_omega}
 
 

@@ -21,6 +21,7 @@ from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refu
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.memory import memory_refusal, readable
+from cayley.kernels.primes import prime_factors
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import check_devices
 
@@ -268,20 +269,6 @@ def _products(n: int, largest: int) -> Iterator[tuple[int, ...]]:
                 yield (n,)
             elif first > 1:
                 yield from ((first, *rest) for rest in _products(n // first, first))
-
-
-@functools.cache
-def prime_factors(n: int) -> tuple[int, ...]:
-    """The prime factors of n, in ascending order.
-
-    Example:
-        >>> prime_factors(2170)
-        (2, 5, 7, 31)
-    """
-    for p in range(2, math.isqrt(n) + 1):
-        if n % p == 0:
-            return (p, *prime_factors(n // p))
-    return (n,) if n > 1 else ()
 
 
 @functools.cache

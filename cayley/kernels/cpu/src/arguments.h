@@ -17,6 +17,14 @@ typedef struct {
     void *grad_theta, *grad_phi, *grad_omega; /* of the gradient only */
 } Rotations;
 
+/* A matrix as D3 R2 F^-1 D2 P R1 F D1, with m = H / 2. */
+typedef struct {
+    const void *w, *v;                    /* (3, m), (2, 2, m) */
+    const int64_t *permutation, *radices; /* (m); factors of m, 2, 4 and odd ones */
+    int64_t stages;                       /* the number of radices, at least 1 */
+    void *grad_w, *grad_v;                /* of the gradient only */
+} Composition;
+
 typedef struct {
     Input input;
     const void *h0, *W, *b;
@@ -25,7 +33,9 @@ typedef struct {
     const void *grad_h, *grad_z;
     void *grad_h0, *grad_W, *grad_b;
     int64_t H, activation;
-    const Rotations *rotations; /* instead of W, with the complex modReLU; NULL: W */
+    /* one of them instead of W, with the complex modReLU; NULL: W */
+    const Rotations *rotations;
+    const Composition *composition;
 } Elman;
 
 /* One step; Wt is W transposed, and the state is the output again, in other memory or in the same. */

@@ -1,13 +1,14 @@
-/* h_t = phi(x_t + W h_{t-1}; b), or phi(U x_t + c + W h_{t-1}; b), and its gradient. With rotations, W
- * is applied to one row after another. */
+/* h_t = phi(x_t + W h_{t-1}; b), or phi(U x_t + c + W h_{t-1}; b), and its gradient. W is a matrix, or
+ * factors that are applied one by one. */
 
 typedef struct {
     const Steps *steps;
     const Elman *all;
     NAME(sum) forward;
     REAL *y; /* (B, padded H): where the activation is not computed in registers */
-    NAME(turns) turns; /* of rotations */
-    REAL *turning;     /* (threads, padded H) */
+    int factored;
+    NAME(factors) factors;
+    REAL *work; /* (threads, factors.work) */
 } NAME(elman_job);
 
 typedef struct {
@@ -16,10 +17,12 @@ typedef struct {
     NAME(sum) back, to_x, to_h0;
     NAME(chunks) chunks;
     REAL *y, *row_grad_b; /* (B, padded H), of the complex activation */
-    NAME(turns) turns;    /* of rotations, those of the diagonal first */
-    REAL *turning;        /* (threads, padded H) */
-    REAL *row_sums;       /* (B, 2, turns.count, H / 2) */
-    int summed;           /* whether the gradient of a matrix is wanted */
+    int factored;
+    NAME(factors) factors;
+    REAL *work;     /* (threads, factors.work) */
+    REAL *row_sums; /* (B, factors.sums) */
+    REAL *by_lanes; /* the same of a composition until the end, with rows of each thread for itself */
+    int summed;     /* whether the gradient of a matrix is wanted */
 } NAME(elman_back_job);
 
 /* One row of complex numbers [Re, Im], m of each; z is kept. */
@@ -64,7 +67,7 @@ static int NAME(elman_rows)(void *data, const Share *share) {
     const int first = share->first, last = share->last;
     const ptrdiff_t n = all->H, stride = NAME(padded)(n), n_x = job->forward.U ? all->input.I : n;
     const int in_registers = all->activation != TANH && all->activation != MODRELU_STACKED;
-    REAL *y = job->y + first * stride, *turning = job->turning + share->index * stride;
+    REAL *y = job->y + first * stride, *work = job->work + share->index * job->factors.work;
     const ptrdiff_t y_stride = in_registers ? n : stride;
     NAME(operands) o = {.x_stride = n_x, .a_stride = n, .y_stride = y_stride, .width = (int)y_stride};
     for (Walk at = walk(job->steps, 0); at.more; advance(&at)) {
@@ -74,16 +77,12 @@ static int NAME(elman_rows)(void *data, const Share *share) {
         o.x = (const REAL *)all->input.x + (at.offset + first) * n_x;
         o.a = (const REAL *)all->h + (at.before_offset + first) * n;
         o.y = in_registers ? h : y;
-        if (all->rotations) {
-            const REAL *before = o.a;
+        if (job->factored) {
+            const REAL *before = o.a, *h0 = (const REAL *)all->h0 + first * n;
             o.a = NULL;
             NAME(apply)(&job->forward, &o, count);
-            for (int i = 0; i < count; i++) {
-                if (i == kept) before = (const REAL *)all->h0 + first * n;
-                memcpy(turning, before + i * n, n * sizeof(REAL));
-                NAME(turn_row)(&job->turns, turning);
-                NAME(add_row)((int)n, turning, y + i * stride);
-            }
+            NAME(add_factored)(&job->factors, work, before, y, stride, 0, kept);
+            NAME(add_factored)(&job->factors, work, h0, y, stride, kept, count);
         } else {
             NAME(apply)(&job->forward, &o, kept);
             o.x += kept * n_x;
@@ -101,15 +100,6 @@ static int NAME(elman_rows)(void *data, const Share *share) {
                                         (REAL *)all->z + (at.offset + first + i) * n);
     }
     return 0;
-}
-
-/* What the gradient of W h says about h and, in sums, about the rotations; h is a row of states. */
-static void NAME(elman_row_turned_back)(const NAME(turns) *turns, REAL *turning, const REAL *h,
-                                        const REAL *delta, REAL *sums, REAL *grad_h) {
-    memcpy(turning, h, 2 * turns->m * sizeof(REAL));
-    memcpy(grad_h, delta, 2 * turns->m * sizeof(REAL));
-    NAME(turn_row)(turns, turning);
-    NAME(turn_row_back)(turns, turning, grad_h, sums);
 }
 
 static int NAME(elman_rows_back)(void *data, const Share *share) {
@@ -136,9 +126,12 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
     NAME(operands) o = {.x_stride = n, .a_stride = stride, .state_stride = n};
     o.y_stride = stacked ? padded : stride;
     o.width = stacked || !delta_all ? padded : n;
-    const ptrdiff_t sums_stride = job->turns.count * n;
-    REAL *turning = job->turning + share->index * padded;
-    REAL *row_sums = job->row_sums + first * sums_stride;
+    const NAME(factors) *W = &job->factors;
+    REAL *work = job->work + share->index * W->work;
+    REAL *row_sums = job->row_sums + first * W->sums;
+    /* not more rows than this are in the registers of the threads before */
+    REAL *by_lanes = job->by_lanes + (first / LANES + share->index) * LANES * W->sums;
+    REAL *factor_sums = W->is_composed ? by_lanes : row_sums;
     int carried = 0, turn = 0;
     for (Walk at = walk(job->steps, 1); at.more; turn ^= 1) {
         const Chunk chunk = next_chunk(at, chunks->goal);
@@ -156,15 +149,12 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
             o.x = (const REAL *)all->grad_h + here * n;
             o.state = stacked ? NULL : (const REAL *)all->h + here * n;
             o.y = stacked ? y : delta;
-            if (all->rotations)
-                for (int i = 0; i < carried; i++) {
-                    REAL *g = y + i * padded;
-                    NAME(elman_row_turned_back)(&job->turns, turning,
-                                                (const REAL *)all->h + (here + i) * n,
-                                                o.a + i * stride, row_sums + i * sums_stride, g);
-                    NAME(add_row)((int)n, o.x + i * n, g);
-                }
-            else
+            if (job->factored) {
+                NAME(factored_back)(W, work, (const REAL *)all->h + here * n, o.a, stride, y, padded, 0,
+                                    carried, factor_sums);
+                for (int i = 0; i < carried; i++)
+                    NAME(add_row)((int)n, o.x + i * n, y + i * padded);
+            } else
                 NAME(apply)(&job->back, &o, carried);
             /* those that end here have nothing to receive */
             NAME(operands) ends = o;
@@ -192,13 +182,11 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
             /* sequences with no step before this one hand their gradient to h0 */
             carried = rows_between(first, last, kept_rows(&at));
             o.a = delta;
-            for (int i = carried; all->rotations && i < count; i++) {
-                const ptrdiff_t row = (first + i) * n;
-                NAME(elman_row_turned_back)(&job->turns, turning, (const REAL *)all->h0 + row,
-                                            delta + i * stride, row_sums + i * sums_stride,
-                                            (REAL *)all->grad_h0 + row);
+            if (job->factored) {
+                NAME(factored_back)(W, work, (const REAL *)all->h0 + first * n, delta, stride,
+                                    (REAL *)all->grad_h0 + first * n, n, carried, count, factor_sums);
+                continue;
             }
-            if (all->rotations) continue;
             const NAME(operands) to_h0 = {.a = delta + carried * stride,
                                           .a_stride = stride,
                                           .y = (REAL *)all->grad_h0 + (first + carried) * n,
@@ -210,12 +198,14 @@ static int NAME(elman_rows_back)(void *data, const Share *share) {
         if (job->summed)
             NAME(outer)(&sums, d, stride, chunk.rows, panel, share->index, share->team->count);
     }
+    if (W->is_composed) NAME(rows_of_lanes)(W, by_lanes, last - first, row_sums);
     return 0;
 }
 
 static int NAME(elman)(const Steps *steps, const Elman *all, int threads) {
     const int H = (int)all->H, I = (int)all->input.I, padded = NAME(padded)(H);
     NAME(elman_job) job = {.steps = steps, .all = all};
+    job.factored = all->rotations || all->composition;
     Arena arena = {0};
     REAL *U = NULL, *W = NULL;
     const REAL *b = NULL, *c = NULL;
@@ -226,8 +216,8 @@ static int NAME(elman)(const Steps *steps, const Elman *all, int threads) {
         c = copy_padded(&arena, all->input.c, H, padded, sizeof(REAL));
         if (all->activation == MODRELU) b = copy_padded(&arena, all->b, H, padded, sizeof(REAL));
         job.y = room(&arena, (size_t)steps->B * padded * sizeof(REAL));
-        if (all->rotations) job.turns = NAME(room_for_turns)(&arena, all->rotations, H / 2);
-        job.turning = room(&arena, (size_t)most_threads(steps, threads) * padded * sizeof(REAL));
+        if (job.factored) job.factors = NAME(room_for_factors)(&arena, all);
+        job.work = room(&arena, most_threads(steps, threads) * job.factors.work * sizeof(REAL));
     }
     /* y_j = sum_k x_k U_jk + sum_k h_k W_jk */
     if (U) NAME(pack)(U, all->input.U, 1, I, I, H);
@@ -245,6 +235,7 @@ static int NAME(elman_back)(const Steps *steps, const Elman *all, int threads) {
     const int H = (int)all->H, I = (int)all->input.I, padded = NAME(padded)(H);
     const Input *input = &all->input;
     NAME(elman_back_job) job = {.steps = steps, .all = all};
+    job.factored = all->rotations || all->composition;
     Arena arena = {0};
     REAL *U = NULL, *W = NULL, *sums = NULL;
     for (int round = 0; round < 2; round++) {
@@ -255,10 +246,12 @@ static int NAME(elman_back)(const Steps *steps, const Elman *all, int threads) {
         job.row_grad_b = room(&arena, (size_t)steps->B * padded * sizeof(REAL));
         NAME(room_for_chunks)(&job.chunks, &arena, steps, H, (int[FACTORS]){H, input->U ? I : 0},
                               most_threads(steps, threads));
-        if (all->rotations) job.turns = NAME(room_for_turns)(&arena, all->rotations, H / 2);
-        job.turning = room(&arena, (size_t)most_threads(steps, threads) * padded * sizeof(REAL));
-        sums = room(&arena, (size_t)job.turns.count * H * sizeof(REAL));
-        job.row_sums = room(&arena, (size_t)steps->B * job.turns.count * H * sizeof(REAL));
+        if (job.factored) job.factors = NAME(room_for_factors)(&arena, all);
+        job.work = room(&arena, most_threads(steps, threads) * job.factors.work * sizeof(REAL));
+        sums = room(&arena, job.factors.sums * sizeof(REAL));
+        job.row_sums = room(&arena, steps->B * job.factors.sums * sizeof(REAL));
+        const size_t lanes = (steps->B / LANES + most_threads(steps, threads)) * (size_t)LANES;
+        job.by_lanes = room(&arena, job.factors.is_composed * lanes * job.factors.sums * sizeof(REAL));
     }
     /* y_j = sum_k delta_k W_kj */
     if (W) NAME(pack)(W, all->W, H, 1, H, H);
@@ -278,10 +271,9 @@ static int NAME(elman_back)(const Steps *steps, const Elman *all, int threads) {
     const int error = split(NAME(elman_rows_back), &job, steps, threads);
     if (stacked && all->grad_b)
         NAME(sum_rows)(job.row_grad_b, steps->B, padded, all->grad_b, H / 2);
-    if (all->rotations) {
-        const ptrdiff_t size = (ptrdiff_t)job.turns.count * H;
-        NAME(sum_rows)(job.row_sums, steps->B, size, sums, size);
-        NAME(gradients_of_turns)(&job.turns, sums, all->rotations);
+    if (job.factored) {
+        NAME(sum_rows)(job.row_sums, steps->B, job.factors.sums, sums, job.factors.sums);
+        NAME(gradients_of_factors)(&job.factors, sums, all);
     }
     free(arena.memory);
     return error;

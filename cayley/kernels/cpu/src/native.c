@@ -21,6 +21,8 @@ enum { MODRELU, RELU, LEAKY_RELU, TANH, IDENTITY, MODRELU_STACKED };
 enum { OUT_OF_MEMORY = 1 };
 /* what the gradients of matrices are sums of products with */
 enum { STATES, INPUTS, RESETS, FACTORS };
+/* what a composition and its gradient keep of each row */
+enum { COMPOSED_BUFFERS = 7 };
 #define MAX_THREADS 256
 /* the constants of cayley.activations */
 #define EPSILON 1e-5
