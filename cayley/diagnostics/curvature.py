@@ -1,6 +1,7 @@
 """Eigenvalues of the Hessian of one layer, with and without preconditioning, by Lanczos."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Literal, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from cayley.diagnostics.krylov import Product, Ritz, condition_number, lanczos
 from cayley.preconditioners import default_rules
 from cayley.preconditioners.joint import Damping, precondition
+from cayley.preconditioners.rule import suspended
 from cayley.preconditioners.unit import Unit, present
 
 __all__ = [
@@ -162,22 +164,20 @@ def condition_numbers(
         raise ValueError(f'expected a block "hessian" or "gauss_newton", got {block!r}')
     unit = _unit(model, layer)
     parameters = [p for p in unit.parameters().values() if p.requires_grad]
-    handles = unit.watch()
-    try:
-        with torch.enable_grad():
-            computed = compute()
-            pair = isinstance(computed, tuple)
-            if pair != (block == "gauss_newton"):
-                expected = "outputs and loss" if block == "gauss_newton" else "the loss alone"
-                raise TypeError(f"expected a function that returns {expected} for block={block!r}")
-            loss = computed[1] if pair else computed
-            # a recorded backward pass, which also collects the statistics of the rows
-            hessian = hessian_product(loss, parameters)
-            statistics = unit.collector.take()
-            product = gauss_newton_product(*computed, parameters) if pair else hessian
-    finally:
-        for handle in handles:
-            handle.remove()
+    # a preconditioner of the model itself does not see these passes
+    with suspended(model), ExitStack() as hooks, torch.enable_grad():
+        for handle in unit.watch():
+            hooks.callback(handle.remove)
+        computed = compute()
+        pair = isinstance(computed, tuple)
+        if pair != (block == "gauss_newton"):
+            expected = "outputs and loss" if block == "gauss_newton" else "the loss alone"
+            raise TypeError(f"expected a function that returns {expected} for block={block!r}")
+        loss = computed[1] if pair else computed
+        # a recorded backward pass, which also collects the statistics of the rows
+        hessian = hessian_product(loss, parameters)
+        statistics = unit.collector.take()
+        product = gauss_newton_product(*computed, parameters) if pair else hessian
     if not statistics:
         raise ValueError(
             f"expected a loss that depends on {layer or 'the model'}, got one that does not"

@@ -18,6 +18,7 @@ from cayley.diagnostics.runs import LayerRun, check_seen, previous_rows, single,
 from cayley.diagnostics.scans import linear_scan
 from cayley.kernels.calls import ElmanCall, GruCall, LstmCall, NormalizedElmanCall, Site
 from cayley.norms.layouts import padded, reversed_sequences, step_mask
+from cayley.preconditioners.rule import suspended
 from cayley.tracing import no_autocast
 
 __all__ = [
@@ -102,7 +103,7 @@ def state_gradients(
         >>> found["l0"].h.shape, found["l0"].norms().shape
         (torch.Size([5, 3, 8]), torch.Size([6, 3]))
     """
-    with watched(model) as runs, torch.enable_grad():
+    with suspended(model), watched(model) as runs, torch.enable_grad():
         loss = compute_loss()
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not parameters or not loss.requires_grad:

@@ -1,7 +1,7 @@
 """Diagnostics at given training steps, recorded as a dictionary of tensors."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -155,16 +155,17 @@ class Recorder:
         diagnostics: Iterable[str] | Mapping[str, Own],
         *,
         every: int | None = None,
-        at: Collection[int] = (),
+        at: Iterable[int] = (),
     ) -> None:
         if every is not None:
             check_integer("every", every)
+        at = frozenset(at)
         if not all(is_integer(step) and step >= 0 for step in at):
-            raise ValueError(f"expected at to hold steps, ints from 0, got {at!r}")
+            raise ValueError(f"expected at to hold steps, ints from 0, got {[*at]}")
         if every is None and not at:
             raise ValueError("expected every= or at=, or nothing would be recorded; got neither")
         given = diagnostics if isinstance(diagnostics, Mapping) else dict.fromkeys(diagnostics)
-        self.model, self.every, self.at = model, every, frozenset(at)
+        self.model, self.every, self.at = model, every, at
         self.diagnostics = {name: _diagnostic(name, own) for name, own in given.items()}
         for diagnostic in self.diagnostics.values():
             diagnostic.check(model)
@@ -206,8 +207,14 @@ class Recorder:
         for name, diagnostic in self.diagnostics.items():
             for key, value in diagnostic.measure(self.model, runs).items():
                 whole = f"{name}/{key}" if key else name
+                before = self._values.setdefault(whole, [])
+                if before and before[0].dim() != value.dim():
+                    raise ValueError(
+                        f"expected {whole} with {before[0].dim()} dimensions, as in the steps "
+                        f"before, got {value.dim()}: measure tensors of one rank"
+                    )
                 self._steps.setdefault(whole, []).append(self.count)
-                self._values.setdefault(whole, []).append(value.detach().cpu().clone())
+                before.append(value.detach().cpu().clone())
 
     def records(self) -> dict[str, Record]:
         """All records, under names such as ``"diagnostic/quantity"``."""
@@ -265,11 +272,14 @@ def _diagnostic(name: str, own: Own) -> Diagnostic:
 
 
 def _stacked(values: list[Tensor]) -> Tensor:
-    """Tensors of the same rank stacked, the smaller ones padded."""
+    """Tensors of the same rank stacked, the smaller ones padded with NaN, as numbers that have it."""
     shape = [max(sizes) for sizes in zip(*(v.shape for v in values), strict=True)]
     if all([*v.shape] == shape for v in values):
         return torch.stack(values)
-    result = values[0].new_full((len(values), *shape), torch.nan)
+    dtype = values[0].dtype
+    if not dtype.is_floating_point and not dtype.is_complex:
+        dtype = torch.get_default_dtype()
+    result = torch.full((len(values), *shape), torch.nan, dtype=dtype)
     for row, value in zip(result, values, strict=True):
         row[tuple(slice(size) for size in value.shape)] = value
     return result

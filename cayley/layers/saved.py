@@ -11,8 +11,9 @@ from cayley.activations import ModReLU
 from cayley.cache import Cache, ThreadCache
 from cayley.initializers import INITIALIZERS
 from cayley.kernels.rotations import Layer
-from cayley.norms.atn import AssortedTimeNorm
+from cayley.norms.atn import AssortedTimeNorm, NormState
 from cayley.norms.batch import PopulationStatistics
+from cayley.norms.windows import TimeWindow
 from cayley.parametrizations.gates import GateMatrices
 from cayley.parametrizations.long_short import LongShort
 from cayley.parametrizations.parametrization import Parametrization
@@ -35,7 +36,7 @@ def safe_globals(*layers: type[nn.Module]) -> list[Any]:
         True
     """
     parts = [Cache, ThreadCache, GateMatrices, Layer, LongShort, PopulationStatistics, RebaseOption]
-    parts += [AssortedTimeNorm, Hook, ModReLU, Skew, SkewHermitian]
+    parts += [AssortedTimeNorm, Hook, ModReLU, NormState, Skew, SkewHermitian, TimeWindow]
     # where the class was when older files were written
     moved = (Layer, "cayley.parametrizations.givens.Layer")
     return [*layers, *parts, moved, *_maps(), nn.ModuleDict, *INITIALIZERS.values()]

@@ -1,6 +1,6 @@
 """Several optimizers as one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -79,9 +79,9 @@ class Optimizers(Optimizer):
 
     @property
     # pyrefly: ignore[bad-override]
-    def state(self) -> dict[Tensor, Any]:
-        """The state of each parameter: the members' own, not copies."""
-        return {p: state for optimizer in self.optimizers for p, state in optimizer.state.items()}
+    def state(self) -> "_States":
+        """The state of each parameter: the members' own, and what is written is theirs."""
+        return _States(self.optimizers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"optimizers": self.optimizers, "defaults": self.defaults}
@@ -158,3 +158,40 @@ class Optimizers(Optimizer):
                 ) from error
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
+
+
+class _States(MutableMapping[Tensor, Any]):
+    """The states of several optimizers, each parameter's in the one that has it."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self.optimizers = optimizers
+
+    def __getitem__(self, parameter: Tensor) -> Any:
+        # made if there is none, as torch does
+        return self._owner(parameter).state[parameter]
+
+    def __setitem__(self, parameter: Tensor, state: Any) -> None:
+        self._owner(parameter).state[parameter] = state
+
+    def __delitem__(self, parameter: Tensor) -> None:
+        del self._owner(parameter).state[parameter]
+
+    def __contains__(self, parameter: object) -> bool:
+        return any(parameter in optimizer.state for optimizer in self.optimizers)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        # of a copy, as whoever reads them may also write
+        return iter([p for optimizer in self.optimizers for p in optimizer.state])
+
+    def __len__(self) -> int:
+        return sum(len(optimizer.state) for optimizer in self.optimizers)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def _owner(self, parameter: Tensor) -> Optimizer:
+        for optimizer in self.optimizers:
+            groups = (group["params"] for group in optimizer.param_groups)
+            if parameter in optimizer.state or any(p is parameter for ps in groups for p in ps):
+                return optimizer
+        raise KeyError(parameter)

@@ -109,9 +109,9 @@ def _rebase(
     members = () if optimizer is None else _members(optimizer)
     found: dict[str, Tensor] = {}
     for name, map, A in places:
-        beyond = A.new_zeros((), dtype=torch.bool) if A.numel() == 0 else A.abs().max() > limit
-        found[name] = beyond
-        # false for NaN
+        largest = A.new_zeros(()) if A.numel() == 0 else A.abs().max()
+        # of NaN or infinite numbers W is NaN, and stays so
+        found[name] = beyond = (largest > limit) & largest.isfinite()
         if not beyond:
             continue
         new = rebase_cayley(map.skew(A), map.D)

@@ -78,7 +78,8 @@ def _climb(A: Tensor, D: Tensor) -> tuple[Tensor, bool]:
     tolerance = 1e-10
     while True:
         largest, index = A.abs().flatten().max(0)
-        if largest <= 1 + tolerance:
+        # also where it is NaN
+        if not largest > 1 + tolerance:
             return D, climbed
         climbed = True
         i, j = divmod(int(index), len(A))

@@ -3,6 +3,7 @@
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NoReturn
 
 import torch
@@ -18,7 +19,7 @@ from cayley.preconditioners.compiled import drop_code_without_hooks
 from cayley.preconditioners.distributed import gather_statistics
 from cayley.preconditioners.joint import Damping
 from cayley.preconditioners.plan import Pattern, join, make_plan
-from cayley.preconditioners.rule import Rule
+from cayley.preconditioners.rule import Rule, suspended
 from cayley.preconditioners.rules import default_rules
 from cayley.preconditioners.statistics import RunningStatistics, Statistics
 from cayley.preconditioners.unit import Unit
@@ -35,8 +36,8 @@ class BNP:
     For each weight, P is made from the mean and variance of the rows that it multiplies, so that a
     step equals a step of gradient descent on the same layer with normalised inputs; see
     :func:`~cayley.preconditioners.joint.joint`. The forward pass and inference do not change, no
-    parameters are added, and a batch of one is enough. Use it between ``backward`` and the
-    optimizer::
+    parameters are added, and a batch of one is enough for layers that see many rows of each
+    example, as recurrent and convolutional ones do. Use it between ``backward`` and the optimizer::
 
         bnp = cayley.BNP(model)
         loss.backward()
@@ -48,9 +49,9 @@ class BNP:
 
     A row counts if a backward pass gives its output a gradient other than 0. So padding and nodes
     that no target depends on are left out, and so are evaluation, teacher models and passes without
-    a backward pass. Several backward passes before a step are pooled, and equal one over the whole
-    batch; the same holds for the processes of ``DistributedDataParallel``, which must all call
-    :meth:`step`.
+    a backward pass; what is differentiated twice, but not trained, belongs into :meth:`paused`.
+    Several backward passes before a step are pooled, and equal one over the whole batch; the same
+    holds for the processes of ``DistributedDataParallel``, which must all call :meth:`step`.
 
     Note:
         BNP is linear in the gradient: it may come before or after ``GradScaler.unscale_``. Clipping
@@ -61,6 +62,10 @@ class BNP:
         A gradient with inf or NaN keeps some of them, and does not change running statistics.
 
         Without a trained bias nothing is centred, and weights are scaled by second moments.
+
+        A single row has no variance, and nothing of its gradient is left when it is centred: a
+        dense layer that sees one row a step does not train, and with a momentum its rate becomes
+        1/ε times as large.
 
     References:
         Batch Normalization Preconditioning for Neural Network Training, Lange, Helfrich, Ye, 2022.
@@ -223,6 +228,20 @@ class BNP:
             name: served.get(name) or self._reasons.get(name, late)
             for name, _ in self.model.named_parameters()
         }
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Context whose forward passes do not count, nor do backward passes through them.
+
+        For losses that are differentiated but not trained: a backward pass with
+        ``create_graph=True`` counts otherwise, since its gradient may be part of the loss.
+
+        Example:
+            >>> model, x = nn.Linear(2, 1), torch.randn(5, 2, requires_grad=True)
+            >>> bnp = BNP(model)
+            >>> with bnp.paused():
+            ...     slope = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        """
+        return suspended(self.model)
 
     def remove(self) -> None:
         """Remove all hooks from the model and the optimizers; gradients are left as they are."""

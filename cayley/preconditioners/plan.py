@@ -48,11 +48,12 @@ def make_plan(
     """
     candidates: list[_Candidate] = []
     reasons: dict[str, str] = {}
+    everywhere = _everywhere(model)
     for path in _paths(model):
         name, module = path[-1]
         if any(one.module is outer for one in candidates for _, outer in path):
             continue
-        why = _why_not(path, include, exclude)
+        why = _why_not(path, everywhere[module], include, exclude)
         rule = next((rule for rule in rules if rule.serves(module)), None)
         if why is not None or rule is None:
             why = why or _why_unserved(module, rules)
@@ -108,6 +109,17 @@ def _paths(model: nn.Module) -> Iterator[Path]:
         yield tuple((prefix, named[prefix]) for prefix in prefixes if prefix in named)
 
 
+def _everywhere(model: nn.Module) -> dict[nn.Module, Path]:
+    """Every module with itself and all that contain it, under all names that they have."""
+    named = dict(model.named_modules(remove_duplicate=False))
+    found: dict[nn.Module, Path] = {}
+    for name, module in named.items():
+        parts = name.split(".") if name else []
+        prefixes = [".".join(parts[:k]) for k in range(len(parts) + 1)]
+        found[module] = (*found.get(module, ()), *((one, named[one]) for one in prefixes))
+    return found
+
+
 def _matches(pattern: Pattern, path: Path) -> bool:
     if isinstance(pattern, str):
         return any(fnmatchcase(name, pattern) for name, _ in path if name)
@@ -115,11 +127,14 @@ def _matches(pattern: Pattern, path: Path) -> bool:
 
 
 def _why_not(
-    path: Path, include: Sequence[Pattern] | None, exclude: Sequence[Pattern]
+    path: Path,
+    everywhere: Path,
+    include: Sequence[Pattern] | None,
+    exclude: Sequence[Pattern],
 ) -> str | None:
-    if include is not None and not any(_matches(pattern, path) for pattern in include):
+    if include is not None and not any(_matches(pattern, everywhere) for pattern in include):
         return "not among those to include"
-    if any(_matches(pattern, path) for pattern in exclude):
+    if any(_matches(pattern, everywhere) for pattern in exclude):
         return "excluded"
     return next((why for kind, why in OPAQUE.items() if _matches(kind, path)), None)
 
@@ -146,7 +161,7 @@ def _why_left(name: str, module: nn.Module, left: Mapping[str, str]) -> dict[str
 
 def _check_patterns(model: nn.Module, patterns: Sequence[Pattern]) -> None:
     for pattern in patterns:
-        if not any(_matches(pattern, path) for path in _paths(model)):
+        if not any(_matches(pattern, path) for path in _everywhere(model).values()):
             names = ", ".join(name for name, _ in model.named_modules() if name)
             raise ValueError(
                 "BNP: expected include and exclude to match modules of the model, but "

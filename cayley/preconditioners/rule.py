@@ -1,7 +1,8 @@
 """The base class of the rules of a preconditioner, one for each kind of module."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +15,7 @@ from cayley.preconditioners.checks import COPIES_REFUSED
 from cayley.preconditioners.joint import Block
 from cayley.tracing import computes_now
 
-__all__ = ["Hook", "Layout", "Observation", "Rows", "Rule", "reached", "recording"]
+__all__ = ["Hook", "Layout", "Observation", "Rows", "Rule", "reached", "recording", "suspended"]
 
 
 class Rows(NamedTuple):
@@ -81,6 +82,29 @@ class Hook:
 
     def __reduce__(self) -> tuple[type["Hook"], tuple[None]]:
         return Hook, (None,)
+
+
+@contextmanager
+def suspended(model: nn.Module) -> Iterator[None]:
+    """Context in which forward passes of a model count for none of the preconditioners it has.
+
+    Arguments:
+        model: The model.
+    """
+    hooks = [
+        hook
+        for module in model.modules()
+        for hook in module._forward_hooks.values()
+        if isinstance(hook, Hook)
+    ]
+    functions = [hook.function for hook in hooks]
+    for hook in hooks:
+        hook.function = None
+    try:
+        yield
+    finally:
+        for hook, function in zip(hooks, functions, strict=True):
+            hook.function = function
 
 
 class Rule(ABC):

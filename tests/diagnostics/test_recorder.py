@@ -185,3 +185,38 @@ def test_what_it_cannot_do_is_said_at_once() -> None:
         Recorder(layer, ["spectrum"])
     with pytest.raises(ValueError, match="ints from 0"):
         Recorder(layer, ["spectrum"], at=[-1])
+
+
+def test_steps_may_be_given_one_by_one() -> None:
+    layer = cayley.ScoRNN(I, N)
+    recorder = Recorder(layer, ["orthogonality"], at=(k * k for k in range(3)))
+    for _ in range(5):
+        with recorder.step():
+            pass
+    (record,) = recorder.records().values()
+    assert record.steps.tolist() == [0, 1, 4]
+    with pytest.raises(ValueError, match="every= or at="):
+        Recorder(layer, ["orthogonality"], at=iter(()))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32, torch.complex64])
+def test_own_values_of_several_sizes_are_padded_with_nan(dtype: torch.dtype) -> None:
+    sizes = iter((2, 3))
+    recorder = Recorder(
+        nn.Linear(1, 1), {"mine": lambda _: torch.ones(next(sizes), dtype=dtype)}, every=1
+    )
+    for _ in range(2):
+        with recorder.step():
+            pass
+    values = recorder.records()["mine"].values
+    assert values.isnan().tolist() == [[False, False, True], [False] * 3]
+    assert values.nan_to_num(1).eq(1).all()
+
+
+def test_own_values_of_several_ranks_are_refused_at_once() -> None:
+    shapes = iter(((2,), (2, 2)))
+    recorder = Recorder(nn.Linear(1, 1), {"mine": lambda _: torch.ones(next(shapes))}, every=1)
+    with recorder.step():
+        pass
+    with pytest.raises(ValueError, match=r"mine with 1 dimensions, .* got 2"), recorder.step():
+        pass

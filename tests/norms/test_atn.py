@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -366,3 +367,12 @@ def test_bad_arguments_are_refused() -> None:
         for training in (True, False):
             with pytest.raises(RuntimeError, match="at least one step"):
                 AssortedTimeNorm(5, 3, over=over).train(training)(torch.randn(0, B, 5))
+
+
+def test_the_state_of_a_step_can_be_saved(tmp_path: Path) -> None:
+    norm = AssortedTimeNorm(4, 3)
+    y, state = norm.step(torch.randn(2, 4))
+    torch.save(state, tmp_path / "state.pt")
+    found = torch.load(tmp_path / "state.pt", weights_only=True)
+    a = torch.randn(2, 4)
+    assert torch.equal(norm.step(a, found)[0], norm.step(a, state)[0])

@@ -207,3 +207,25 @@ def test_a_state_is_loaded_as_a_whole_or_not_at_all() -> None:
     with pytest.raises(ValueError, match=r"number 1, AdagradTF, does not fit: .*param_groups"):
         optimizer.load_state_dict(state)
     torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+
+
+def test_what_is_written_to_the_state_is_the_members() -> None:
+    model = network()
+    members = parts(model)
+    optimizer = Optimizers(*members)
+    backward(model, 0)
+    optimizer.step()
+    p = next(model.parameters())
+    assert optimizer.state[p] is members[0].state[p]
+    optimizer.state[p] = {"mine": 1}
+    assert members[0].state[p] == {"mine": 1}
+    assert optimizer.state.pop(p) == {"mine": 1}
+    assert p not in members[0].state
+    assert p not in optimizer.state
+    # as in torch, one that has none gets an empty one
+    assert optimizer.state[p] == {}
+    assert len(optimizer.state) == 6
+    optimizer.state.clear()
+    assert not any(member.state for member in members)
+    with pytest.raises(KeyError):
+        optimizer.state[torch.zeros(1)]

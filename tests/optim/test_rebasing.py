@@ -568,3 +568,16 @@ def test_a_state_that_cannot_be_carried_is_refused_in_the_first_step(
     handle.remove()
     attach_rebase(layer, optimizer, moments="reset")
     optimizer.step()
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_infinite_entries_stay_what_they_are(count: int) -> None:
+    """As non-finite entries give a W that is not finite either."""
+    layer = cayley.ScoRNN(I, N)
+    (A,) = entries(layer)
+    with torch.no_grad():
+        A[:count] = torch.inf
+    before = A.clone()
+    assert not any(rebase_(layer).values())
+    assert torch.equal(A, before)
+    assert layer.weight_hh_l0.isnan().any()

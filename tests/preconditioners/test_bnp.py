@@ -17,6 +17,7 @@ from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 import cayley
+from cayley.diagnostics import condition_numbers, gradient_norms
 from cayley.preconditioners import BNP, presets
 
 EPS = 0.05
@@ -1107,3 +1108,74 @@ def test_precision_on_request() -> None:
         assert bnp.state_dict()[""]["input"]["averages"].dtype == dtype
         assert grad_of(layer.weight).dtype == torch.float32
         bnp.remove()
+
+
+def penalty(model: nn.Module, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    return slope.square().mean()
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_passes_while_it_is_paused_do_not_count(when: str) -> None:
+    model, x, other = mlp(), torch.randn(9, 4), torch.randn(7, 4)
+    bnp = BNP(model, eps=EPS)
+
+    def look() -> None:
+        with bnp.paused():
+            penalty(model, other)
+            torch.autograd.grad(penalty(model, other), [*model.parameters()], allow_unused=True)
+
+    if when == "before":
+        look()
+    loss(model, x).backward()
+    if when == "between":
+        look()
+    values = expected(model, x)
+    bnp.step()
+    assert_gradients(model, values)
+    # and those after it do
+    model.zero_grad()
+    loss(model, x).backward()
+    values = expected(model, x)
+    bnp.step()
+    assert_gradients(model, values)
+
+
+def test_two_pauses_end_with_the_outer_one() -> None:
+    model, x = mlp(), torch.randn(9, 4)
+    bnp = BNP(model, eps=EPS)
+    with bnp.paused():
+        with bnp.paused():
+            pass
+        loss(model, x).backward()
+        before = {name: grad_of(p).clone() for name, p in model.named_parameters()}
+        with pytest.warns(UserWarning, match="no forward pass of it was seen"):
+            bnp.step()
+    assert_gradients(model, before)
+
+
+def test_diagnostics_do_not_count() -> None:
+    rnn = cayley.RNN(4, 5, nonlinearity="tanh")
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    x, other = torch.randn(9, 4), torch.randn(7, 4)
+    bnp = BNP(model, eps=EPS)
+    condition_numbers(model, lambda: loss(model, other), "0")
+    loss(model, x).backward()
+    condition_numbers(model, lambda: loss(model, other), "2")
+    values = expected(model, x)
+    bnp.step()
+    assert_gradients(model, values)
+    both = nn.ModuleDict({"rnn": rnn})
+    twin = copy.deepcopy(both)
+    x, other = torch.randn(6, 3, 4), torch.randn(5, 2, 4)
+    found = []
+    for one, looks in ((both, True), (twin, False)):
+        preconditioner = BNP(one, eps=EPS)
+        layer = one["rnn"]
+        layer(x)[0].square().sum().backward()
+        if looks:
+            gradient_norms(one, lambda layer=layer: layer(other)[0].square().sum())
+        preconditioner.step()
+        found.append([p.grad for p in one.parameters()])
+    torch.testing.assert_close(*found)

@@ -77,3 +77,13 @@ def test_a_module_in_two_places_is_one() -> None:
     rows = torch.cat((x, layer(x).tanh())).detach()
     averages = bnp.state_dict()["0"]["input"]["averages"]
     torch.testing.assert_close(averages[0] / 0.5, rows.mean(0))
+
+
+def test_a_module_in_two_places_has_both_names() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    model.again = model[0]
+    for settings in ({"exclude": "again"}, {"include": "2"}):
+        report = BNP(model, **settings).report()
+        assert ": [" not in report["0.weight"]
+        assert ": [" in report["2.weight"]
+    assert ": [" in BNP(model, include="again").report()["0.weight"]
