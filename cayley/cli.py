@@ -6,6 +6,7 @@ import io
 import math
 import os
 import re
+import signal
 import sys
 import time
 import warnings
@@ -30,6 +31,7 @@ exit codes:
   3    a loss that is not finite; the last good checkpoint is kept
   4    a run folder that cannot be used: in use, no run, not writable, disk full
   130  stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP; there is a checkpoint to resume from
+  141  training stopped, since the reader of its output has gone; likewise
 """
 
 Command = Callable[[argparse.Namespace], int]
@@ -89,9 +91,9 @@ def _run(arguments: Sequence[str] | None, processes: Processes) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
-        # the reader of the output, such as head, has seen enough
+        # the reader of the output, such as head, has seen enough; but training is not done
         sys.stdout = None  # pyrefly: ignore[bad-assignment]
-        return 0
+        return 128 + signal.SIGPIPE if _command(arguments) in TRAINING else 0
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -162,9 +164,28 @@ def _run_command(arguments: Sequence[str] | None, processes: Processes) -> int:
     except KeyboardInterrupt:
         code, message = (
             130,
-            "stopped at once; cayley resume continues a run from its last checkpoint",
+            "; ".join(("stopped at once", *_continuation(arguments))),
         )
     return _report(code, message, processes)
+
+
+# how to go on with what a command does in folders
+TRAINING = ("train", "resume", "reproduce", "sweep")
+AGAIN = ("reproduce", "sweep", "study")
+
+
+def _continuation(arguments: Sequence[str] | None) -> list[str]:
+    """How to go on with a command that was stopped."""
+    command = _command(arguments)
+    if command in AGAIN:
+        return ["the same command continues"]
+    if command in TRAINING:
+        return ["cayley resume continues a run that has begun from its last checkpoint"]
+    return []
+
+
+def _command(arguments: Sequence[str] | None) -> str:
+    return next(iter(sys.argv[1:] if arguments is None else arguments), "")
 
 
 def _report(code: int, message: str, processes: Processes) -> int:

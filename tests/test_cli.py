@@ -8,6 +8,8 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -602,20 +604,28 @@ def test_if_no_sentence_can_be_written_the_exit_code_is_the_same(words: str, cod
     assert done.returncode == code
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+@pytest.mark.parametrize(
+    ("words", "code"),
+    # a run is not done
+    [(["show", "quickstart"], 0), (["train", "quickstart", "--json", *QUICK], 141)],
+)
+def test_a_reader_that_has_seen_enough_is_no_failure(
+    words: list[str], code: int, tmp_path: Path
+) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "cayley", "show", "quickstart"],
+            [sys.executable, "-m", "cayley", *words],
+            cwd=tmp_path,
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": ""},
+            env=os.environ | {"PYTHONUNBUFFERED": "", "PYTHONPATH": str(ROOT)},
         )
     finally:
         os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_a_package_that_is_missing_is_named(
@@ -743,3 +753,88 @@ def test_a_task_and_a_text_of_the_users_own(tmp_path: Path) -> None:
     assert description["data"]["folder"] == str(tmp_path / "text.txt")
     (tmp_path / "text.txt").rename(tmp_path / "moved.txt")
     assert run("evaluate", folder, "--data", tmp_path / "moved.txt") == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("show quickstart", "stopped at once"),
+        ("study cost-order", "stopped at once; the same command continues"),
+        ("reproduce --all", "stopped at once; the same command continues"),
+        (
+            "train quickstart",
+            "stopped at once; cayley resume continues a run that has begun from its last "
+            "checkpoint",
+        ),
+    ],
+)
+def test_a_command_that_is_stopped_says_how_to_go_on(
+    command: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stopped(options: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.commands, command.split()[0], stopped)
+    assert run(*command.split()) == 130
+    assert capsys.readouterr().err == f"cayley: {words}\n"
+
+
+def test_files_of_a_run_without_its_description_are_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", "quickstart", "-o", tmp_path, "-q", *QUICK) == 0
+    (folder,) = find_runs(tmp_path)
+    (folder / "run.json").unlink()
+    for name in ("result.json", "checkpoint.pt"):
+        before = (folder / name).read_bytes()
+        assert run("train", "quickstart", "-o", tmp_path, "-q", *QUICK) == 4
+        assert f"with {name} of a run whose run.json is gone" in capsys.readouterr().err
+        assert (folder / name).read_bytes() == before
+        (folder / name).unlink()
+    assert run("train", "quickstart", "-o", tmp_path, "-q", *QUICK) == 0
+
+
+def test_a_finished_run_with_a_damaged_checkpoint_is_trained_once_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", "quickstart", "-o", tmp_path, "-q", *QUICK) == 0
+    (folder,) = find_runs(tmp_path)
+    with (folder / "checkpoint.pt").open("ab") as file:
+        file.write(b"x")
+    assert run("resume", folder, "--extend", 1) == 4
+    said = capsys.readouterr().err
+    assert "delete the folder, and train once more" in said
+    assert "starts over" not in said
+
+
+def test_an_empty_recipe_has_no_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.touch()
+    assert run("train", path, "-o", tmp_path / "runs") == 2
+    assert "missing key name" in capsys.readouterr().err
+
+
+def test_reproduce_says_what_it_got(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, got in (((), "neither"), (("--all", "scornn2018-figure-1"), "both")):
+        assert run("reproduce", *words, "--dry-run") == 2
+        assert f"or --all, got {got}" in capsys.readouterr().err
+
+
+class NoSize(torch.nn.Module):
+    """A model without ``output_size``."""
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int) -> None:
+        super().__init__()
+
+
+def test_a_model_without_a_size_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nosize", SimpleNamespace(NoSize=NoSize))
+    own = ["model.name=nosize:NoSize", "training.steps=2"]
+    assert run("train", "quickstart", "-o", tmp_path, "--tiny", "--set", *own) == 2
+    assert "expected NoSize to have output_size" in capsys.readouterr().err
+    assert not find_runs(tmp_path)

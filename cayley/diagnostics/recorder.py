@@ -272,7 +272,7 @@ def _diagnostic(name: str, own: Own) -> Diagnostic:
 
 
 def _stacked(values: list[Tensor]) -> Tensor:
-    """Tensors of the same rank stacked, the smaller ones padded with NaN, as numbers that have it."""
+    """Tensors of the same rank stacked, the smaller ones padded with NaN."""
     shape = [max(sizes) for sizes in zip(*(v.shape for v in values), strict=True)]
     if all([*v.shape] == shape for v in values):
         return torch.stack(values)

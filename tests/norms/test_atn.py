@@ -371,7 +371,7 @@ def test_bad_arguments_are_refused() -> None:
 
 def test_the_state_of_a_step_can_be_saved(tmp_path: Path) -> None:
     norm = AssortedTimeNorm(4, 3)
-    y, state = norm.step(torch.randn(2, 4))
+    _, state = norm.step(torch.randn(2, 4))
     torch.save(state, tmp_path / "state.pt")
     found = torch.load(tmp_path / "state.pt", weights_only=True)
     a = torch.randn(2, 4)

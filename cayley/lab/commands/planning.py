@@ -188,5 +188,7 @@ def _total(plans: Sequence[Mapping[str, Any]]) -> str:
     known = [plan for plan in plans if plan["run_seconds"] is not None]
     seconds = sum((plan["runs"] - plan["done"]) * plan["run_seconds"] for plan in known)
     rest = len(plans) - len(known)
+    if not known:
+        return f"{counted(runs, 'run')} to do"
     unknown = f", without the {counted(rest, 'row')} whose time is not known" if rest else ""
     return f"{counted(runs, 'run')} to do: {duration(seconds)} one after the other{unknown}"

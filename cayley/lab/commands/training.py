@@ -138,7 +138,10 @@ def reproduce(options: Namespace) -> int:
     index.
     """
     if bool(options.table) == options.all:
-        raise RecipeError("expected the names of figures or tables, or --all: see list --views")
+        got = "both" if options.all else "neither"
+        raise RecipeError(
+            f"expected the names of figures or tables, or --all, got {got}: see list --views"
+        )
     check_cluster(options)
     jobs = []
     said: list[str] = []

@@ -1,6 +1,6 @@
 """Networks that read sequences: recurrent layers between an embedding and an output."""
 
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -149,7 +149,13 @@ def features_of(layer: nn.Module) -> int:
     """The number of features of a recurrent layer's output."""
     if isinstance(layer, nn.RNNBase):
         return (layer.proj_size or layer.hidden_size) * (2 if layer.bidirectional else 1)
-    return cast(int, layer.output_size)
+    size = getattr(layer, "output_size", None)
+    if not isinstance(size, int):
+        raise RecipeError(
+            f"model.name: expected {type(layer).__name__} to have output_size, the number of its "
+            f"features, got {size!r}"
+        )
+    return size
 
 
 class LockedDropout(nn.Module):

@@ -330,7 +330,7 @@ def read_table(path: Path) -> Table:
 
 def _is_single(content: Mapping[str, Any]) -> bool:
     """Whether a file is a recipe, even one without a name, and not a table of them."""
-    recipe = any(key in content for key in KEYS)
+    recipe = not content or any(key in content for key in KEYS)
     return "name" in content or (recipe and not any(key in content for key in ("row", "defaults")))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from cayley.lab.errors import RunError
 from cayley.lab.runs.description import RunDescription
-from cayley.lab.runs.reading import explain_damage, load_tensors
+from cayley.lab.runs.reading import explain_damage, load_tensors, remedy_of
 from cayley.lab.runs.result import RunResult
 from cayley.lab.runs.seals import Seal, digest, make_trailer, seal_json
 
@@ -108,6 +108,12 @@ class RunFolder:
 
     def begin(self, description: RunDescription) -> None:
         """Make it a run: write the recipe and, last, the description."""
+        for name in ("result.json", "checkpoint.pt"):
+            if self.has(name):
+                raise RunError(
+                    f"expected a folder without a run, got {self.folder} with {name} of a run "
+                    "whose run.json is gone: delete the folder, or choose another --output"
+                )
         self.description = description
         self.rewind(Mark())
         self.write("recipe.toml", description.settings.encode())
@@ -206,7 +212,7 @@ class RunFolder:
             raise RunError(
                 f"expected {path} to begin with the {mark.size} bytes that the checkpoint was made "
                 f"after, got {'others' if size >= mark.size else f'only {size}'}: put the file "
-                "back as it was, or delete checkpoint.pt, and cayley resume starts over"
+                f"back as it was, or {remedy_of(self.folder / 'checkpoint.pt')}"
             )
         os.ftruncate(file, mark.size)
         self._hash = hashlib.sha256(content)

@@ -34,6 +34,7 @@ __all__ = [
     "read_metrics",
     "read_result",
     "read_run",
+    "remedy_of",
 ]
 
 # the last event of a run that diverged, and of one that an error of Python or torch ended
@@ -175,17 +176,21 @@ def _check_owner(path: Path, seal: Seal, description: RunDescription | None) -> 
         what = "another recipe" if seal.run == description.id else f"another run, {seal.run[:8]}"
         raise RunError(
             f"could not use {path}, which is of {what}, not of the run {description.id[:8]} that "
-            f"run.json describes: restore the run's own file, or {_remedy(path)}"
+            f"run.json describes: restore the run's own file, or {remedy_of(path)}"
         )
 
 
 def _damaged(path: Path, error: ValueError) -> RunError:
     return RunError(
-        f"could not use {path}, which is damaged or was changed by hand: {error}: {_remedy(path)}"
+        f"could not use {path}, which is damaged or was changed by hand: {error}: {remedy_of(path)}"
     )
 
 
-def _remedy(path: Path) -> str:
+def remedy_of(path: Path) -> str:
+    """What to do about a file of a run that cannot be used."""
+    # a finished run does not start over
+    if path.name == "checkpoint.pt" and (path.parent / "result.json").exists():
+        return RETRAIN
     return REMEDIES.get(path.name, RETRAIN)
 
 
@@ -211,7 +216,7 @@ def explain_damage(folder: Path, name: str) -> Iterator[None]:
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise RunError(
             f"could not use {folder / name}, which is damaged or of another run "
-            f"({type(error).__name__}: {reason}): {_remedy(folder / name)}"
+            f"({type(error).__name__}: {reason}): {remedy_of(folder / name)}"
         ) from error
 
 

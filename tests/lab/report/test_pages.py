@@ -304,7 +304,9 @@ def test_a_page_without_figures(tmp_path: Path) -> None:
     assert "left out: expected a run in" in page
 
 
-def open_page(page: str, probe: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def open_page(
+    page: str, probe: str, folder: Path, width: int = 1200
+) -> subprocess.CompletedProcess[str]:
     """Open a page in a browser, with a script at its end, and print what has become of it."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
@@ -321,7 +323,7 @@ def open_page(page: str, probe: str, folder: Path) -> subprocess.CompletedProces
             "--disable-background-networking",
             f"--user-data-dir={folder / 'profile'}",
             "--enable-logging=stderr",
-            "--window-size=1200,3000",
+            f"--window-size={width},3000",
             "--virtual-time-budget=6000",
             "--dump-dom",
             path.as_uri(),
@@ -355,15 +357,18 @@ def test_in_a_browser(runs: Path, tmp_path: Path) -> None:
     assert "undefined" not in tooltip[0]
 
 
-@pytest.mark.parametrize(("letters", "columns"), [(4, 4), (24, 2), (48, 1)])
+@pytest.mark.parametrize(
+    ("letters", "width", "columns"),
+    [(4, 1200, 4), (24, 1200, 2), (48, 1200, 1), (14, 1200, 4), (14, 500, 3), (29, 500, 1)],
+)
 def test_the_legend_of_chosen_rows_fits_the_page(
-    letters: int, columns: int, tmp_path: Path
+    letters: int, width: int, columns: int, tmp_path: Path
 ) -> None:
     for letter in "abcd":
         recipe = make_recipe(letters * letter, "mine", {"name": "LSTM", "hidden": 8})
         scores = {"scores": {"mse": 0.1}, "start": {"mse": 1.0}, "baseline": {"mse": 1.0}}
         write_run(tmp_path, recipe, **scores)
-    done = open_page(make_page(tmp_path), LEGEND_PROBE, tmp_path)
+    done = open_page(make_page(tmp_path), LEGEND_PROBE, tmp_path, width)
     assert f"<title>{columns} columns, all inside: true</title>" in done.stdout
 
 

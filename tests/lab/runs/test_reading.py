@@ -36,8 +36,11 @@ def test_too_little_memory_is_nothing_about_a_file(error: Exception, tmp_path: P
 def test_damaged_files_are_named(content: bytes, tmp_path: Path) -> None:
     with RunFolder(tmp_path) as run:
         run.write("checkpoint.pt", content)
-        run.write("result.json", content)
         with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*: delete it, and"):
+            load_tensors(tmp_path, "checkpoint.pt")
+        run.write("result.json", content)
+        # a finished run does not start over
+        with pytest.raises(RunError, match=r"could not use .*checkpoint.pt, .*: delete the fold"):
             load_tensors(tmp_path, "checkpoint.pt")
         with pytest.raises(RunError, match=r"could not use .*result.json, .*: delete it, and"):
             read_result(tmp_path)
