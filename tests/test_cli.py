@@ -692,7 +692,11 @@ def test_help_and_lists_import_no_engine() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_is_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_is_a_script(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("mine.toml", "mine.txt"):
+        (tmp_path / name).touch()
     assert run("completion", shell) == 0
     script = capsys.readouterr().out
     for words in ("reproduce", "--checkpoint-every", *tables()):
@@ -701,6 +705,8 @@ def test_completion_is_a_script(shell: str, capsys: pytest.CaptureFixture[str]) 
         for typed, found in (
             ("quickstart --set model.hid", "model.hidden="),
             ("quicks", "quickstart"),
+            # a recipe of one's own
+            ("mine.t", "mine.toml"),
         ):
             words = f"cayley train {typed}".split()
             ask = (
@@ -708,7 +714,11 @@ def test_completion_is_a_script(shell: str, capsys: pytest.CaptureFixture[str]) 
             )
             ask += "_cayley; echo ${COMPREPLY[@]}"
             done = subprocess.run(
-                ["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True
+                ["bash", "-c", f"{script}\n{ask}"],
+                capture_output=True,
+                text=True,
+                check=True,
+                cwd=tmp_path,
             )
             assert found in done.stdout.split()
 

@@ -14,6 +14,11 @@ TABLES = {"bash": "_cayley_tables", "zsh": "_cayley_tables"}
 SETTINGS = {"bash": "_cayley_settings", "zsh": "_cayley_settings"}
 SPACES = {"bash": "_cayley_spaces", "zsh": "_cayley_spaces"}
 FILES = {"bash": "_cayley_files", "zsh": "_files"}
+# recipes and spaces of one's own are files
+TOML = {
+    "bash": 'compgen -f -X \'!*.toml\' -- "$1"; compgen -d -- "$1"',
+    "zsh": "_files -g '*.toml'",
+}
 # a setting is followed by its value: no space after it
 NO_SPACE = """
 _cayley() {
@@ -43,17 +48,17 @@ def completion(options: Namespace) -> int:
     settings = " ".join(f"{key}=" for key in ("model.parameters", *setting_keys()))
     if options.shell == "bash":
         functions = (
-            f'_cayley_recipes() {{ compgen -W "{recipes}" -- "$1"; }}\n'
+            f'_cayley_recipes() {{ compgen -W "{recipes}" -- "$1"; {TOML["bash"]}; }}\n'
             f'_cayley_tables() {{ compgen -W "{names}" -- "$1"; }}\n'
-            f'_cayley_spaces() {{ compgen -W "{searches}" -- "$1"; }}\n'
+            f'_cayley_spaces() {{ compgen -W "{searches}" -- "$1"; {TOML["bash"]}; }}\n'
             f'_cayley_settings() {{ compgen -W "{settings}" -- "$1"; }}\n'
             '_cayley_files() { compgen -f -- "$1"; }\n'
         )
     else:
         functions = (
-            f"_cayley_recipes() {{ compadd {recipes}; }}\n"
+            f"_cayley_recipes() {{ compadd {recipes}; {TOML['zsh']}; }}\n"
             f"_cayley_tables() {{ compadd {names}; }}\n"
-            f"_cayley_spaces() {{ compadd {searches}; }}\n"
+            f"_cayley_spaces() {{ compadd {searches}; {TOML['zsh']}; }}\n"
             f"_cayley_settings() {{ compadd -S '' {settings}; }}\n"
         )
     preamble: Any = {options.shell: functions}

@@ -57,8 +57,9 @@ def list_recipes(options: Namespace) -> int:
                 _print_table(name, several)
     if missing:
         count = sum(data_set(recipe.task) in missing for recipe in recipes)
+        where = f"{options.data}{'' if options.data.exists() else ', which does not exist'}"
         print(
-            f"cayley: {counted(count, 'recipe')} left out, whose data are not in {options.data}: "
+            f"cayley: {counted(count, 'recipe')} left out, whose data are not in {where}: "
             f"{', '.join(missing)}",
             file=sys.stderr,
         )

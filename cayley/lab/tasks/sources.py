@@ -125,9 +125,10 @@ class Source:
                 f"expected a folder with the file {resource.name}, got none: give one with "
                 f"Source(folder) or on the command line with --data. {remedy}".rstrip()
             )
+        got = "none" if self.folder.exists() else "no such folder"
         raise DataError(
             f"expected the file {resource.name} (or .gz, .xz) in {self.folder} or up to {DEPTH} "
-            f"folders below it, got none. {remedy}".rstrip()
+            f"folders below it, got {got}. {remedy}".rstrip()
         )
 
     def has(self, resource: Resource) -> bool:

@@ -79,3 +79,8 @@ def test_only_what_can_be_run_with_the_data_at_hand(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.endswith(f"left out, whose data are not in {tmp_path}: mnist\n")
+    gone = tmp_path / "gone"
+    assert cli.main(["list", "--data", str(gone), "scornn/mnist"]) == 0
+    assert f"are not in {gone}, which does not exist: mnist" in capsys.readouterr().err
+    assert cli.main(["train", "scornn/mnist-170", "--data", str(gone), "-o", str(tmp_path)]) == 1
+    assert "3 folders below it, got no such folder. Get it" in capsys.readouterr().err
