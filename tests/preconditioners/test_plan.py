@@ -82,9 +82,9 @@ def test_a_module_in_two_places_is_one() -> None:
 def test_a_module_in_two_places_has_both_names() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     model.again = model[0]
-    for bnp in (BNP(model, exclude="again"), BNP(model, include="2")):
-        report = bnp.report()
-        bnp.remove()
+    settings: list[dict[str, Any]] = [{"exclude": "again"}, {"include": "2"}]
+    for chosen in settings:
+        report = BNP(model, **chosen).report()
         assert ": [" not in report["0.weight"]
         assert ": [" in report["2.weight"]
     assert ": [" in BNP(model, include="again").report()["0.weight"]
