@@ -42,8 +42,10 @@ def list_recipes(options: Namespace) -> int:
         print(f"cayley: {_nothing(options)}", file=sys.stderr)
         return 0
     missing: dict[str, str] = {}
+    where = str(options.data)
     if options.data is not None:
         missing = find_missing(recipes, options.data)
+        where += "" if options.data.exists() else ", which does not exist"
         found = {
             name: [recipe for recipe in several if data_set(recipe.task) not in missing]
             for name, several in found.items()
@@ -57,7 +59,6 @@ def list_recipes(options: Namespace) -> int:
                 _print_table(name, several)
     if missing:
         count = sum(data_set(recipe.task) in missing for recipe in recipes)
-        where = f"{options.data}{'' if options.data.exists() else ', which does not exist'}"
         print(
             f"cayley: {counted(count, 'recipe')} left out, whose data are not in {where}: "
             f"{', '.join(missing)}",
