@@ -34,6 +34,12 @@ exit codes:
   141  training stopped, since the reader of its output has gone; likewise
 """
 
+# commands that train, and how to go on with those that leave something to go on with
+TRAINING = ("train", "resume", "reproduce", "sweep")
+CONTINUATIONS = dict.fromkeys(
+    ("train", "resume"), "; cayley resume continues a run that has begun from its last checkpoint"
+) | dict.fromkeys(("reproduce", "sweep", "study"), "; the same command continues")
+
 Command = Callable[[argparse.Namespace], int]
 
 # the disk, the share of it that the user has, or the longest file
@@ -164,24 +170,9 @@ def _run_command(arguments: Sequence[str] | None, processes: Processes) -> int:
     except KeyboardInterrupt:
         code, message = (
             130,
-            "; ".join(("stopped at once", *_continuation(arguments))),
+            "stopped at once" + CONTINUATIONS.get(_command(arguments), ""),
         )
     return _report(code, message, processes)
-
-
-# how to go on with what a command does in folders
-TRAINING = ("train", "resume", "reproduce", "sweep")
-AGAIN = ("reproduce", "sweep", "study")
-
-
-def _continuation(arguments: Sequence[str] | None) -> list[str]:
-    """How to go on with a command that was stopped."""
-    command = _command(arguments)
-    if command in AGAIN:
-        return ["the same command continues"]
-    if command in TRAINING:
-        return ["cayley resume continues a run that has begun from its last checkpoint"]
-    return []
 
 
 def _command(arguments: Sequence[str] | None) -> str:

@@ -103,10 +103,15 @@ def _paths(model: nn.Module) -> Iterator[Path]:
     """Every module with the modules that contain it, from the outermost."""
     named = dict(model.named_modules())
     for name in named:
-        parts = name.split(".") if name else []
-        prefixes = [".".join(parts[:k]) for k in range(len(parts) + 1)]
         # a module that occurs in two places is listed at the first only
-        yield tuple((prefix, named[prefix]) for prefix in prefixes if prefix in named)
+        yield _path(name, named)
+
+
+def _path(name: str, named: Mapping[str, nn.Module]) -> Path:
+    """A module and those that contain it, from the outermost."""
+    parts = name.split(".") if name else []
+    prefixes = [".".join(parts[:k]) for k in range(len(parts) + 1)]
+    return tuple((prefix, named[prefix]) for prefix in prefixes if prefix in named)
 
 
 def _everywhere(model: nn.Module) -> dict[nn.Module, Path]:
@@ -114,9 +119,7 @@ def _everywhere(model: nn.Module) -> dict[nn.Module, Path]:
     named = dict(model.named_modules(remove_duplicate=False))
     found: dict[nn.Module, Path] = {}
     for name, module in named.items():
-        parts = name.split(".") if name else []
-        prefixes = [".".join(parts[:k]) for k in range(len(parts) + 1)]
-        found[module] = (*found.get(module, ()), *((one, named[one]) for one in prefixes))
+        found[module] = (*found.get(module, ()), *_path(name, named))
     return found
 
 

@@ -52,7 +52,7 @@ def archive(options: Namespace) -> int:
                 weights=options.weights,
             )
         except RunError as error:
-            # what cannot be read or written is so for the next run too
+            # the folders may not be read or written, or the disk is full: so for all runs
             if isinstance(error.__cause__, OSError):
                 raise
             print(f"left out: {error}", file=sys.stderr)
