@@ -46,8 +46,7 @@ NETWORKS |= {
     for n in (32, 64, 128, 256, 512, 1024)
     for layers in (2, "fft")
 }
-BY_FACTORS = [name for name in NETWORKS if "URNN" in name and not name.startswith("Full")]
-BY_FACTORS.remove("URNN 116")
+BY_FACTORS = [n for n in NETWORKS if n.startswith(("URNN", "EURNN")) and n != "URNN 116"]
 
 Step = Callable[[cayley.RNN, Tensor, Tensor], tuple[Tensor, ...]]
 

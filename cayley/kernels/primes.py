@@ -3,7 +3,9 @@
 import functools
 import math
 
-__all__ = ["prime_factors"]
+__all__ = ["LARGEST_PRIME", "prime_factors"]
+
+LARGEST_PRIME = 61  # that kernels transform by: the sums of a prime p are p² instructions
 
 
 @functools.cache

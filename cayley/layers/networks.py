@@ -176,9 +176,9 @@ class URNN(RNN):
     Note:
         The paper applies the factors one by one, in O(n log n). This layer does so where their
         number has no prime factor above 61: on a CPU in float32 and float64 with 128 units or more,
-        if the prime factors, 4 for two of 2, add up to at most an eighth of it; and on a GPU in
-        float32 with 256 or more that fit into a multiprocessor (2624 on an H200). On a CPU it also
-        does so with any 800 units or more. Otherwise it forms W once per forward pass, as for every
+        if the prime factors add up to at most an eighth of it; and on a GPU in float32 with 256 or
+        more that fit into a multiprocessor (2624 on an H200). With 800 units or more a CPU does so
+        for larger prime factors too. Otherwise W is formed once per forward pass, as for every
         network.
 
     References:

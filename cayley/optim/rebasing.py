@@ -110,7 +110,7 @@ def _rebase(
     found: dict[str, Tensor] = {}
     for name, map, A in places:
         largest = A.new_zeros(()) if A.numel() == 0 else A.abs().max()
-        # of NaN or infinite numbers W is NaN, and stays so
+        # with NaN or infinite entries W is NaN, and is left so
         found[name] = beyond = (largest > limit) & largest.isfinite()
         if not beyond:
             continue

@@ -49,7 +49,7 @@ class BNP:
 
     A row counts if a backward pass gives its output a gradient other than 0. So padding and nodes
     that no target depends on are left out, and so are evaluation, teacher models and passes without
-    a backward pass; what is differentiated twice, but not trained, belongs into :meth:`paused`.
+    a backward pass. Put passes that are differentiated twice, but not trained, into :meth:`paused`.
     Several backward passes before a step are pooled, and equal one over the whole batch; the same
     holds for the processes of ``DistributedDataParallel``, which must all call :meth:`step`.
 

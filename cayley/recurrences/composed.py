@@ -13,6 +13,7 @@ from cayley.kernels.cpu import native
 from cayley.kernels.cuda import composed as cuda
 from cayley.kernels.dispatch import backend_in_force
 from cayley.kernels.operator import Found, Kernels, Operator
+from cayley.kernels.primes import prime_factors
 from cayley.recurrences.factored import (
     as_complex,
     as_features,
@@ -29,7 +30,7 @@ __all__ = ["composed", "composed_loop", "prefers_factors"]
 # it with 50 sequences, and as long with one; with 512 units a quarter. Transforms take longer the
 # larger the prime factors are.
 MANY_IN_C = 128
-UNITS_A_RADIX = 8  # at least, of the sum of all radices
+UNITS_A_FACTOR = 8  # at least, for 1 in the sum of their number's prime factors
 # By torch operations on a CPU it is four sevenths with 50 sequences, and as long with one. An H200
 # takes half the time for 512 units and 50 sequences, and almost three times as long for 116.
 MANY = {"cpu": 800, "cuda": 256}
@@ -48,7 +49,7 @@ def prefers_factors(w: Tensor) -> bool:
     n, kind, backend = w.shape[-1], w.device.type, backend_in_force()
     in_c = kind == "cpu" and backend != "reference" and native.refusal(w) is None
     if in_c and not cpu.size_refusal(n):
-        return n >= max(MANY_IN_C, UNITS_A_RADIX * sum(cpu.radices(n)))
+        return n >= max(MANY_IN_C, UNITS_A_FACTOR * sum(prime_factors(n)))
     if n < MANY.get(kind, math.inf) or backend == "cpu":
         return False
     # what the kernels do not compute takes a GPU longer than the matrix

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import cayley
 from cayley.kernels.cpu import native
-from cayley.kernels.cpu.composed import LARGEST_PRIME
+from cayley.kernels.primes import LARGEST_PRIME
 from cayley.parametrizations import UnitaryComposition
 from cayley.parametrizations.structured import acting_on_reals
 from cayley.recurrences import composed, composed_loop, elman_loop

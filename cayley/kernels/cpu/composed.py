@@ -12,12 +12,11 @@ from cayley.kernels.cpu import native
 from cayley.kernels.cpu.elman import run_backward, run_forward
 from cayley.kernels.cpu.native import contiguous, pointers
 from cayley.kernels.memory import memory_refusal
-from cayley.kernels.primes import prime_factors
+from cayley.kernels.primes import LARGEST_PRIME, prime_factors
 
-__all__ = ["composed", "composed_backward", "radices", "refusal", "size_refusal"]
+__all__ = ["composed", "composed_backward", "refusal", "size_refusal"]
 
 _NONLINEARITY = "modrelu_stacked"
-LARGEST_PRIME = 61  # the sums of a prime p are p² instructions
 
 
 class _Composition(ctypes.Structure):
@@ -42,7 +41,7 @@ def size_refusal(n: int) -> str | None:
     """Why C cannot compute n units, or takes longer than torch; None if it should."""
     if n == 0:
         return "the C code needs a unit at least"
-    if max(radices(n)) > LARGEST_PRIME:
+    if max(prime_factors(n), default=1) > LARGEST_PRIME:
         return f"torch transforms {n} numbers faster, as a prime factor is above {LARGEST_PRIME}"
     return None
 

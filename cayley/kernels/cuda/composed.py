@@ -21,7 +21,7 @@ from cayley.kernels.cuda.runtime.nvrtc import Kernel, constants, on, tensor_refu
 from cayley.kernels.cuda.runtime.packed import step_table
 from cayley.kernels.cuda.runtime.projection import project_on_cuda
 from cayley.kernels.memory import memory_refusal, readable
-from cayley.kernels.primes import prime_factors
+from cayley.kernels.primes import LARGEST_PRIME, prime_factors
 from cayley.kernels.projection import projection_gradients
 from cayley.kernels.steps import check_devices
 
@@ -35,7 +35,6 @@ __all__ = [
     "size_refusal",
 ]
 
-LARGEST_PRIME = 61  # of the code: the sums of a prime p are p² instructions
 SPLIT = 11  # primes from here on are for several threads, as src/fourier.cuh explains
 LARGEST_RADIX = 16  # of several factors: more need too many registers
 FEWEST_THREADS = 256

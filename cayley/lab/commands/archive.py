@@ -52,7 +52,7 @@ def archive(options: Namespace) -> int:
                 weights=options.weights,
             )
         except RunError as error:
-            # the folders may not be read or written, or the disk is full: so for all runs
+            # without permission, or on a full disk, the other runs would fail too
             if isinstance(error.__cause__, OSError):
                 raise
             print(f"left out: {error}", file=sys.stderr)

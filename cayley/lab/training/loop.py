@@ -181,7 +181,7 @@ class Loop:
         self.event(NOT_FINITE, str(error))
 
     def crash(self, error: Exception) -> None:
-        """Record an error that is not the laboratory's, which says what it has to."""
+        """Record an error of Python or torch; those of the laboratory explain themselves."""
         if not isinstance(error, LabError):
             what = str(error).partition("\n")[0]
             self.event(CRASHED, f"{type(error).__name__}: {what}")

@@ -53,7 +53,7 @@ class Reporter(ABC):
         """The run is finished; None if it stopped before its end."""
 
     def found(self, description: RunDescription, result: RunResult) -> None:  # noqa: B027
-        """The run was finished before, and nothing else happens; by default nothing."""
+        """The run was finished before, with this result; by default nothing is shown."""
 
 
 class Quiet(Reporter):

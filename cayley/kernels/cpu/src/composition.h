@@ -1,6 +1,7 @@
 /* W h of rows of m complex numbers [Re, Im], where W = D3 R2 F^-1 D2 P R1 F D1: phases D, reflections
  * R, a permutation P and the Fourier transform F. LANES rows are computed at once. */
 
+/* A complex number that is the same in all lanes. */
 typedef struct {
     REAL re, im;
 } NAME(single);
@@ -14,7 +15,8 @@ typedef struct {
     int m;
 } NAME(composed);
 
-/* Lanes i of row k, for lane i row i: LANES rows of LANES numbers are exchanged with their columns. */
+/* A step of the transposition of LANES rows of LANES numbers: rows and columns whose numbers differ by d
+ * change places. */
 static INLINE void NAME(exchange)(V *rows, const int d) {
     M odd;
     UNROLL for (int i = 0; i < LANES; i++) odd[i] = i & d ? -1 : 0;
@@ -70,12 +72,12 @@ static void NAME(scatter)(const NAME(complex) *from, int m, int added, const NAM
         }
 }
 
-/* a v, conj(a) v and conj(a) b for numbers a of all lanes and lanes b, v. */
+/* a v, and conj(a) v */
 static INLINE NAME(complex) NAME(times)(NAME(single) a, NAME(complex) v) {
     return (NAME(complex)){a.re * v.re - a.im * v.im, a.re * v.im + a.im * v.re};
 }
 
-static INLINE NAME(complex) NAME(along)(NAME(single) a, NAME(complex) v) {
+static INLINE NAME(complex) NAME(inner)(NAME(single) a, NAME(complex) v) {
     return (NAME(complex)){a.re * v.re + a.im * v.im, a.re * v.im - a.im * v.re};
 }
 
@@ -83,7 +85,7 @@ static INLINE NAME(complex) NAME(along)(NAME(single) a, NAME(complex) v) {
 static NAME(complex) NAME(part_along)(const NAME(composed) *W, int k, const NAME(complex) *h) {
     const NAME(single) *v = W->v + k * W->m;
     NAME(complex) sum = {(V){0}, (V){0}};
-    for (int j = 0; j < W->m; j++) sum = NAME(plus)(sum, NAME(along)(v[j], h[j]));
+    for (int j = 0; j < W->m; j++) sum = NAME(plus)(sum, NAME(inner)(v[j], h[j]));
     return (NAME(complex)){sum.re * W->factors[k], sum.im * W->factors[k]};
 }
 
@@ -163,20 +165,20 @@ static void NAME(compose_back)(const NAME(composed) *W, REAL *work, const NAME(l
     NAME(gather)(delta, m, g);
     const NAME(complex) along = NAME(part_along)(W, 1, u);
     for (int j = 0; j < m; j++) {
-        g[j] = NAME(along)(W->D[2 * m + j], g[j]);
+        g[j] = NAME(inner)(W->D[2 * m + j], g[j]);
         NAME(add_turn)(sums + 2 * m + j, g[j], NAME(reflected)(u[j], W->v[m + j], along));
     }
     NAME(reflect_back)(W, 1, u, g, of_v + 2 * m);
     NAME(transform)(&W->fourier, 0, g, p, other, few);
     for (int j = 0; j < m; j++) {
         NAME(add_turn)(sums + m + j, p[j], q[j]);
-        g[W->permutation[j]] = NAME(along)(W->D[m + j], p[j]);
+        g[W->permutation[j]] = NAME(inner)(W->D[m + j], p[j]);
     }
     NAME(reflect_back)(W, 0, s, g, of_v);
     NAME(transform)(&W->fourier, 1, g, p, other, few);
     for (int j = 0; j < m; j++) {
         NAME(add_turn)(sums + j, p[j], y[j]);
-        p[j] = NAME(along)(W->D[j], p[j]);
+        p[j] = NAME(inner)(W->D[j], p[j]);
     }
     NAME(scatter)(p, m, 0, grad_h);
 }
@@ -206,7 +208,7 @@ static NAME(composed) NAME(room_for_composed)(Arena *arena, const Composition *a
         REAL largest = 0, square = 0;
         for (int j = 0; j < 2 * m; j++) {
             const REAL size = parts[j] < 0 ? -parts[j] : parts[j];
-            if (!(size <= largest)) largest = size; /* also where it is NaN */
+            if (size > largest) largest = size;
         }
         W.sizes[k] = largest == 0 ? 1 : largest;
         for (int j = 0; j < m; j++) {
